@@ -1,0 +1,46 @@
+# Every target sets itself up; see `make help`.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fast bench kafka chaos lock
+
+help: ## the list of targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## .venv with the locked dependencies and the project
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error[python]: Python 3.11 or newer is needed (set PYTHON=...)" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## everything in one process: plays named scenarios, exit 0 only if every outcome is as expected
+	@$(BIN)/consumer demo
+
+check: setup ## ruff, mypy --strict, import-linter, the fast tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -m "not slow and not kafka and not postgres and not browser"
+
+test: setup ## the whole test suite, with real PostgreSQL and real Apache Kafka where they can be had
+	$(BIN)/pytest -q
+
+bench: setup ## benchmarks: ratios against baselines measured in the same run; exit 1 below a bar
+	@$(BIN)/python -m tests.bench
+
+kafka: setup ## a local Apache Kafka broker in the foreground
+	@$(BIN)/python -m tests.support.kafka
+
+chaos: setup ## the long fault campaign
+	@$(BIN)/python -m tests.chaos
+
+lock: setup ## rewrite requirements.lock from pyproject.toml (needs uv)
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --group dev pyproject.toml -o requirements.lock

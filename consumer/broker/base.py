@@ -1,0 +1,132 @@
+"""Broker: an append-only log with topics, partitions and groups. Two implementations share one contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What is published: the key decides the partition, the value is kept byte for byte."""
+
+    key: bytes
+    value: bytes
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, order=True)
+class Partition:
+    """One partition of one topic."""
+
+    topic: str
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A message as it lies in the log."""
+
+    partition: Partition
+    offset: int
+    key: bytes
+    value: bytes
+    headers: Mapping[str, bytes]
+    published_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicConfig:
+    """A topic as the consumer needs it. `retention_s` None keeps records for ever; 0 partitions means the default."""
+
+    name: str
+    partitions: int
+    retention_s: float | None
+    max_record_bytes: int
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a group is behind in one partition: records, and seconds since the oldest unread one was published."""
+
+    records: int
+    oldest_s: float | None
+
+
+AssignmentListener = Callable[[frozenset[Partition]], Awaitable[None]]
+
+
+class Subscription(Protocol):
+    """One member of a group. Not safe for concurrent polls; everything else may be called at any time."""
+
+    async def start(self) -> None:
+        """Join the group. Raises BrokerUnavailable when the broker does not answer in time."""
+        ...
+
+    async def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        """Up to `max_records` records in offset order per partition; empty after `timeout_s` without any.
+
+        Never cancel it: give it a short timeout instead.
+        """
+        ...
+
+    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
+        """Store the next offset to read, per partition. Returns the partitions for which it was stored; those that
+        belong to another member by now are left out. Raises BrokerUnavailable after `timeout_s`."""
+        ...
+
+    def assignment(self) -> frozenset[Partition]:
+        """The partitions this member reads now."""
+        ...
+
+    async def lag(self) -> Mapping[Partition, Lag]:
+        """How far the group is behind, for the partitions of this member."""
+        ...
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """Leave the group, bounded by `timeout_s`. Does not commit. Safe to call twice and before `start`."""
+        ...
+
+
+class Broker(Protocol):
+    """The log. `start` before use, `stop` after it; both are safe to call twice."""
+
+    async def start(self) -> None:
+        """Connect. Raises BrokerUnavailable when nothing answers in time."""
+        ...
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """Flush what is pending, bounded by `timeout_s`, and disconnect."""
+        ...
+
+    async def ensure_topics(self, topics: Iterable[TopicConfig]) -> None:
+        """Create what is missing; raise TopicMisconfigured for a topic that exists and could lose records."""
+        ...
+
+    async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
+        """Return when the record is durable. Raises BrokerUnavailable after `timeout_s` (the record may still
+        become durable later: expect a duplicate), RecordTooLarge when it can never be taken."""
+        ...
+
+    async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
+        """The same for many, in order per key; after an error any subset may be durable."""
+        ...
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        group: str,
+        *,
+        on_assigned: AssignmentListener | None = None,
+        on_revoked: AssignmentListener | None = None,
+        drain_s: float = 20.0,
+    ) -> Subscription:
+        """A new member of `group`, not started. `on_revoked` is awaited before the partitions go to another member,
+        for at most `drain_s`; a new group starts at the oldest record."""
+        ...
+
+    async def ready(self) -> bool:
+        """Whether the broker answers now; bounded, never raises."""
+        ...

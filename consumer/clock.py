@@ -1,0 +1,75 @@
+"""Clock: the one source of time, so that tests and the sandbox can drive it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where the time comes from. One implementation ticks by itself, one is driven."""
+
+    def now(self) -> datetime:
+        """The wall time, aware, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go backwards."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait that many seconds of this clock."""
+        ...
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class DrivenClock:
+    """A clock that stands still until `advance` is called; sleepers wake when their time is reached."""
+
+    def __init__(self, start: datetime | None = None) -> None:
+        self._now = start or datetime(2026, 1, 1, tzinfo=UTC)
+        self._elapsed_s = 0.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._elapsed_s
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self._elapsed_s + seconds, waiter))
+        await waiter
+
+    def advance(self, seconds: float) -> None:
+        """Move the time forward and wake who waited for it."""
+        self._elapsed_s += seconds
+        self._now += timedelta(seconds=seconds)
+        due = [waiter for at, waiter in self._sleepers if at <= self._elapsed_s]
+        self._sleepers = [(at, waiter) for at, waiter in self._sleepers if at > self._elapsed_s]
+        for waiter in due:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    @property
+    def sleepers(self) -> int:
+        """How many coroutines wait for this clock."""
+        return len(self._sleepers)

@@ -1,0 +1,164 @@
+"""The whole error tree. Every error carries a `code`, says whether trying again can help, and keeps ids as fields.
+
+The docstring of a class is its default message, one line, safe to print: no secret, no personal data.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ConsumerError(Exception):
+    """Something in the consumer failed."""
+
+    code: ClassVar[str] = "consumer_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str | None = None, **fields: Any) -> None:
+        self.message = message or (type(self).__doc__ or "error").strip().splitlines()[0]
+        self.fields = fields
+        super().__init__(self.message)
+
+    def line(self) -> str:
+        """The one line an operator reads: `error[code]: message (field=value, ...)`."""
+        detail = ", ".join(f"{name}={value}" for name, value in self.fields.items() if value is not None)
+        return f"error[{self.code}]: {self.message}" + (f" ({detail})" if detail else "")
+
+
+# --- configuration -------------------------------------------------------------------------------------------
+
+
+class SettingsError(ConsumerError):
+    """The settings are not usable."""
+
+    code = "settings_invalid"
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__(f"{len(problems)} problem(s) in the settings: " + "; ".join(problems))
+
+
+class UsageError(ConsumerError):
+    """The command was called with words that do not fit."""
+
+    code = "usage"
+
+
+# --- what arrives --------------------------------------------------------------------------------------------
+
+
+class NotUnderstood(ConsumerError):
+    """The body is not an event: not a JSON object, or without an event id."""
+
+    code = "not_understood"
+
+
+class BadSignature(ConsumerError):
+    """The signature does not match any configured secret."""
+
+    code = "bad_signature"
+
+
+# --- the ledger ----------------------------------------------------------------------------------------------
+
+
+class LedgerError(ConsumerError):
+    """The ledger refused."""
+
+    code = "ledger_error"
+
+
+class LedgerUnavailable(LedgerError):
+    """The database does not answer."""
+
+    code = "ledger_unavailable"
+    retryable = True
+
+
+class SchemaOutdated(LedgerError):
+    """The database schema is not at this version: run `consumer db upgrade`."""
+
+    code = "schema_outdated"
+
+
+class LeaseLost(LedgerError):
+    """Another process holds the lease now."""
+
+    code = "lease_lost"
+    retryable = True
+
+
+class NotFound(LedgerError):
+    """The ledger does not know it."""
+
+    code = "not_found"
+
+
+# --- the broker ----------------------------------------------------------------------------------------------
+
+
+class BrokerError(ConsumerError):
+    """The broker refused."""
+
+    code = "broker_error"
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker does not answer in time."""
+
+    code = "broker_unavailable"
+    retryable = True
+
+
+class RecordTooLarge(BrokerError):
+    """The record is larger than the topic takes."""
+
+    code = "record_too_large"
+
+
+class AssignmentLost(BrokerError):
+    """The partition belongs to another member of the group now."""
+
+    code = "assignment_lost"
+    retryable = True
+
+
+class TopicMisconfigured(BrokerError):
+    """A topic exists with a configuration that could lose records."""
+
+    code = "topic_misconfigured"
+
+
+# --- handlers ------------------------------------------------------------------------------------------------
+
+
+class HandlerError(ConsumerError):
+    """A handler cannot be used."""
+
+    code = "handler_error"
+
+
+class HandlerInvalid(HandlerError):
+    """The handler's declaration is not usable."""
+
+    code = "handler_invalid"
+
+
+class HandlerTimeout(HandlerError):
+    """The handler did not finish in its time."""
+
+    code = "handler_timeout"
+    retryable = True
+
+
+class HandlerMisuse(HandlerError):
+    """The handler used a part of its context that its kind does not have."""
+
+    code = "handler_misuse"
+
+
+class HandlerCrashed(HandlerError):
+    """The handler raised something that is not an Exception (sys.exit and the like)."""
+
+    code = "handler_crashed"
+    retryable = True

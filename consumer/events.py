@@ -1,0 +1,289 @@
+"""Event, Delivery and the envelope locators. Pure: bytes and headers in, values out.
+
+The service does not document its envelope (spec, Events, last paragraph), so nothing here knows a field name by
+heart: `Locators` hold JSON pointers, first hit wins, and they are configuration (cases I9, U1, U2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import orjson
+from jsonpointer import JsonPointer
+
+from consumer.errors import NotUnderstood
+
+ID_MAX_CHARS = 255
+TYPE_MAX_CHARS = 100
+KEY_MAX_CHARS = 512
+
+_EVENT_ID = re.compile(r"evt_[\x21-\x7e]+\Z")
+_DERIVED_ID = re.compile(r"(drv|obs)_[\x21-\x7e]+\Z")
+_TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
+_MISSING = object()
+
+
+class Trust(StrEnum):
+    """How we know. Handlers never see `claimed`."""
+
+    SIGNED = "signed"
+    READ = "read"
+    CLAIMED = "claimed"
+
+
+class Source(StrEnum):
+    """Which stage published the record."""
+
+    WEBHOOK = "webhook"
+    BACKFILL = "backfill"
+    READ = "read"
+    REPLAY = "replay"
+    RELAY = "relay"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locators:
+    """JSON pointers per fact, tried in order; the same lists read webhook bodies and listed events."""
+
+    id: tuple[str, ...] = ("/id", "/event_id", "/event/id", "/data/event_id")
+    type: tuple[str, ...] = ("/type", "/event", "/event_type", "/name", "/event/type")
+    time: tuple[str, ...] = ("/created_at", "/created", "/occurred_at", "/timestamp", "/time", "/event/created_at")
+    object: tuple[str, ...] = (
+        "/data/object/id",
+        "/data/id",
+        "/object/id",
+        "/data/object_id",
+        "/object_id",
+        "/resource_id",
+        "/object",
+    )
+    order: tuple[str, ...] = (
+        "/data/object/order_id",
+        "/data/object/order/order_id",
+        "/data/order_id",
+        "/data/order/order_id",
+        "/object/order_id",
+        "/order_id",
+        "/order/order_id",
+    )
+    subscription: tuple[str, ...] = (
+        "/data/object/subscription_id",
+        "/data/subscription_id",
+        "/data/subscription/id",
+        "/subscription_id",
+        "/data/object/id",
+        "/data/id",
+        "/object/id",
+        "/data/object_id",
+        "/object_id",
+        "/resource_id",
+        "/object",
+    )
+    customer: tuple[str, ...] = (
+        "/data/object/customer_reference",
+        "/data/customer_reference",
+        "/object/customer_reference",
+        "/customer_reference",
+    )
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            for pointer in getattr(self, item.name):
+                compiled(pointer)
+
+
+_compiled: dict[str, JsonPointer] = {}
+
+
+def compiled(pointer: str) -> JsonPointer:
+    """The parsed JSON pointer (RFC 6901); ValueError when it is not one."""
+    if pointer not in _compiled:
+        if not pointer.startswith("/"):
+            raise ValueError(f"{pointer!r} is not a JSON pointer: it must begin with '/'")
+        _compiled[pointer] = JsonPointer(pointer)
+    return _compiled[pointer]
+
+
+def first(document: Any, pointers: tuple[str, ...]) -> Any:
+    """The first value that is there and is not null, or None."""
+    for pointer in pointers:
+        value = document
+        for part in compiled(pointer).parts:
+            if isinstance(value, dict):
+                value = value.get(part, _MISSING)
+            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                value = _MISSING
+            if value is _MISSING:
+                break
+        if value is not _MISSING and value is not None:
+            return value
+    return None
+
+
+def _first_text(document: Any, pointers: tuple[str, ...], fits: re.Pattern[str] | None, max_chars: int) -> str | None:
+    for pointer in pointers:
+        value = first(document, (pointer,))
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if isinstance(value, str) and 0 < len(value) <= max_chars and (fits is None or fits.match(value)):
+            return value
+    return None
+
+
+def parse_time(value: Any) -> datetime | None:
+    """ISO-8601 text, or epoch seconds or milliseconds, as aware UTC; None for anything else (case U22)."""
+    try:
+        if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
+            parsed = datetime.fromisoformat(value)
+            return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            number = float(value)
+            return datetime.fromtimestamp(number / 1000 if number > 1e11 else number, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """What the locators found in one body."""
+
+    id: str
+    type: str
+    object_id: str | None = None
+    order_id: str | None = None
+    subscription_id: str | None = None
+    customer: str | None = None
+    occurred_at: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        """The aggregate: order, subscription or, failing both, the event id (case I23)."""
+        if self.order_id is not None:
+            return f"order:{self.order_id}"
+        if self.subscription_id is not None:
+            return f"subscription:{self.subscription_id}"
+        return f"event:{self.id}"
+
+
+def parse_json(raw: bytes) -> dict[str, Any]:
+    """The body as a JSON object. Raises NotUnderstood for anything else."""
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise NotUnderstood("the body is not JSON", bytes=len(raw)) from error
+    if not isinstance(document, dict):
+        raise NotUnderstood("the body is JSON, but not an object", bytes=len(raw))
+    return document
+
+
+def locate(document: Mapping[str, Any], locators: Locators) -> Envelope:
+    """Find id, type and the aggregate in a body. Raises NotUnderstood when no `evt_` id is there (case I10).
+
+    A missing or malformed type becomes `unknown.type`: archived, handled by nobody (cases I7, U2). `order_id` is
+    looked for in `order.*` and `checkout.session.*`, `subscription_id` in `subscription.*`.
+    """
+    event_id = _first_text(document, locators.id, _EVENT_ID, ID_MAX_CHARS)
+    if event_id is None:
+        raise NotUnderstood("no event id (evt_...) was found in the body")
+    event_type = _first_text(document, locators.type, _TYPE, TYPE_MAX_CHARS) or "unknown.type"
+    is_order = event_type.startswith(("order.", "checkout.session."))
+    is_subscription = event_type.startswith("subscription.")
+    return Envelope(
+        id=event_id,
+        type=event_type,
+        object_id=_first_text(document, locators.object, None, ID_MAX_CHARS),
+        order_id=_first_text(document, locators.order, None, ID_MAX_CHARS) if is_order else None,
+        subscription_id=_first_text(document, locators.subscription, None, ID_MAX_CHARS) if is_subscription else None,
+        customer=_first_text(document, locators.customer, None, ID_MAX_CHARS),
+        occurred_at=parse_time(first(document, locators.time)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One fact: what the service said (or a projection derived), the raw bytes untouched.
+
+    `type` and `id` come from the envelope; `key` is the aggregate that orders it; `order_id`, `subscription_id`,
+    `customer` and `object_id` are what the locators found, None where there is nothing.
+    """
+
+    application: str
+    id: str
+    type: str
+    key: str
+    trust: Trust
+    source: Source
+    raw: bytes
+    received_at: datetime
+    delivery_id: str = ""
+    object_id: str | None = None
+    order_id: str | None = None
+    subscription_id: str | None = None
+    customer: str | None = None
+    occurred_at: datetime | None = None
+    traceparent: str | None = None
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The whole body as a JSON object; treat it as read-only."""
+        return parse_json(self.raw)
+
+    def find(self, *pointers: str) -> Any:
+        """The first value at one of these JSON pointers, or None."""
+        return first(self.data, pointers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One arrival of a webhook request: raw bytes and the headers we keep."""
+
+    application: str
+    id: str
+    raw: bytes
+    received_at: datetime
+    headers: Mapping[str, str] = field(default_factory=dict)
+    event_id: str | None = None
+    problem: str | None = None
+    traceparent: str | None = None
+
+
+def build_event(
+    raw: bytes,
+    locators: Locators,
+    *,
+    application: str,
+    trust: Trust,
+    source: Source,
+    received_at: datetime,
+    delivery_id: str = "",
+    traceparent: str | None = None,
+) -> Event:
+    """A service event from its raw body. Raises NotUnderstood when the body is not an event."""
+    document = parse_json(raw)
+    found = locate(document, locators)
+    return Event(
+        application=application,
+        id=found.id,
+        type=found.type,
+        key=found.key,
+        trust=trust,
+        source=source,
+        raw=raw,
+        received_at=received_at,
+        delivery_id=delivery_id,
+        object_id=found.object_id,
+        order_id=found.order_id,
+        subscription_id=found.subscription_id,
+        customer=found.customer,
+        occurred_at=found.occurred_at,
+        traceparent=traceparent,
+    )

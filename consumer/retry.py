@@ -1,0 +1,79 @@
+"""Retry policy and the pure decision what becomes of a failed attempt (cases H3, R10)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+OnDead = Literal["block", "continue"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often and how far apart a handler is tried.
+
+    `attempts` counts the first try; waits grow by `factor` from `first_s` up to `ceiling_s`, each shortened by up
+    to `jitter` (a share of 1) so that a burst of failures does not come back as a burst.
+    """
+
+    attempts: int = 8
+    first_s: float = 1.0
+    factor: float = 3.0
+    ceiling_s: float = 3600.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.attempts <= 1000:
+            raise ValueError("attempts must be from 1 to 1000")
+        if self.first_s < 0 or self.factor < 1 or self.ceiling_s < self.first_s or not 0 <= self.jitter < 1:
+            raise ValueError("waits must not be negative, must grow and stay under their ceiling")
+
+    def wait_s(self, attempt: int, chance: float) -> float:
+        """Seconds to wait after failed attempt number `attempt` (from 1); `chance` is from 0 to 1."""
+        exponent = min(attempt - 1, 64)
+        full = min(self.first_s * self.factor**exponent, self.ceiling_s)
+        return full * (1 - self.jitter * chance)
+
+
+@dataclass(frozen=True)
+class RetryAt:
+    """Try again at `at`. `counted` says whether the attempt was used up."""
+
+    at: datetime
+    counted: bool = True
+
+
+@dataclass(frozen=True)
+class Dead:
+    """No further attempt; `reason` is one line."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What an attempt ended with, normalised: `permanent` never gets another attempt, `after_s` asks for a time."""
+
+    code: str
+    reason: str
+    permanent: bool = False
+    after_s: float | None = None
+
+
+def decide(
+    failure: Failure, *, attempt: int, policy: RetryPolicy, now: datetime, chance: float | None = None
+) -> RetryAt | Dead:
+    """What becomes of a run whose attempt number `attempt` failed. Pure: the same input gives the same answer.
+
+    A failure that names its time (`RetryLater`) costs no attempt; a permanent one (`Reject`) is dead at once.
+    """
+    if failure.permanent:
+        return Dead(failure.reason)
+    if failure.after_s is not None:
+        return RetryAt(now + timedelta(seconds=failure.after_s), counted=False)
+    if attempt >= policy.attempts:
+        return Dead(f"{attempt} attempts used: {failure.reason}")
+    roll = random.random() if chance is None else chance  # noqa: S311 - jitter, not a secret
+    return RetryAt(now + timedelta(seconds=policy.wait_s(attempt, roll)))
