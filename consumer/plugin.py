@@ -1,0 +1,361 @@
+"""The one module a handler imports.
+
+    from consumer.plugin import Context, Event, handles
+
+    @handles("fulfilment.requested", attempts=8, timeout_s=30)
+    async def ship(event: Event, ctx: Context) -> None:
+        await ctx.http.post(URL, json=event.data, headers={"Idempotency-Key": ctx.idempotency_key})
+
+An *effect* handler (the default) talks to the outside: it runs outside transactions, at least once, with an
+`idempotency_key` that is the same on every attempt. A *transactional* handler (`transactional=True`) writes through
+`ctx.session` and may `emit`: what it wrote and the mark that it ran commit together, exactly once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+import orjson
+from sqlalchemy import Table
+from sqlalchemy import inspect as sqlalchemy_inspect
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.typing import FilteringBoundLogger
+
+from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
+from consumer.events import Event, Source, Trust
+from consumer.retry import OnDead, RetryPolicy
+
+__all__ = [
+    "Context",
+    "Emission",
+    "Event",
+    "Handler",
+    "ReadRequest",
+    "Reject",
+    "RetryLater",
+    "RetryPolicy",
+    "Source",
+    "Trust",
+    "handles",
+]
+
+HandlerFunction = Callable[[Event, "Context"], Coroutine[Any, Any, None]]
+F = TypeVar("F", bound=HandlerFunction)
+ReadKind = Literal["order", "subscription"]
+
+_PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
+_EMITTED = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
+_MARK = "__consumer_handler__"
+DATA_MAX_BYTES = 256 * 1024
+
+
+class RetryLater(ConsumerError):
+    """The handler asks to be tried again later; it costs no attempt."""
+
+    code = "retry_later"
+    retryable = True
+
+    def __init__(self, after: float | timedelta, reason: str = "asked for later") -> None:
+        self.after_s = after.total_seconds() if isinstance(after, timedelta) else float(after)
+        if self.after_s < 0:
+            raise ValueError("after must not be negative")
+        self.reason = reason
+        super().__init__(reason, after_s=self.after_s)
+
+
+class Reject(ConsumerError):
+    """The handler refuses the event for good; the run is dead at once."""
+
+    code = "rejected"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handler:
+    """A declared handler: what it wants, and how it is run."""
+
+    name: str
+    types: tuple[str, ...]
+    function: HandlerFunction
+    transactional: bool = False
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    timeout_s: float = 30.0
+    concurrency: int = 16
+    on_dead: OnDead = "block"
+    version: str = ""
+    plugin: str = ""
+
+    def wants(self, event_type: str) -> bool:
+        """Whether an event of this type is for this handler."""
+        return any(_matches(pattern, event_type) for pattern in self.types)
+
+
+def _matches(pattern: str, event_type: str) -> bool:
+    if pattern == "*":
+        return True
+    if pattern.endswith(".*"):
+        return event_type.startswith(pattern[:-1])
+    return pattern == event_type
+
+
+def handles(
+    *types: str,
+    transactional: bool = False,
+    name: str | None = None,
+    attempts: int = 8,
+    first_wait_s: float = 1.0,
+    wait_factor: float = 3.0,
+    max_wait_s: float = 3600.0,
+    timeout_s: float = 30.0,
+    concurrency: int = 16,
+    on_dead: OnDead = "block",
+) -> Callable[[F], F]:
+    """Declare an async function as the handler of event types.
+
+    `types`: exact (`order.paid`), or a wildcard (`subscription.*`, `*`). `name` defaults to `module:function`; the
+    ledger keys runs by it, so renaming without a mapping makes a new handler. `attempts` counts the first try;
+    waits between tries grow from `first_wait_s` by `wait_factor` up to `max_wait_s` (seconds). One attempt may take
+    `timeout_s`. `concurrency` bounds how many run at once in one process. `on_dead="block"` keeps later events of
+    the same key waiting behind a dead one, `"continue"` lets them go.
+
+    Raises HandlerInvalid when the declaration is not usable. The function is returned unchanged.
+    """
+
+    def mark(function: F) -> F:
+        setattr(
+            function,
+            _MARK,
+            Handler(
+                name=name or f"{function.__module__}:{function.__qualname__}",
+                types=_checked_types(types),
+                function=_checked_function(function),
+                transactional=transactional,
+                retry=_checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
+                timeout_s=_checked_positive("timeout_s", timeout_s),
+                concurrency=int(_checked_positive("concurrency", concurrency)),
+                on_dead=on_dead,
+                version=code_version(function),
+            ),
+        )
+        return function
+
+    return mark
+
+
+def declared(function: object) -> Handler | None:
+    """The declaration `handles` left on a function, or None."""
+    found = getattr(function, _MARK, None)
+    return found if isinstance(found, Handler) else None
+
+
+def code_version(function: Callable[..., Any]) -> str:
+    """A short fingerprint of the function's source, recorded with every attempt (case R14)."""
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        source = repr(getattr(function, "__code__", function))
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+def _checked_types(types: tuple[str, ...]) -> tuple[str, ...]:
+    if not types:
+        raise HandlerInvalid("@handles needs at least one event type")
+    for pattern in types:
+        if not isinstance(pattern, str) or not pattern or not _PATTERN.match(pattern):
+            raise HandlerInvalid("an event type is dotted lower case, or ends in '.*'", type=pattern)
+    return types
+
+
+def _checked_function(function: HandlerFunction) -> HandlerFunction:
+    where = getattr(function, "__qualname__", repr(function))
+    if not inspect.iscoroutinefunction(function):
+        raise HandlerInvalid("a handler is an async function: async def name(event: Event, ctx: Context)", at=where)
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(positional) < 2 or len(required) > 2:
+        raise HandlerInvalid("a handler takes exactly (event, ctx)", at=where)
+    return function
+
+
+def _checked_policy(attempts: int, first_s: float, factor: float, ceiling_s: float) -> RetryPolicy:
+    try:
+        return RetryPolicy(attempts=attempts, first_s=first_s, factor=factor, ceiling_s=max(ceiling_s, first_s))
+    except ValueError as error:
+        raise HandlerInvalid(str(error)) from error
+
+
+def _checked_positive(option: str, value: float) -> float:
+    if value <= 0:
+        raise HandlerInvalid(f"{option} must be above zero", given=value)
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emission:
+    """A derived event that a transactional handler asked for."""
+
+    id: str
+    type: str
+    key: str
+    data: Mapping[str, Any]
+    not_before: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRequest:
+    """A read of an order or a subscription that a handler asked for; coalesced per object."""
+
+    kind: ReadKind
+    object_id: str
+    not_before: datetime | None = None
+
+
+class Context:
+    """What a handler gets beside its event. Made by the worker, or by the test kit.
+
+    `application`: whose event it is. `idempotency_key`: the same on every attempt, for the outside system to
+    recognise a repetition. `attempt`: from 1. `is_replay`: whether an operator's replay brought the event.
+    `now`: the time at the start of this attempt. `deadline`: when this attempt is cut off. `log`: a bound,
+    redacting logger. `options`: the plugin's own settings.
+    """
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        handler: Handler,
+        event: Event,
+        attempt: int,
+        now: datetime,
+        log: FilteringBoundLogger,
+        is_replay: bool = False,
+        options: Mapping[str, Any] | None = None,
+        session: AsyncSession | None = None,
+        http: Any = None,
+        payments: Any = None,
+    ) -> None:
+        self.application = application
+        self.attempt = attempt
+        self.is_replay = is_replay
+        self.now = now
+        self.deadline = now + timedelta(seconds=handler.timeout_s)
+        self.log = log
+        self.options: Mapping[str, Any] = options or {}
+        self.idempotency_key = idempotency_key(application, event.id, handler.name)
+        self._handler = handler
+        self._event = event
+        self._session = session
+        self._http = http
+        self._payments = payments
+        self._emissions: list[Emission] = []
+        self._reads: list[ReadRequest] = []
+
+    @property
+    def session(self) -> AsyncSession:
+        """The open transaction. Transactional handlers only; never commit or roll back."""
+        if self._session is None:
+            raise HandlerMisuse("ctx.session is for transactional handlers only", handler=self._handler.name)
+        return self._session
+
+    @property
+    def http(self) -> Any:
+        """The shared `aiohttp.ClientSession`. Effect handlers only: no network inside a transaction."""
+        return self._outside("http", self._http)
+
+    @property
+    def payments(self) -> Any:
+        """The application's API client (`consumer.payments.PaymentsClient`). Effect handlers only."""
+        return self._outside("payments", self._payments)
+
+    def _outside(self, what: str, value: Any) -> Any:
+        if self._handler.transactional:
+            raise HandlerMisuse(
+                f"ctx.{what} is the network; a transactional handler must not wait for it", handler=self._handler.name
+            )
+        if value is None:
+            raise HandlerMisuse(f"ctx.{what} is not configured here", handler=self._handler.name)
+        return value
+
+    def emit(
+        self,
+        type: str,  # noqa: A002 - the contract's word
+        key: str,
+        data: Mapping[str, Any],
+        not_before: datetime | None = None,
+        *,
+        once: str | None = None,
+    ) -> str:
+        """Send a derived event through the outbox, in this transaction. Returns its id.
+
+        The id is deterministic: the same (application, type, key, `once`) is the same event, however often it is
+        emitted; `once` defaults to the id of the event being handled. `key` orders it (`order:…`,
+        `subscription:…`, `customer:…`). `not_before` holds it back until then. Raises HandlerMisuse.
+        """
+        if self._session is None:
+            raise HandlerMisuse("ctx.emit is for transactional handlers only", handler=self._handler.name)
+        if not _EMITTED.match(type) or not key:
+            raise HandlerMisuse("emit needs a dotted type and a key", handler=self._handler.name, type=type)
+        if len(orjson.dumps(dict(data))) > DATA_MAX_BYTES:
+            raise HandlerMisuse(f"emitted data is over {DATA_MAX_BYTES} bytes", handler=self._handler.name)
+        derived = derived_id(self.application, type, key, once if once is not None else self._event.id)
+        self._emissions.append(Emission(id=derived, type=type, key=key, data=dict(data), not_before=not_before))
+        return derived
+
+    def request_read(self, kind: ReadKind, id: str, not_before: datetime | None = None) -> None:  # noqa: A002
+        """Ask for an authenticated read of an order (by the merchant's order id) or a subscription.
+
+        The answer comes back as an `order.observed` / `subscription.observed` event. Requests for the same object
+        coalesce. Transactional handlers only; raises HandlerMisuse.
+        """
+        if self._session is None:
+            raise HandlerMisuse("ctx.request_read is for transactional handlers only", handler=self._handler.name)
+        if kind not in ("order", "subscription") or not id:
+            raise HandlerMisuse("request_read takes 'order' or 'subscription' and an id", handler=self._handler.name)
+        self._reads.append(ReadRequest(kind=kind, object_id=id, not_before=not_before))
+
+    async def insert_new(self, row: Any) -> bool:
+        """Insert a SQLModel row unless a row with its primary key (or a unique key) exists; say whether it is new.
+
+        The database's constraint decides, not a look beforehand, so it holds between processes too.
+        """
+        table = sqlalchemy_inspect(type(row)).local_table
+        if not isinstance(table, Table):
+            raise HandlerMisuse("insert_new takes a row of a mapped table", handler=self._handler.name)
+        values = {column.key: getattr(row, column.key) for column in table.columns}
+        values = {name: value for name, value in values.items() if value is not None}
+        dialect = self.session.get_bind().dialect.name
+        insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+        key = next(iter(table.primary_key.columns))
+        done = await self.session.execute(insert(table).values(values).on_conflict_do_nothing().returning(key))
+        return done.first() is not None
+
+    @property
+    def emissions(self) -> tuple[Emission, ...]:
+        """What was emitted so far (for the worker and for tests)."""
+        return tuple(self._emissions)
+
+    @property
+    def reads(self) -> tuple[ReadRequest, ...]:
+        """The reads asked for so far (for the worker and for tests)."""
+        return tuple(self._reads)
+
+
+def idempotency_key(application: str, event_id: str, handler: str) -> str:
+    """The stable key of a run: the same for every attempt and every replay (case F30)."""
+    return "ik_" + hashlib.sha256(f"{application}\0{event_id}\0{handler}".encode()).hexdigest()[:40]
+
+
+def derived_id(application: str, event_type: str, key: str, once: str) -> str:
+    """The id of a derived event: deterministic, so it is as idempotent as an `evt_`."""
+    return "drv_" + hashlib.sha256(f"{application}\0{event_type}\0{key}\0{once}".encode()).hexdigest()[:40]
