@@ -110,6 +110,24 @@ class BrokerUnavailable(BrokerError):
     retryable = True
 
 
+class LogCorrupt(BrokerError):
+    """The embedded log's file is damaged or is not a log."""
+
+    code = "log_corrupt"
+
+
+class BrokerUrlInvalid(BrokerError):
+    """The broker's address is neither `embedded:PATH` nor `kafka://host:port,host:port`."""
+
+    code = "broker_url_invalid"
+
+
+class TopicUnknown(BrokerError):
+    """There is no such topic."""
+
+    code = "topic_unknown"
+
+
 class RecordTooLarge(BrokerError):
     """The record is larger than the topic takes."""
 
