@@ -1,0 +1,169 @@
+"""Database: the engine, and the two ways to use it: `transaction` (writes, all or nothing) and `reading`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event, text
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from consumer.errors import LedgerError, LedgerUnavailable, SchemaOutdated
+
+BUSY_TIMEOUT_S = 15.0
+POOL_SIZE = 10
+
+
+class Database:
+    """One database, SQLite or PostgreSQL. `url` as in `CONSUMER_DATABASE_URL`; nothing connects before first use."""
+
+    def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
+        self._engine, self.dialect = _engine(url, pool_size)
+        # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
+        self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine, for migrations and tests."""
+        return self._engine
+
+    async def stop(self) -> None:
+        """Close every connection."""
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        """One unit of work: commits at the end, rolls back on any exception. Never commit inside.
+
+        Raises LedgerUnavailable when the database does not answer, SchemaOutdated when tables are missing.
+        """
+        async with AsyncExitStack() as stack:
+            if self._writer is not None:
+                await stack.enter_async_context(self._writer)
+            with translated():
+                async with self._session(writes=True) as session, session.begin():
+                    yield session
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """A session that only reads. Raises as `transaction` does."""
+        with translated():
+            async with self._session(writes=False) as session:
+                yield session
+
+    async def ready(self) -> bool:
+        """Whether the database answers now; bounded, never raises."""
+        try:
+            async with asyncio.timeout(5):
+                async with self.reading() as session:
+                    await session.execute(text("SELECT 1"))
+        except (LedgerError, TimeoutError):
+            return False
+        return True
+
+    def _session(self, *, writes: bool) -> AsyncSession:
+        engine = self._engine.execution_options(consumer_writes=writes) if self.dialect == "sqlite" else self._engine
+        return AsyncSession(engine, expire_on_commit=False, autoflush=True)
+
+
+class translated:  # noqa: N801 - reads as a word: with translated():
+    """Turns the driver's errors into ours; the original stays as the cause."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, PoolTimeout | OSError | ConnectionError):
+            raise LedgerUnavailable(reason=type(error).__name__) from error
+        if isinstance(error, DBAPIError):
+            if is_unavailable(error):
+                raise LedgerUnavailable(reason=type(error.orig).__name__) from error
+            if is_missing_table(error):
+                raise SchemaOutdated from error
+
+
+def is_unavailable(error: DBAPIError) -> bool:
+    """Whether trying the same again can help: the connection broke, the file is locked, a deadlock was resolved."""
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None) or ""
+    words = str(error.orig).lower()
+    return (
+        error.connection_invalidated
+        or state[:2] in ("08", "40", "53", "57")
+        or "locked" in words
+        or "disk i/o" in words
+        or "unable to open database" in words
+        or "disk is full" in words
+        or "connection is closed" in words
+        or "connection was closed" in words
+    )
+
+
+def is_missing_table(error: DBAPIError) -> bool:
+    """Whether the schema is not there."""
+    words = str(error.orig).lower()
+    return isinstance(error, OperationalError | ProgrammingError) and (
+        "no such table" in words or "no such column" in words or "undefinedtable" in words or "does not exist" in words
+    )
+
+
+def _engine(url: str, pool_size: int) -> tuple[AsyncEngine, str]:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise LedgerError("the database URL is not one") from error
+    match parsed.drivername:
+        case "sqlite+aiosqlite":
+            return _sqlite(url, parsed.database, pool_size), "sqlite"
+        case "postgresql+asyncpg":
+            return _postgresql(url, pool_size), "postgresql"
+    raise LedgerError("the database URL must begin with sqlite+aiosqlite:// or postgresql+asyncpg://")
+
+
+def _sqlite(url: str, path: str | None, pool_size: int) -> AsyncEngine:
+    if path and path != ":memory:":
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_async_engine(
+        url, pool_size=pool_size, pool_timeout=BUSY_TIMEOUT_S, connect_args={"timeout": BUSY_TIMEOUT_S}
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves, below
+        cursor = connection.cursor()
+        # FULL: offsets are committed in another file, so a commit here must survive a power cut.
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-16000"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        # IMMEDIATE: a transaction that will write takes the lock first, so it can never fail half way with "locked".
+        writes = connection.get_execution_options().get("consumer_writes", True)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgresql(url: str, pool_size: int) -> AsyncEngine:
+    return create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=5,
+        pool_timeout=10,
+        pool_pre_ping=True,
+        connect_args={
+            "timeout": 10,
+            "command_timeout": 60,
+            "server_settings": {
+                "application_name": "payments-consumer",
+                "idle_in_transaction_session_timeout": "120000",
+                "lock_timeout": "30000",
+            },
+        },
+    )

@@ -1,0 +1,55 @@
+"""Handlers as the workers know them, and which are paused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Table, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.ledger.tables import REASON_CHARS, HandlerRow
+from consumer.plugin import Handler
+
+_HANDLERS: Table = HandlerRow.__table__
+
+
+async def register(session: AsyncSession, handlers: Sequence[Handler], now: datetime) -> None:
+    """Note that a worker runs these handlers, in this code version; a pause stays."""
+    if handlers:
+        insert = insert_into(_HANDLERS, session.get_bind().dialect.name)
+        statement = insert.on_conflict_do_update(
+            index_elements=["name"],
+            set_={"code_version": insert.excluded.code_version, "last_seen_at": insert.excluded.last_seen_at},
+        )
+        rows = [
+            {"name": handler.name, "code_version": handler.version, "first_seen_at": now, "last_seen_at": now}
+            for handler in sorted(handlers, key=lambda one: one.name)
+        ]
+        await session.execute(statement, rows)
+
+
+async def paused(session: AsyncSession) -> frozenset[str]:
+    """The handlers that must not run now."""
+    return frozenset(await session.scalars(select(_HANDLERS.c.name).where(_HANDLERS.c.paused_at.is_not(None))))
+
+
+async def everyone(session: AsyncSession) -> Sequence[HandlerRow]:
+    """All handlers the ledger has seen, by name."""
+    return (await session.execute(select(HandlerRow).order_by(_HANDLERS.c.name))).scalars().all()
+
+
+async def pause(session: AsyncSession, name: str, *, by: str, reason: str, now: datetime) -> bool:
+    """Stop a handler: its runs wait. False when the ledger does not know it."""
+    return await _set(session, name, paused_at=now, paused_by=by, paused_reason=reason[:REASON_CHARS])
+
+
+async def resume(session: AsyncSession, name: str) -> bool:
+    """Let a paused handler go on, oldest first. False when the ledger does not know it."""
+    return await _set(session, name, paused_at=None, paused_by=None, paused_reason=None)
+
+
+async def _set(session: AsyncSession, name: str, **values: object) -> bool:
+    statement = update(_HANDLERS).where(_HANDLERS.c.name == name).values(**values).returning(_HANDLERS.c.name)
+    return (await session.execute(statement)).first() is not None

@@ -1,0 +1,51 @@
+"""Leases: one leader per role, with a fencing token that only goes up (case B26)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Table, or_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.ledger.tables import LeaseRow
+
+_LEASES: Table = LeaseRow.__table__
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A role held until a time. A later holder has a higher token."""
+
+    role: str
+    holder: str
+    token: int
+    until: datetime
+
+
+async def acquire(session: AsyncSession, role: str, holder: str, now: datetime, lease_s: float) -> Lease | None:
+    """Take the role, or keep it; None when another holds it. One statement decides, so two never both win."""
+    until = now + timedelta(seconds=lease_s)
+    insert = insert_into(_LEASES, session.get_bind().dialect.name)
+    mine = _LEASES.c.holder == holder
+    statement = (
+        insert.values(role=role, holder=holder, token=1, until=until)
+        .on_conflict_do_update(
+            index_elements=["role"],
+            set_={"holder": holder, "token": _LEASES.c.token + 1, "until": until},
+            where=or_(_LEASES.c.until < now, mine),
+        )
+        .returning(_LEASES.c.token)
+    )
+    token = (await session.execute(statement)).scalar()
+    return None if token is None else Lease(role, holder, int(token), until)
+
+
+async def release(session: AsyncSession, lease: Lease) -> None:
+    """Give the role back at once, so that another need not wait for its end."""
+    await session.execute(
+        update(_LEASES)
+        .where(_LEASES.c.role == lease.role, _LEASES.c.holder == lease.holder)
+        .values(until=datetime.fromtimestamp(0, lease.until.tzinfo))
+    )

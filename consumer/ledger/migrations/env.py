@@ -1,0 +1,19 @@
+"""Alembic's environment: runs on the connection that `consumer.ledger.schema` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlmodel import SQLModel
+
+import consumer.ledger.tables  # noqa: F401 - fills the metadata
+
+connection = context.config.attributes["connection"]
+context.configure(
+    connection=connection,
+    target_metadata=SQLModel.metadata,
+    render_as_batch=connection.dialect.name == "sqlite",
+    transaction_per_migration=False,
+    user_module_prefix="consumer.columns.",
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,129 @@
+"""The quarantine: deliveries and records that could not be verified or understood, kept raw; and the hints that wait
+to be confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import orjson
+from sqlalchemy import Table, delete, func, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.events import Delivery
+from consumer.ledger.events import EventKey
+from consumer.ledger.tables import HintRow, QuarantineRow
+
+_QUARANTINE: Table = QuarantineRow.__table__
+_HINTS: Table = HintRow.__table__
+
+
+async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, str]], now: datetime) -> None:
+    """Keep deliveries with a reason code each; the same delivery is kept once."""
+    if deliveries:
+        insert = insert_into(_QUARANTINE, session.get_bind().dialect.name)
+        statement = insert.on_conflict_do_nothing(index_elements=["application", "delivery_id"])
+        await session.execute(statement, [_values(delivery, reason, now) for delivery, reason in deliveries])
+
+
+def _values(delivery: Delivery, reason: str, now: datetime) -> dict[str, object]:
+    return {
+        "application": delivery.application[:64],
+        "delivery_id": delivery.id[:100],
+        "event_id": delivery.event_id,
+        "reason": reason,
+        "raw": delivery.raw,
+        "headers": orjson.dumps(dict(delivery.headers)).decode(),
+        "received_at": delivery.received_at,
+        "created_at": now,
+    }
+
+
+async def newest(
+    session: AsyncSession, *, application: str | None = None, reason: str | None = None, limit: int = 100
+) -> Sequence[QuarantineRow]:
+    """The newest quarantined deliveries, newest first."""
+    statement = select(QuarantineRow).order_by(_QUARANTINE.c.id.desc()).limit(limit)
+    if application is not None:
+        statement = statement.where(_QUARANTINE.c.application == application)
+    if reason is not None:
+        statement = statement.where(_QUARANTINE.c.reason == reason)
+    return (await session.execute(statement)).scalars().all()
+
+
+async def count(session: AsyncSession) -> int:
+    """How many deliveries lie in quarantine."""
+    return int((await session.execute(select(func.count()).select_from(_QUARANTINE))).scalar_one())
+
+
+# --- hints ---------------------------------------------------------------------------------------------------
+
+
+async def keep_hints(session: AsyncSession, deliveries: Sequence[Delivery], now: datetime) -> None:
+    """Hints to be confirmed, one per (application, event id); a later delivery of the same id joins the first."""
+    unique = {(one.application, one.event_id): one for one in reversed(deliveries) if one.event_id is not None}
+    if unique:
+        insert = insert_into(_HINTS, session.get_bind().dialect.name)
+        statement = insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
+        await session.execute(statement, [_hint_values(delivery, now) for delivery in unique.values()])
+
+
+def _hint_values(delivery: Delivery, now: datetime) -> dict[str, object]:
+    return {
+        "application": delivery.application,
+        "event_id": delivery.event_id,
+        "delivery_id": delivery.id,
+        "raw": delivery.raw,
+        "headers": orjson.dumps(dict(delivery.headers)).decode(),
+        "received_at": delivery.received_at,
+        "next_at": now,
+        "attempts": 0,
+        "traceparent": delivery.traceparent,
+    }
+
+
+def hint_delivery(row: HintRow) -> Delivery:
+    """The delivery that a hint came with."""
+    return Delivery(
+        application=row.application,
+        id=row.delivery_id,
+        raw=row.raw,
+        received_at=row.received_at,
+        headers=orjson.loads(row.headers),
+        event_id=row.event_id,
+        traceparent=row.traceparent,
+    )
+
+
+async def due_hints(session: AsyncSession, application: str, now: datetime, limit: int) -> Sequence[HintRow]:
+    """The hints to look at now, those with the fewest attempts first: a flood of forged ids waits behind fresh ones."""
+    statement = (
+        select(HintRow)
+        .where(_HINTS.c.application == application, _HINTS.c.next_at <= now)
+        .order_by(_HINTS.c.attempts, _HINTS.c.next_at)
+        .limit(limit)
+    )
+    return (await session.execute(statement)).scalars().all()
+
+
+async def put_off_hints(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:
+    """Look at these again at `next_at`; `counted` says whether the service denied them this time."""
+    if keys:
+        more = 1 if counted else 0
+        await session.execute(
+            update(_HINTS)
+            .where(tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(keys)))
+            .values(next_at=next_at, attempts=_HINTS.c.attempts + more)
+        )
+
+
+async def drop_hints(session: AsyncSession, keys: Sequence[EventKey]) -> None:
+    """These are confirmed, or in quarantine."""
+    if keys:
+        await session.execute(delete(_HINTS).where(tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(keys))))
+
+
+async def count_hints(session: AsyncSession) -> int:
+    """How many hints wait."""
+    return int((await session.execute(select(func.count()).select_from(_HINTS))).scalar_one())

@@ -1,0 +1,271 @@
+"""The ledger's tables: what happened (events), what was done about it (runs, attempts), what is still to be sent
+(outbox, reads), what is not understood (quarantine, hints), and who did what (audit)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Table, Text, UniqueConstraint, text
+from sqlmodel import Field, SQLModel
+
+from consumer.columns import UtcDateTime, serial
+
+APPLICATION_CHARS = 64
+HANDLER_CHARS = 200
+REASON_CHARS = 500
+
+
+class RunStatus(StrEnum):
+    """Where a run stands. `retrying` is due at `next_at` (a first attempt too); `parked` waits behind an earlier
+    run of its key; the rest is final until an operator acts."""
+
+    SUCCEEDED = "succeeded"
+    RETRYING = "retrying"
+    PARKED = "parked"
+    DEAD = "dead"
+    SKIPPED = "skipped"
+
+
+def application_column(primary_key: bool = False) -> Any:
+    """The application's name, part of every key (case G8)."""
+    return Field(sa_column=Column(String(APPLICATION_CHARS), primary_key=primary_key, nullable=False))
+
+
+def time_column(nullable: bool = False) -> Any:
+    """An aware UTC time."""
+    return Field(default=None, sa_column=Column(UtcDateTime, nullable=nullable))
+
+
+class LedgerRow(SQLModel):
+    """The base of the ledger's own tables."""
+
+    __table__: ClassVar[Table]
+
+
+class EventRow(LedgerRow, table=True):
+    """One event, raw bytes untouched. Unique by (application, id); `seq` is the order of arrival."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        UniqueConstraint("application", "id", name="uq_events_application_id"),
+        Index("ix_events_key", "application", "key", "seq"),
+        Index("ix_events_type", "type", "seq"),
+        Index("ix_events_received_at", "received_at"),
+    )
+
+    seq: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
+    application: str = application_column()
+    id: str = Field(sa_column=Column(String(255), nullable=False))
+    type: str = Field(sa_column=Column(String(100), nullable=False))
+    key: str = Field(sa_column=Column(String(600), nullable=False))
+    trust: str = Field(sa_column=Column(String(10), nullable=False))
+    source: str = Field(sa_column=Column(String(10), nullable=False))
+    raw: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    received_at: datetime = time_column()
+    recorded_at: datetime = time_column()
+    occurred_at: datetime | None = time_column(nullable=True)
+    delivery_id: str = Field(default="", sa_column=Column(String(100), nullable=False))
+    object_id: str | None = Field(default=None, sa_column=Column(String(255)))
+    order_id: str | None = Field(default=None, sa_column=Column(String(255)))
+    subscription_id: str | None = Field(default=None, sa_column=Column(String(255)))
+    customer: str | None = Field(default=None, sa_column=Column(String(255)))
+    traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
+
+
+class RunRow(LedgerRow, table=True):
+    """One handler's work on one event. `blocking` says that later runs of (application, handler, key) must wait."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        Index("ix_runs_due", "next_at", postgresql_where=text("status = 'retrying'"),
+              sqlite_where=text("status = 'retrying'")),
+        Index("ix_runs_blocking", "application", "key", "handler", "seq", postgresql_where=text("blocking"),
+              sqlite_where=text("blocking")),
+        Index("ix_runs_open", "handler", "status", "seq", postgresql_where=text("status <> 'succeeded'"),
+              sqlite_where=text("status <> 'succeeded'")),
+    )  # fmt: skip
+
+    application: str = application_column(primary_key=True)
+    event_id: str = Field(sa_column=Column(String(255), primary_key=True))
+    handler: str = Field(sa_column=Column(String(HANDLER_CHARS), primary_key=True))
+    seq: int = Field(sa_column=Column(serial(), nullable=False))
+    key: str = Field(sa_column=Column(String(600), nullable=False))
+    status: str = Field(sa_column=Column(String(10), nullable=False))
+    blocking: bool = Field(sa_column=Column(Boolean, nullable=False))
+    attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
+    next_at: datetime | None = time_column(nullable=True)
+    claimed_by: str | None = Field(default=None, sa_column=Column(String(64)))
+    claimed_until: datetime | None = time_column(nullable=True)
+    code: str | None = Field(default=None, sa_column=Column(String(60)))
+    reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
+    code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
+    is_replay: bool = Field(default=False, sa_column=Column(Boolean, nullable=False))
+    created_at: datetime = time_column()
+    updated_at: datetime = time_column()
+
+
+class AttemptRow(LedgerRow, table=True):
+    """One attempt that did not succeed at once, and the success that followed."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (Index("ix_attempts_run", "application", "event_id", "handler"),)
+
+    id: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
+    application: str = application_column()
+    event_id: str = Field(sa_column=Column(String(255), nullable=False))
+    handler: str = Field(sa_column=Column(String(HANDLER_CHARS), nullable=False))
+    number: int = Field(sa_column=Column(Integer, nullable=False))
+    outcome: str = Field(sa_column=Column(String(12), nullable=False))
+    code: str | None = Field(default=None, sa_column=Column(String(60)))
+    reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
+    code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
+    worker: str = Field(default="", sa_column=Column(String(64), nullable=False))
+    started_at: datetime = time_column()
+    finished_at: datetime = time_column()
+
+
+class OutboxRow(LedgerRow, table=True):
+    """A derived event to be published; unique by (application, event_id), as the event will be."""
+
+    __tablename__ = "outbox"
+    __table_args__ = (
+        UniqueConstraint("application", "event_id", name="uq_outbox_application_event_id"),
+        Index("ix_outbox_waiting", "not_before", "seq", postgresql_where=text("published_at IS NULL"),
+              sqlite_where=text("published_at IS NULL")),
+    )  # fmt: skip
+
+    seq: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
+    application: str = application_column()
+    event_id: str = Field(sa_column=Column(String(255), nullable=False))
+    type: str = Field(sa_column=Column(String(100), nullable=False))
+    key: str = Field(sa_column=Column(String(600), nullable=False))
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    not_before: datetime = time_column()
+    created_at: datetime = time_column()
+    published_at: datetime | None = time_column(nullable=True)
+    cause: str = Field(sa_column=Column(String(255), nullable=False))
+    handler: str = Field(sa_column=Column(String(HANDLER_CHARS), nullable=False))
+    traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
+
+
+class ReadRow(LedgerRow, table=True):
+    """A read that handlers asked for, coalesced per object. `asked` counts the requests, so that one that comes in
+    while the read is under way is not lost."""
+
+    __tablename__ = "reads"
+    __table_args__ = (Index("ix_reads_due", "due_at"),)
+
+    application: str = application_column(primary_key=True)
+    kind: str = Field(sa_column=Column(String(20), primary_key=True))
+    object_id: str = Field(sa_column=Column(String(255), primary_key=True))
+    asked: int = Field(default=1, sa_column=Column(Integer, nullable=False))
+    due_at: datetime = time_column()
+    attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
+    code: str | None = Field(default=None, sa_column=Column(String(60)))
+    created_at: datetime = time_column()
+
+
+class ObservationRow(LedgerRow, table=True):
+    """The last observation published per object: later ones go out only when they differ."""
+
+    __tablename__ = "observations"
+
+    application: str = application_column(primary_key=True)
+    kind: str = Field(sa_column=Column(String(20), primary_key=True))
+    object_id: str = Field(sa_column=Column(String(255), primary_key=True))
+    version: int = Field(sa_column=Column(serial(), nullable=False))
+    digest: str = Field(sa_column=Column(String(64), nullable=False))
+    read_at: datetime = time_column()
+
+
+class SequenceRow(LedgerRow, table=True):
+    """A counter that only goes up: the version of a read is taken from it before the request (case A40)."""
+
+    __tablename__ = "sequences"
+
+    name: str = Field(sa_column=Column(String(60), primary_key=True))
+    value: int = Field(sa_column=Column(serial(), nullable=False))
+
+
+class HintRow(LedgerRow, table=True):
+    """A delivery that waits to be confirmed by an authenticated read."""
+
+    __tablename__ = "hints"
+    __table_args__ = (Index("ix_hints_due", "application", "next_at"),)
+
+    application: str = application_column(primary_key=True)
+    event_id: str = Field(sa_column=Column(String(255), primary_key=True))
+    delivery_id: str = Field(sa_column=Column(String(100), nullable=False))
+    raw: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    headers: str = Field(default="{}", sa_column=Column(Text, nullable=False))
+    received_at: datetime = time_column()
+    next_at: datetime = time_column()
+    attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
+    traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
+
+
+class QuarantineRow(LedgerRow, table=True):
+    """A delivery (or record) that could not be verified or understood, kept raw."""
+
+    __tablename__ = "quarantine"
+    __table_args__ = (
+        UniqueConstraint("application", "delivery_id", name="uq_quarantine_application_delivery_id"),
+        Index("ix_quarantine_reason", "reason", "id"),
+    )
+
+    id: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
+    application: str = application_column()
+    delivery_id: str = Field(sa_column=Column(String(100), nullable=False))
+    event_id: str | None = Field(default=None, sa_column=Column(String(255)))
+    reason: str = Field(sa_column=Column(String(60), nullable=False))
+    raw: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    headers: str = Field(default="{}", sa_column=Column(Text, nullable=False))
+    received_at: datetime = time_column()
+    created_at: datetime = time_column()
+
+
+class HandlerRow(LedgerRow, table=True):
+    """A handler as the workers know it, and whether an operator or its breaker paused it."""
+
+    __tablename__ = "handlers"
+
+    name: str = Field(sa_column=Column(String(HANDLER_CHARS), primary_key=True))
+    code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
+    first_seen_at: datetime = time_column()
+    last_seen_at: datetime = time_column()
+    paused_at: datetime | None = time_column(nullable=True)
+    paused_by: str | None = Field(default=None, sa_column=Column(String(60)))
+    paused_reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+
+
+class LeaseRow(LedgerRow, table=True):
+    """Who leads a role, until when, with a fencing token that only goes up (case B26)."""
+
+    __tablename__ = "leases"
+
+    role: str = Field(sa_column=Column(String(100), primary_key=True))
+    holder: str = Field(sa_column=Column(String(64), nullable=False))
+    token: int = Field(sa_column=Column(serial(), nullable=False))
+    until: datetime = time_column()
+
+
+class AuditRow(LedgerRow, table=True):
+    """Who changed what, why, from what to what (case G12)."""
+
+    __tablename__ = "audit"
+    __table_args__ = (Index("ix_audit_subject", "application", "subject", "id"),)
+
+    id: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
+    at: datetime = time_column()
+    application: str = application_column()
+    actor: str = Field(sa_column=Column(String(100), nullable=False))
+    action: str = Field(sa_column=Column(String(60), nullable=False))
+    subject: str = Field(sa_column=Column(String(600), nullable=False))
+    before: str | None = Field(default=None, sa_column=Column(Text))
+    after: str | None = Field(default=None, sa_column=Column(Text))
+    reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    code_version: str = Field(default="", sa_column=Column(String(40), nullable=False))
