@@ -24,10 +24,10 @@ from typing import Any, Literal, TypeVar
 import orjson
 from sqlalchemy import Table
 from sqlalchemy import inspect as sqlalchemy_inspect
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.typing import FilteringBoundLogger
 
+from consumer.columns import insert_into
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
 from consumer.events import Event, Source, Trust
 from consumer.retry import OnDead, RetryPolicy
@@ -334,10 +334,9 @@ class Context:
             raise HandlerMisuse("insert_new takes a row of a mapped table", handler=self._handler.name)
         values = {column.key: getattr(row, column.key) for column in table.columns}
         values = {name: value for name, value in values.items() if value is not None}
-        dialect = self.session.get_bind().dialect.name
-        insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
         key = next(iter(table.primary_key.columns))
-        done = await self.session.execute(insert(table).values(values).on_conflict_do_nothing().returning(key))
+        insert = insert_into(table, self.session.get_bind().dialect.name)
+        done = await self.session.execute(insert.values(values).on_conflict_do_nothing().returning(key))
         return done.first() is not None
 
     @property

@@ -118,7 +118,7 @@ async def last_digests(session: AsyncSession, application: str, kind: str, objec
         tuple_(_OBSERVATIONS.c.application, _OBSERVATIONS.c.kind).in_([(application, kind)]),
         _OBSERVATIONS.c.object_id.in_(list(object_ids)),
     )
-    return {object_id: digest for object_id, digest in await session.execute(statement)}
+    return {row.object_id: row.digest for row in await session.execute(statement)}
 
 
 async def keep_observations(session: AsyncSession, observed: Sequence[Observed]) -> None:
