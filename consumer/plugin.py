@@ -22,12 +22,12 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 import orjson
-from sqlalchemy import Table
+from sqlalchemy import Table, select
 from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.typing import FilteringBoundLogger
 
-from consumer.columns import insert_into
+from consumer.columns import UtcDateTime, insert_into
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
 from consumer.events import Event, Source, Trust
 from consumer.retry import OnDead, RetryPolicy
@@ -43,6 +43,7 @@ __all__ = [
     "RetryPolicy",
     "Source",
     "Trust",
+    "UtcDateTime",
     "handles",
 ]
 
@@ -338,6 +339,21 @@ class Context:
         insert = insert_into(table, self.session.get_bind().dialect.name)
         done = await self.session.execute(insert.values(values).on_conflict_do_nothing().returning(key))
         return done.first() is not None
+
+    async def locked(self, model: type[Any], **key: Any) -> Mapping[str, Any] | None:
+        """The row with this key, locked until the transaction ends, or None. Its columns by name.
+
+        On PostgreSQL a row lock; on SQLite the transaction is the only writer anyway. Transactional handlers only.
+        """
+        table = sqlalchemy_inspect(model).local_table
+        wanted = [table.c[name] == value for name, value in key.items()]
+        found = (await self.session.execute(select(table).where(*wanted).with_for_update())).mappings().first()
+        return None if found is None else dict(found)
+
+    @property
+    def code_version(self) -> str:
+        """The fingerprint of the handler's code, for audit rows (case G12)."""
+        return self._handler.version
 
     @property
     def emissions(self) -> tuple[Emission, ...]:
