@@ -33,6 +33,7 @@ from consumer.events import Event, Source, Trust
 from consumer.retry import OnDead, RetryPolicy
 
 __all__ = [
+    "AuditNote",
     "Context",
     "Emission",
     "Event",
@@ -49,7 +50,8 @@ __all__ = [
 
 HandlerFunction = Callable[[Event, "Context"], Coroutine[Any, Any, None]]
 F = TypeVar("F", bound=HandlerFunction)
-ReadKind = Literal["order", "subscription"]
+ReadKind = Literal["order", "service_order", "session", "subscription"]
+READ_KINDS = ("order", "service_order", "session", "subscription")
 
 _PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
 _EMITTED = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
@@ -215,11 +217,21 @@ class Emission:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest:
-    """A read of an order or a subscription that a handler asked for; coalesced per object."""
+    """A read that a handler asked for; coalesced per object. `kind` as in `Context.request_read`."""
 
     kind: ReadKind
     object_id: str
     not_before: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditNote:
+    """A change of state that a transactional handler made, for the audit trail (case G12)."""
+
+    subject: str
+    action: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
 
 
 class Context:
@@ -261,6 +273,7 @@ class Context:
         self._payments = payments
         self._emissions: list[Emission] = []
         self._reads: list[ReadRequest] = []
+        self._notes: list[AuditNote] = []
 
     @property
     def session(self) -> AsyncSession:
@@ -314,16 +327,27 @@ class Context:
         return derived
 
     def request_read(self, kind: ReadKind, id: str, not_before: datetime | None = None) -> None:  # noqa: A002
-        """Ask for an authenticated read of an order (by the merchant's order id) or a subscription.
+        """Ask for an authenticated read: `order` (by the merchant's order id), `service_order` (by the service's
+        own order id), `session` (a checkout session, for its embedded order) or `subscription`.
 
         The answer comes back as an `order.observed` / `subscription.observed` event. Requests for the same object
         coalesce. Transactional handlers only; raises HandlerMisuse.
         """
         if self._session is None:
             raise HandlerMisuse("ctx.request_read is for transactional handlers only", handler=self._handler.name)
-        if kind not in ("order", "subscription") or not id:
-            raise HandlerMisuse("request_read takes 'order' or 'subscription' and an id", handler=self._handler.name)
+        if kind not in READ_KINDS or not id:
+            raise HandlerMisuse(f"request_read takes one of {READ_KINDS} and an id", handler=self._handler.name)
         self._reads.append(ReadRequest(kind=kind, object_id=id, not_before=not_before))
+
+    def note(self, subject: str, action: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Put a change of state into the audit trail, in this transaction; event, handler and code version are added.
+
+        `subject` as keys are written (`order:…`); `before` and `after` hold what changed, no secret. Transactional
+        handlers only; raises HandlerMisuse.
+        """
+        if self._session is None:
+            raise HandlerMisuse("ctx.note is for transactional handlers only", handler=self._handler.name)
+        self._notes.append(AuditNote(subject=subject, action=action, before=dict(before), after=dict(after)))
 
     async def insert_new(self, row: Any) -> bool:
         """Insert a SQLModel row unless a row with its primary key (or a unique key) exists; say whether it is new.
@@ -364,6 +388,11 @@ class Context:
     def reads(self) -> tuple[ReadRequest, ...]:
         """The reads asked for so far (for the worker and for tests)."""
         return tuple(self._reads)
+
+    @property
+    def notes(self) -> tuple[AuditNote, ...]:
+        """The audit notes so far (for the worker and for tests)."""
+        return tuple(self._notes)
 
 
 def idempotency_key(application: str, event_id: str, handler: str) -> str:
