@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import orjson
-from jsonpointer import JsonPointer
+from jsonpointer import JsonPointer, JsonPointerException
 
 from consumer.errors import NotUnderstood
 
@@ -106,7 +106,10 @@ def compiled(pointer: str) -> JsonPointer:
     if pointer not in _compiled:
         if not pointer.startswith("/"):
             raise ValueError(f"{pointer!r} is not a JSON pointer: it must begin with '/'")
-        _compiled[pointer] = JsonPointer(pointer)
+        try:
+            _compiled[pointer] = JsonPointer(pointer)
+        except JsonPointerException as error:
+            raise ValueError(f"{pointer!r} is not a JSON pointer: '~' stands only before 0 or 1") from error
     return _compiled[pointer]
 
 

@@ -1,0 +1,7 @@
+"""Settings: all configuration, validated once, from the environment and one TOML file. Read only by app.py and cli/."""
+
+from consumer.settings.application import ApplicationSettings, Authenticity, read_secret_file
+from consumer.settings.fields import Role, Settings
+from consumer.settings.load import load_settings
+
+__all__ = ["ApplicationSettings", "Authenticity", "Role", "Settings", "load_settings", "read_secret_file"]

@@ -1,0 +1,179 @@
+"""Load: the environment and the TOML file become `Settings`, or one error that lists every problem.
+
+The environment wins over the file, name by name. An empty variable counts as not set, except where it would be an
+empty secret. Nothing here looks at `os.environ`: the caller hands it over.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from consumer.errors import SettingsError
+from consumer.settings.application import (
+    APPLICATIONS,
+    DEFAULT,
+    DEFAULT_NAMES,
+    ApplicationSettings,
+    build_application,
+    default_table,
+    reason,
+    sandbox_table,
+)
+from consumer.settings.checks import cross_problems
+from consumer.settings.fields import Role, Settings
+from consumer.settings.values import decode_json, read_secret_text
+
+CONFIG = "CONSUMER_CONFIG"
+# Settings that may also come from a file of their own, so that a secret need not be in the environment.
+FROM_FILE = {
+    f"{name}_FILE": name for name in ("CONSUMER_DATABASE_URL", "CONSUMER_API_TOKEN", "CONSUMER_KAFKA_SASL_PASSWORD")
+}
+SECRETS = frozenset(
+    {"SVC_APP_SECRET", "CONSUMER_WEBHOOK_SECRETS", "CONSUMER_API_TOKEN", "CONSUMER_KAFKA_SASL_PASSWORD"}
+)
+FIELDS = {str(field.alias): field for field in Settings.model_fields.values() if field.alias}
+KNOWN = frozenset({CONFIG, APPLICATIONS, *FROM_FILE, *FIELDS, *DEFAULT_NAMES.values()})
+
+# What Kubernetes puts into every pod for a Service whose name begins with `consumer`; not meant for us.
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST\Z|_SERVICE_PORT(_[A-Z0-9_]+)?\Z|_PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?\Z")
+_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
+
+
+def load_settings(environ: Mapping[str, str], role: Role) -> Settings:
+    """The checked settings for a role. Raises SettingsError that lists all problems, none of them with a value.
+
+    `environ`: usually `os.environ`. Roles differ in what they need: `demo` and `sandbox` nothing, `dev` nothing
+    unless `SVC_BASE_URL` is set, `sync` the API credentials, `serve` those only for authenticity `api`.
+    """
+    problems: list[str] = []
+    from_environment = _from_environment(environ, problems)
+    from_file = _from_toml(from_environment.pop(CONFIG, None), problems)
+    merged = {**from_file, **from_environment}
+    _read_files(merged, problems)
+    applications = _applications(merged, role, problems)
+    flat = {name: value for name, value in merged.items() if name in FIELDS}
+    settings = _settings({**flat, "role": role, "applications": applications}, problems)
+    if "CONSUMER_PAST_DUE" in merged or "past_due" not in settings.handler_options.get("access", {}):
+        access = {**settings.handler_options.get("access", {}), "past_due": settings.past_due}
+        settings = settings.model_copy(update={"handler_options": {**settings.handler_options, "access": access}})
+    reported = {problem.partition(":")[0] for problem in problems}
+    problems += [found for found in cross_problems(settings) if found.partition(":")[0] not in reported]
+    if problems:
+        raise SettingsError(list(dict.fromkeys(problems)))
+    return settings
+
+
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
+    ours = {name: value for name, value in environ.items() if name.startswith(("CONSUMER_", "SVC_"))}
+    links = {
+        name
+        for name, value in ours.items()
+        if name not in KNOWN and (_SERVICE_LINK.search(name) or (name.endswith("_PORT") and _LINK_VALUE.match(value)))
+    }
+    for name in sorted(ours.keys() - links):
+        if name.startswith("CONSUMER_") and name not in KNOWN:
+            problems.append(_unknown(name, KNOWN))
+        if name.endswith("_PORT") and name in KNOWN and _LINK_VALUE.match(ours[name]):
+            problems.append(f"{name}: was set by Kubernetes for a Service; set enableServiceLinks: false in the pod")
+            links.add(name)
+    return {
+        name: value
+        for name, value in ours.items()
+        if name in KNOWN and name not in links and (value.strip() or name in SECRETS)
+    }
+
+
+def _from_toml(path: str | None, problems: list[str]) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        with Path(path).open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        problems.append(f"{CONFIG}: the file cannot be read: {error.strerror or type(error).__name__}")
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        where = re.search(r"\(at [a-z0-9 ,]+\)", str(error))
+        problems.append(f"{CONFIG}: the file is not TOML {where.group(0) if where else ''}".rstrip())
+        return {}
+    known = KNOWN - {CONFIG}
+    problems += [f"{_unknown(name, known)} (in the file {CONFIG} names)" for name in document if name not in known]
+    return {name: value for name, value in document.items() if name in known}
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    shown = name if re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", name) else "(unprintable name)"
+    near = difflib.get_close_matches(name.upper(), sorted(known), n=1, cutoff=0.7)
+    return f"{shown}: there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _read_files(merged: dict[str, Any], problems: list[str]) -> None:
+    for name, target in FROM_FILE.items():
+        path = merged.pop(name, None)
+        if path is None:
+            continue
+        if target in merged:
+            problems.append(f"{target}: is given twice: as a value and as a file; give one of them")
+            continue
+        try:
+            merged[target] = read_secret_text(Path(str(path)))
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+
+
+def _applications(merged: Mapping[str, Any], role: Role, problems: list[str]) -> tuple[ApplicationSettings, ...]:
+    """The applications; each as far as it is usable, so that the other checks see it too."""
+    given = default_table(merged)
+    tables = {} if role is Role.DEMO else _tables(merged.get(APPLICATIONS, {}), problems)
+    explicit = any(name.startswith("SVC_") for name in merged) or bool(given.get("webhook_secrets"))
+    if role is Role.DEMO:  # never with somebody's real credentials
+        tables = {DEFAULT: sandbox_table({})}
+        given = {}
+    elif role is Role.SANDBOX or (role is Role.DEV and "base_url" not in given and DEFAULT not in tables):
+        given.pop("base_url", None)
+        tables = {DEFAULT: sandbox_table(given), **tables}
+    elif DEFAULT not in tables and (explicit or not tables):
+        tables = {DEFAULT: given, **tables}
+    elif DEFAULT in tables and any(name.startswith("SVC_") for name in merged):
+        problems.append(f"{APPLICATIONS}: holds 'default', which SVC_BASE_URL, SVC_APP_ID and SVC_APP_SECRET are too")
+    scheme = str(merged.get("CONSUMER_SIGNATURE_SCHEME", "standard-webhooks"))
+    return tuple(
+        build_application(name, table, inherited=given, problems=problems, scheme=scheme)
+        for name, table in tables.items()
+    )
+
+
+def _tables(raw: Any, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """`[CONSUMER_APPLICATIONS.shop]`, or `[[CONSUMER_APPLICATIONS]]` with a `name`; or JSON of either."""
+    try:
+        value = decode_json(raw)
+    except ValueError as error:
+        problems.append(f"{APPLICATIONS}: {error}")
+        return {}
+    if isinstance(value, list) and all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in value):
+        names = [item["name"] for item in value]
+        if len(set(names)) < len(names):
+            problems.append(f"{APPLICATIONS}: holds the same name twice")
+        return {item["name"]: {key: part for key, part in item.items() if key != "name"} for item in value}
+    if isinstance(value, dict) and all(isinstance(item, dict) for item in value.values()):
+        return value
+    problems.append(f"{APPLICATIONS}: must be a table per application")
+    return {}
+
+
+def _settings(values: dict[str, Any], problems: list[str]) -> Settings:
+    """The settings; where a value is bad, the problem is noted and the default stands in for the other checks."""
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False)
+    bad = {str(item["loc"][0]) for item in found}
+    problems.extend(f"{item['loc'][0]}: {reason(item)}" for item in found)
+    return Settings.model_validate({name: value for name, value in values.items() if name not in bad})
