@@ -1,0 +1,110 @@
+"""Answers: from status, headers and bytes to a value or the right error. Pure, apart from the bounded reading."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import orjson
+
+from consumer.payments.errors import ApiError, UnexpectedAnswer, UnreadableAnswer, class_for
+
+RETRY_AFTER_MAX_S = 86_400.0
+WORD_MAX_CHARS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A success answer: the JSON object in it, and the bytes as they came."""
+
+    status: int
+    document: Mapping[str, Any]
+    raw: bytes
+
+
+async def bounded(chunks: AsyncIterator[bytes], encoding: str, max_bytes: int) -> bytes:
+    """The whole body, unpacked, of at most `max_bytes`. Raises UnexpectedAnswer when it is larger or garbled."""
+    encoding = encoding.strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise UnexpectedAnswer("the answer is packed in a way that was not asked for", encoding=encoding[:40])
+    unpack = None if encoding in ("", "identity") else zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    body = bytearray()
+    try:
+        async for chunk in chunks:
+            body += chunk if unpack is None else unpack.decompress(chunk, max_bytes + 1 - len(body))
+            if len(body) > max_bytes:
+                raise UnexpectedAnswer("the answer is too large", max_bytes=max_bytes)
+    except zlib.error as error:
+        raise UnexpectedAnswer("the answer's packing is damaged") from error
+    if unpack is not None and not unpack.eof:
+        raise UnexpectedAnswer("the answer's packing is cut short")
+    return bytes(body)
+
+
+def retry_after_s(value: str | None, now: datetime) -> float | None:
+    """Seconds from a Retry-After header: a number or an HTTP date; None when it is missing or malformed (case C7)."""
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit() and len(text) < 12:
+        return min(float(text), RETRY_AFTER_MAX_S)
+    try:
+        at = parsedate_to_datetime(text)
+        if at.tzinfo is None:
+            return None
+        return min(max(0.0, (at - now).total_seconds()), RETRY_AFTER_MAX_S)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def understood(status: int, headers: Mapping[str, str], raw: bytes, now: datetime, *, body_needed: bool) -> Answer:
+    """The success answer, or raises the error it is.
+
+    `body_needed` is False for the endpoints whose answer is not shown: there, any 2xx is a success.
+    """
+    document = _json_object(raw)
+    if not 200 <= status < 300:
+        raise error_from(status, headers, document, raw, now)
+    if document is None and body_needed:
+        raise UnreadableAnswer(status=status, raw=raw, request_id=_word(headers.get("X-Request-Id")))
+    return Answer(status=status, document=document or {}, raw=raw)
+
+
+def error_from(
+    status: int, headers: Mapping[str, str], document: Mapping[str, Any] | None, raw: bytes, now: datetime
+) -> ApiError:
+    """The typed error of an error answer, whatever its shape (cases C11-C13, C33)."""
+    body = document or {}
+    code = _word(body.get("code"))
+    message = body.get("message")
+    found = class_for(status, code)
+    note = "the service answered with a redirect, which is not followed" if 300 <= status < 400 else None
+    return found(
+        note,
+        status=status,
+        service_code=code,
+        request_id=_word(body.get("request_id")) or _word(headers.get("X-Request-Id")),
+        field=_word(body.get("field")),
+        detail=message if isinstance(message, str) else None,
+        raw=raw,
+        retry_after_s=retry_after_s(headers.get("Retry-After"), now),
+    )
+
+
+def _json_object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _word(value: Any) -> str | None:
+    """A short printable word (code, request id, field name); anything else is dropped, as it is printed later."""
+    if isinstance(value, str) and 0 < len(value) <= WORD_MAX_CHARS and value.isascii() and value.isprintable():
+        return value
+    return None

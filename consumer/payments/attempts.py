@@ -1,0 +1,109 @@
+"""Attempts: how often and how soon a call is tried again. Pure (cases C5-C10, C31)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consumer.payments.budget import Priority
+from consumer.payments.errors import (
+    CheckoutUnavailable,
+    PaymentsError,
+    RateLimitError,
+    ServerError,
+    ServiceUnreachable,
+    UnreadableAnswer,
+)
+
+CHECKOUT_RETRY_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a caller waits. Seconds; every bound holds for one call.
+
+    `rate_limit_s`: the longest Retry-After of a 429 that is waited out. `budget_s`: the longest wait for a place in
+    the budget. `call_s`: no new try starts later than this after the call began.
+    """
+
+    rate_limit_s: float = 10.0
+    budget_s: float = 10.0
+    call_s: float = 90.0
+    rate_limited_tries: int = 5
+    failed_tries: int = 4
+    unavailable_tries: int = 3
+    first_s: float = 0.5
+    ceiling_s: float = 8.0
+
+
+FOREGROUND = Patience()
+"""A caller waits: 429 above 10 s is raised at once (spec, Limits; case C6)."""
+
+BACKGROUND = Patience(rate_limit_s=120.0, budget_s=300.0, call_s=900.0)
+"""A walk waits out what the service asks for and resumes at the same cursor (case B24)."""
+
+PATIENCE: dict[Priority, Patience] = {
+    Priority.LIVE: FOREGROUND,
+    Priority.CONFIRM: FOREGROUND,
+    Priority.REFRESH: Patience(budget_s=60.0, call_s=180.0),
+    Priority.BACKFILL: BACKGROUND,
+    Priority.RECONCILE: BACKGROUND,
+}
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What one call has been through."""
+
+    rate_limited: int = 0
+    failed: int = 0
+    unavailable: int = 0
+    ambiguous: bool = False
+
+
+def wait_after(error: PaymentsError, tally: Tally, patience: Patience, chance: float) -> float | None:
+    """Seconds to wait before the same call is tried again, or None when it is not.
+
+    `tally` already counts this error; `chance` is from 0 to 1 and spreads the waits, never below what was asked.
+    """
+    match error:
+        case RateLimitError():
+            asked = error.retry_after_seconds * (
+                1 if error.retry_after_s is not None else 2 ** (tally.rate_limited - 1)
+            )
+            if asked > patience.rate_limit_s or tally.rate_limited >= patience.rate_limited_tries:
+                return None
+            return asked + chance * max(0.25, asked * 0.1)
+        case CheckoutUnavailable():
+            asked = CHECKOUT_RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s
+            if asked > patience.rate_limit_s or tally.unavailable >= patience.unavailable_tries:
+                return None
+            return asked + chance * max(0.25, asked * 0.1)
+        case ServerError() | ServiceUnreachable() | UnreadableAnswer():
+            if tally.failed >= patience.failed_tries:
+                return None
+            asked = 0.0
+            if isinstance(error, ServerError) and error.retry_after_s is not None:
+                asked = error.retry_after_s
+            if asked > patience.rate_limit_s:
+                return None
+            full = min(patience.first_s * 2 ** (tally.failed - 1), patience.ceiling_s)
+            return max(asked, full * (1 - 0.5 * chance))
+        case _:
+            return None
+
+
+def counted(error: PaymentsError, tally: Tally) -> None:
+    """Count a failed try; remember when it leaves open whether the service acted."""
+    match error:
+        case RateLimitError():
+            tally.rate_limited += 1
+        case CheckoutUnavailable():
+            tally.unavailable += 1
+        case ServiceUnreachable():
+            tally.failed += 1
+            tally.ambiguous = tally.ambiguous or error.sent
+        case ServerError() | UnreadableAnswer():
+            tally.failed += 1
+            tally.ambiguous = True
+        case _:
+            pass

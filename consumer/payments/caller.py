@@ -1,0 +1,67 @@
+"""Caller: what every resource calls through: one transport, one priority, the keys of unfinished writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from consumer.clock import Clock
+from consumer.payments.answers import Answer
+from consumer.payments.budget import Kind, Priority
+from consumer.payments.errors import ApiError
+from consumer.payments.keys import IdempotencyKeys, body_digest
+from consumer.payments.requests import idempotency_key
+from consumer.payments.transport import Call, Transport
+
+EMPTY_BODY = b"{}"
+"""Sent where the spec names no payload: every POST body is JSON (spec, Endpoints)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Sends reads and writes of one application at one priority."""
+
+    transport: Transport
+    keys: IdempotencyKeys
+    application: str
+    priority: Priority
+    clock: Clock
+
+    async def read(self, route: str, path: str, params: tuple[tuple[str, str], ...] = ()) -> Answer:
+        """One GET."""
+        return await self.transport.send(Call(method="GET", route=route, path=path, params=params), self.priority)
+
+    async def write(
+        self,
+        route: str,
+        path: str,
+        *,
+        operation: str,
+        body: bytes = EMPTY_BODY,
+        key: str | None = None,
+        kind: Kind = Kind.WRITE,
+        body_needed: bool = True,
+    ) -> Answer:
+        """One POST. Its key is known to the store before the first send, and until the outcome is (case C3).
+
+        `key` is the merchant's own idempotency key for the operation; without it one is kept in the store under
+        `operation` and the body's digest: the same operation with another body gets another key (case C4).
+        """
+        sent_key = (
+            idempotency_key(key)
+            if key is not None
+            else await self.keys.begin(self.application, operation, body_digest(body))
+        )
+        call = Call(method="POST", route=route, path=path, kind=kind, body=body, key=sent_key, body_needed=body_needed)
+        try:
+            answer = await self.transport.send(call, self.priority)
+        except ApiError as error:
+            if not error.retryable and key is None:
+                await self.keys.settle(self.application, operation, sent_key)
+            raise
+        if key is None:
+            await self.keys.settle(self.application, operation, sent_key)
+        return answer
+
+    def at(self, priority: Priority) -> Caller:
+        """The same at another priority."""
+        return replace(self, priority=priority)

@@ -1,0 +1,183 @@
+"""CheckoutSessions: create, read, cancel and reissue (endpoints 2-5; cases C18-C20, C26, U24)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+import orjson
+
+from consumer.payments.caller import Caller
+from consumer.payments.errors import (
+    AmbiguousWrite,
+    ApiError,
+    LinkUnavailable,
+    OrderAlreadyPaid,
+    PaymentsError,
+    ResourceNotFound,
+    SessionMismatch,
+    SessionNotCancelable,
+    UnexpectedAnswer,
+)
+from consumer.payments.models import SESSION_CANCELED, SESSION_OPEN, Acknowledgement, CheckoutSession, Order
+from consumer.payments.requests import order_id as checked_order_id
+from consumer.payments.requests import path_id, session_body
+
+ROUTE = "/v1/checkout-sessions"
+TERMS = ("mode", "order_id", "price_id", "amount")
+
+
+class CheckoutSessions:
+    """Checkout sessions of this application."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def create(
+        self,
+        *,
+        mode: Literal["payment", "subscription"],
+        order_id: str,
+        success_url: str,
+        cancel_url: str,
+        price_id: str | None = None,
+        amount: str | Decimal | None = None,
+        description: str | None = None,
+        line_items: Sequence[Mapping[str, Any]] | None = None,
+        customer_email: str | None = None,
+        customer_reference: str | None = None,
+        ui_mode: Literal["redirect", "popup"] | None = None,
+        expires_at: datetime | str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> CheckoutSession:
+        """A session with its payment link in `url` (endpoint 2); keep that link, no read shows it again.
+
+        When a session of this order_id is already open, that session is returned with a reissued link; if a link
+        cannot be had, LinkUnavailable tells why, and SessionMismatch that the open session has other terms. An
+        unanswered create is repeated with its key and body, then the order is looked up. Raises ValidationError
+        before sending, or the documented errors; AmbiguousWrite when nobody knows.
+        """
+        fields = {name: value for name, value in locals().items() if name not in ("self", "idempotency_key")}
+        return await self.create_from(fields, idempotency_key=idempotency_key)
+
+    async def create_from(self, fields: Mapping[str, Any], *, idempotency_key: str | None = None) -> CheckoutSession:
+        """The same from a mapping of the spec's request fields; unknown fields are refused (case C22)."""
+        body = session_body(fields, self._caller.clock.now())
+        try:
+            session = await self._post(body, fields["order_id"], idempotency_key)
+        except AmbiguousWrite as error:
+            session = await self._after_ambiguous(error, body, fields)
+        if session.url is None:
+            return await self._with_link(session, orjson.loads(body))
+        return session
+
+    async def retrieve(self, session_id: str) -> CheckoutSession:
+        """One session with its embedded order (endpoint 3); its `url` is always None."""
+        answer = await self._caller.read(f"{ROUTE}/{{id}}", f"{ROUTE}/{path_id(session_id)}")
+        return CheckoutSession.read(answer.document, answer.raw)
+
+    async def cancel(self, session_id: str, *, idempotency_key: str | None = None) -> Acknowledgement:
+        """Cancel an open session (endpoint 4). The order stays PENDING; a late payment can still make it PAID.
+
+        An unanswered cancel is repeated with its key and then decided by a read. Raises SessionNotCancelable,
+        PaymentInProgress, AmbiguousWrite.
+        """
+        try:
+            answer = await self._caller.write(
+                f"{ROUTE}/{{id}}/cancel",
+                f"{ROUTE}/{path_id(session_id)}/cancel",
+                operation=f"checkout_sessions.cancel/{session_id}",
+                key=idempotency_key,
+                body_needed=False,
+            )
+        except SessionNotCancelable as error:
+            if error.after_ambiguous and await self._is_canceled(session_id):
+                return Acknowledgement()
+            raise
+        except AmbiguousWrite:
+            if await self._is_canceled(session_id):
+                return Acknowledgement()
+            raise
+        return Acknowledgement.read(answer.document, answer.raw)
+
+    async def reissue_link(self, session_id: str, *, idempotency_key: str | None = None) -> CheckoutSession:
+        """The session with a new link in `url`; the old link stops working (endpoint 5).
+
+        Raises SessionNotReissuable (not open, or under 120 seconds left: wait for its expiry and create anew),
+        PaymentInProgress, CheckoutUnavailable.
+        """
+        answer = await self._caller.write(
+            f"{ROUTE}/{{id}}/link",
+            f"{ROUTE}/{path_id(session_id)}/link",
+            operation=f"checkout_sessions.link/{session_id}",
+            key=idempotency_key,
+        )
+        return CheckoutSession.read(answer.document, answer.raw)
+
+    async def _post(self, body: bytes, order_id: str, key: str | None) -> CheckoutSession:
+        answer = await self._caller.write(
+            ROUTE, ROUTE, operation=f"checkout_sessions.create/{order_id}", body=body, key=key
+        )
+        return CheckoutSession.read(answer.document, answer.raw)
+
+    async def _after_ambiguous(self, error: AmbiguousWrite, body: bytes, fields: Mapping[str, Any]) -> CheckoutSession:
+        """No try was answered: look the order up; if it is there unpaid, the same key once more (case C26)."""
+        if fields["mode"] == "subscription":
+            raise error  # creates no order that could be looked up (spec, Subscription session rules)
+        order = await self._looked_up(fields["order_id"], error)
+        if order is None:
+            raise error
+        if order.is_paid:
+            raise OrderAlreadyPaid("the order is already paid, a read shows") from error
+        try:
+            return await self._post(body, fields["order_id"], error.idempotency_key)
+        except AmbiguousWrite as again:
+            raise AmbiguousWrite(
+                "the order is there, but the session could not be had: repeat with the same idempotency key",
+                idempotency_key=error.idempotency_key,
+                order=order,
+                route=ROUTE,
+            ) from again
+
+    async def _looked_up(self, order_id: str, ambiguous: AmbiguousWrite) -> Order | None:
+        route = "/v1/orders/lookup"
+        try:
+            answer = await self._caller.read(route, route, (("order_id", checked_order_id(order_id)),))
+        except ResourceNotFound:
+            return None
+        except PaymentsError:
+            raise ambiguous from None
+        return Order.read(answer.document, answer.raw)
+
+    async def _with_link(self, session: CheckoutSession, asked: Mapping[str, Any]) -> CheckoutSession:
+        """An open session of the same order_id came back without its link: check its terms, reissue (case C18)."""
+        differing = tuple(name for name in TERMS if _differs(asked.get(name), session.raw.get(name), name))
+        if differing:
+            raise SessionMismatch(session=session, differing=differing)
+        if session.id is None or session.status not in (SESSION_OPEN, None):
+            raise LinkUnavailable(session=session, reason=UnexpectedAnswer("the session returned is not open"))
+        try:
+            linked = await self.reissue_link(session.id)
+        except (ApiError, AmbiguousWrite) as error:
+            raise LinkUnavailable(session=session, reason=error) from error
+        if linked.url is None:
+            raise LinkUnavailable(session=session, reason=UnexpectedAnswer("the reissue brought no link"))
+        return linked
+
+    async def _is_canceled(self, session_id: str) -> bool:
+        return (await self.retrieve(session_id)).status == SESSION_CANCELED
+
+
+def _differs(asked: Any, found: Any, name: str) -> bool:
+    """Whether the service shows another value than asked for; what it does not show does not differ (case U24)."""
+    if asked is None or not isinstance(found, str):
+        return False
+    if name == "amount":
+        try:
+            return Decimal(asked) != Decimal(found)
+        except ArithmeticError:
+            return False
+    return bool(asked != found)

@@ -1,0 +1,59 @@
+"""IdempotencyKeys: the key of a write is stored before its first send, until its outcome is known (cases C3, C4, U17)."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import OrderedDict
+from typing import Protocol
+
+MEMORY_MAX_KEYS = 10_000
+
+
+class IdempotencyKeys(Protocol):
+    """Keys of writes whose outcome is not known yet. In memory for one process, in the ledger to survive a crash."""
+
+    async def begin(self, application: str, operation: str, digest: str) -> str:
+        """The key for this operation with this body: the one of an unfinished try, else a new random one, stored.
+
+        `operation` names what is done to what (`checkout_sessions.create/ORDER`), `digest` the exact body.
+        """
+        ...
+
+    async def settle(self, application: str, operation: str, key: str) -> None:
+        """The outcome of the write with this key is known: the next such operation gets a new key."""
+        ...
+
+
+class MemoryIdempotencyKeys:
+    """The keys of a single process; forgets the oldest beyond its bound."""
+
+    def __init__(self, max_keys: int = MEMORY_MAX_KEYS) -> None:
+        self._max_keys = max_keys
+        self._keys: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+
+    async def begin(self, application: str, operation: str, digest: str) -> str:
+        found = self._keys.get((application, operation))
+        if found is not None and found[0] == digest:
+            return found[1]
+        key = new_key()
+        self._keys[application, operation] = (digest, key)
+        self._keys.move_to_end((application, operation))
+        while len(self._keys) > self._max_keys:
+            self._keys.popitem(last=False)
+        return key
+
+    async def settle(self, application: str, operation: str, key: str) -> None:
+        found = self._keys.get((application, operation))
+        if found is not None and found[1] == key:
+            del self._keys[application, operation]
+
+
+def new_key() -> str:
+    """A random idempotency key."""
+    return str(uuid.uuid4())
+
+
+def body_digest(body: bytes) -> str:
+    """What identifies a body: SHA-256 in hex, so that no body is stored."""
+    return hashlib.sha256(body).hexdigest()

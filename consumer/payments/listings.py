@@ -1,0 +1,99 @@
+"""Listings: reading by id, and walking a list by its own stop rule (spec, Pagination; cases B1-B17, C29, C30)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from enum import Enum
+from typing import Any, ClassVar, Generic, TypeVar
+
+from consumer.payments.caller import Caller
+from consumer.payments.errors import CursorLoop, UnexpectedAnswer
+from consumer.payments.models import Cursor, Page, Record
+from consumer.payments.requests import checked_limit, path_id
+
+LIMIT_MAX = 100
+PAGES_MAX = 100_000
+CURSOR_MAX_CHARS = 1000
+
+R = TypeVar("R", bound=Record)
+
+
+class Stop(Enum):
+    """When a walk is over."""
+
+    EMPTY_OR_NULL = "numeric cursors: a full last page still hands out a cursor, the page after it is empty"
+    NULL = "evt_ cursors: null when there are no more"
+
+
+class Listing(Generic[R]):
+    """A kind of record that can be listed and read by id."""
+
+    collection: ClassVar[str]
+    stop: ClassVar[Stop] = Stop.EMPTY_OR_NULL
+
+    def __init__(self, caller: Caller, record: type[R]) -> None:
+        self._caller = caller
+        self._record = record
+
+    async def list(self, *, limit: int = LIMIT_MAX, cursor: Cursor | None = None) -> Page[R]:
+        """One page of at most `limit` (1 to 100) records; `cursor` is the `next_cursor` of the page before.
+
+        Raises ValidationError before anything is sent when `limit` is out of its range.
+        """
+        params = [("limit", str(checked_limit(limit)))]
+        if cursor is not None:
+            params.append(("cursor", str(cursor)))
+        answer = await self._caller.read(self._route, self._route, tuple(params))
+        return self._page(answer.document)
+
+    async def pages(
+        self, *, limit: int = LIMIT_MAX, cursor: Cursor | None = None, max_pages: int = PAGES_MAX
+    ) -> AsyncIterator[Page[R]]:
+        """The pages from `cursor` (default: the first) to the end, fetched as they are asked for.
+
+        Raises CursorLoop when the list hands out a cursor twice.
+        """
+        seen = {str(cursor)}
+        for _ in range(max_pages):
+            page = await self.list(limit=limit, cursor=cursor)
+            if page.items or self.stop is Stop.NULL:
+                yield page
+            cursor = page.next_cursor
+            if cursor is None or (not page.items and self.stop is Stop.EMPTY_OR_NULL):
+                return
+            if str(cursor) in seen:
+                raise CursorLoop(route=self._route)
+            seen.add(str(cursor))
+        raise UnexpectedAnswer("the list does not end", pages=max_pages, route=self._route)
+
+    async def iterate(self, *, limit: int = LIMIT_MAX, cursor: Cursor | None = None) -> AsyncIterator[R]:
+        """Every record from `cursor` (default: the first) to the end; raises as `pages` does."""
+        async for page in self.pages(limit=limit, cursor=cursor):
+            for item in page.items:
+                yield item
+
+    async def retrieve(self, record_id: str) -> R:
+        """One record by its id. Raises ResourceNotFound when this application is not shown such a record."""
+        answer = await self._caller.read(f"{self._route}/{{id}}", f"{self._route}/{path_id(record_id)}")
+        return self._record.read(answer.document, answer.raw)
+
+    @property
+    def _route(self) -> str:
+        return f"/v1/{self.collection}"
+
+    def _page(self, document: Mapping[str, Any]) -> Page[R]:
+        items = document.get("items")
+        cursor = document.get("next_cursor")
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise UnexpectedAnswer("the list has no items of objects", route=self._route)
+        if not _is_cursor(cursor):
+            raise UnexpectedAnswer("the list's cursor is neither text nor a number", route=self._route)
+        return Page(tuple(self._record.read(item) for item in items), cursor)
+
+
+def _is_cursor(value: Any) -> bool:
+    if value is None:
+        return True
+    if isinstance(value, str):
+        return 0 < len(value) <= CURSOR_MAX_CHARS
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,176 @@
+"""What the service returns, read tolerantly: only fields that the spec names are typed, the rest stays in `raw`.
+
+Every named field may be missing, of an unexpected type or of an unknown value without an error (cases C24, I8, U10-U12,
+U22): such a field reads as None. Statuses are open: compare them with the constants, never assume they are all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Generic, Self, TypeVar
+
+import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr
+
+from consumer.events import parse_time
+
+SESSION_OPEN = "OPEN"
+SESSION_COMPLETED = "COMPLETED"
+SESSION_EXPIRED = "EXPIRED"
+SESSION_CANCELED = "CANCELED"
+ORDER_PENDING = "PENDING"
+ORDER_PAID = "PAID"
+PAYMENT_SUCCEEDED = "SUCCEEDED"
+SUBSCRIPTION_ACTIVE = "ACTIVE"
+SUBSCRIPTION_PAST_DUE = "PAST_DUE"
+SUBSCRIPTION_ENDED = "ENDED"
+ENDED_PAYMENT_FAILED = "PAYMENT_FAILED"
+ENDED_PAYER_CANCELED = "PAYER_CANCELED"
+ENDED_MERCHANT_CANCELED = "MERCHANT_CANCELED"
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+Text = Annotated[str | None, BeforeValidator(_text)]
+Flag = Annotated[bool | None, BeforeValidator(_flag)]
+Time = Annotated[datetime | None, BeforeValidator(parse_time)]
+
+
+class Record(BaseModel):
+    """One object of the service. `raw` is the whole of it as read, `raw_bytes` the same as JSON.
+
+    `raw_bytes` of a record read by its id are the answer's bytes untouched; those of a list item are its JSON written
+    anew, keys in the order they came, so that the same item always gives the same bytes.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: Text = None
+
+    _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _raw_bytes: bytes = PrivateAttr(default=b"")
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any], raw_bytes: bytes | None = None) -> Self:
+        """The record in a JSON object; with the bytes it came in, when it came alone."""
+        found = dict(document)
+        record = cls.model_validate({name: found[name] for name in cls.model_fields if name in found})
+        record._raw = found
+        record._raw_bytes = orjson.dumps(found) if raw_bytes is None else raw_bytes
+        return record
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """Everything the service said; treat it as read-only."""
+        return self._raw
+
+    @property
+    def raw_bytes(self) -> bytes:
+        """The same as JSON bytes."""
+        return self._raw_bytes
+
+    def __repr__(self) -> str:
+        # A record may hold the payer's data: only its kind, id and status are safe to print.
+        status = getattr(self, "status", None)
+        return f"{type(self).__name__}(id={self.id!r}" + (f", status={status!r})" if status else ")")
+
+    __str__ = __repr__
+
+
+class Application(Record):
+    """The calling application. The spec shows none of its fields."""
+
+
+class Order(Record):
+    """An order. `order_id` is the merchant's own id, where the service shows it."""
+
+    status: Text = None
+    order_id: Text = None
+
+    @property
+    def is_paid(self) -> bool:
+        """The one proof of payment that a read gives (spec, What the service does 6)."""
+        return self.status == ORDER_PAID
+
+
+def _embedded_order(value: Any) -> Order | None:
+    if isinstance(value, Order):
+        return value
+    return Order.read(value) if isinstance(value, Mapping) else None
+
+
+class CheckoutSession(Record):
+    """A checkout session. `url` is there only right after create and reissue (case C19)."""
+
+    status: Text = None
+    url: Text = None
+    expires_at: Time = None
+    order_id: Text = None
+    order: Annotated[Order | None, BeforeValidator(_embedded_order)] = None
+
+
+class Payment(Record):
+    """A payment; only `SUCCEEDED` carries meaning (case F38)."""
+
+    status: Text = None
+
+
+class Subscription(Record):
+    """A subscription (spec, Subscription)."""
+
+    status: Text = None
+    end_reason: Text = None
+    cancel_at_period_end: Flag = None
+    cancel_reason: Text = None
+    merchant_cancel_requested: Flag = None
+
+    @property
+    def will_end(self) -> bool:
+        """Whether an end is scheduled, by the payer or, standing on its own, by the merchant (case U16)."""
+        return bool(self.cancel_at_period_end) or bool(self.merchant_cancel_requested)
+
+
+class Product(Record):
+    """A product of the merchant's catalog."""
+
+
+class Price(Record):
+    """A price of the merchant's catalog."""
+
+
+class EventRecord(Record):
+    """An event as listed or read. Its type and object are found by locators (`consumer.events`), not here."""
+
+
+class Acknowledgement(Record):
+    """An answer whose shape the spec does not show (session cancel, subscription cancel, test event)."""
+
+
+R = TypeVar("R", bound=Record)
+
+Cursor = str | int
+"""Opaque: kept as it came, sent as text (cases B3, U19)."""
+
+
+class Page(Generic[R]):
+    """One page of a list: `items`, and the cursor of the next page (None: there is none)."""
+
+    __slots__ = ("items", "next_cursor")
+
+    def __init__(self, items: tuple[R, ...], next_cursor: Cursor | None) -> None:
+        self.items = items
+        self.next_cursor = next_cursor
+
+
+def kept_url(stored: str | None, read: CheckoutSession) -> str | None:
+    """The payment link to keep: a read's null never overwrites a stored one, a reissue's replaces it (case C19)."""
+    return read.url if read.url is not None else stored

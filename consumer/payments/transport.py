@@ -1,0 +1,285 @@
+"""Transport: one call to the service, with credentials, budget, circuit and retries (cases C1-C16, C26-C31, S2-S6)."""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from consumer import __version__
+from consumer.clock import Clock
+from consumer.errors import SettingsError
+from consumer.payments.allowance import Budget
+from consumer.payments.answers import Answer, bounded, understood
+from consumer.payments.attempts import PATIENCE, Patience, Tally, counted, wait_after
+from consumer.payments.budget import Kind, Priority
+from consumer.payments.circuit import CredentialCircuit
+from consumer.payments.credentials import Credentials
+from consumer.payments.errors import (
+    AmbiguousWrite,
+    ApiError,
+    AuthenticationError,
+    CircuitOpen,
+    PaymentsError,
+    RateLimitError,
+    ServiceUnreachable,
+)
+
+USER_AGENT = f"payments-consumer/{__version__}"
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One logical call. `route` is the path's template, safe to print; `path` has the ids in it, already quoted."""
+
+    method: str
+    route: str
+    path: str
+    kind: Kind = Kind.READ
+    params: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    key: str | None = None
+    body_needed: bool = True
+
+    @property
+    def is_write(self) -> bool:
+        return self.method != "GET"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One request as it went, for logs, metrics and spans: nothing in it is secret or personal (case C12).
+
+    `status` is None when there was no answer; `code` is our word for the failure, None on success.
+    """
+
+    application: str
+    method: str
+    route: str
+    priority: Priority
+    number: int
+    status: int | None
+    code: str | None
+    request_id: str | None
+    duration_s: float
+
+
+PROBE = Call(method="GET", route="/v1/application", path="/v1/application", body_needed=False)
+
+
+def base_url_problem(base_url: str) -> str | None:
+    """Why this address cannot be used, or None: https, or http on loopback (case C28)."""
+    try:
+        parts = urlsplit(base_url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "the base address is not a URL"
+    if parts.scheme not in ("https", "http") or not host:
+        return "the base address must be an https URL"
+    if parts.username or parts.password or parts.query or parts.fragment:
+        return "the base address must have no user, query or fragment"
+    if parts.scheme == "http" and not is_loopback(host):
+        return "the base address must be https (http is for loopback only)"
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host name can only be this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Transport:
+    """Sends calls of one application. Owned by a PaymentsClient."""
+
+    def __init__(
+        self,
+        base_url: str,
+        credentials: Credentials,
+        *,
+        application: str,
+        clock: Clock,
+        budget: Budget,
+        circuit: CredentialCircuit,
+        session: aiohttp.ClientSession | None = None,
+        timeout_s: float = 15.0,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        on_attempt: Callable[[Attempt], None] | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        if problem := base_url_problem(base_url):
+            raise SettingsError([problem])
+        self._base_url = base_url.rstrip("/")
+        self._credentials = credentials
+        self._application = application
+        self._clock = clock
+        self._budget = budget
+        self._circuit = circuit
+        self._session = session
+        self._owns_session = session is None
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=min(timeout_s, 10.0))
+        self._max_answer_bytes = max_answer_bytes
+        self._on_attempt = on_attempt
+        self._chance = chance
+
+    async def start(self) -> None:
+        """Open the connections' pool, unless one was given."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                cookie_jar=aiohttp.DummyCookieJar(),
+                connector=aiohttp.TCPConnector(limit=32),
+                auto_decompress=False,
+                trust_env=False,
+            )
+
+    async def close(self) -> None:
+        """Close the pool, unless it was given."""
+        if self._session is not None and self._owns_session:
+            await self._session.close()
+            self._session = None
+
+    async def send(self, call: Call, priority: Priority) -> Answer:
+        """The answer to a call, after as many tries as its patience allows.
+
+        A write is repeated with the same key and the same bytes only. Raises a PaymentsError; AmbiguousWrite when
+        the last word on a write is that nobody knows.
+        """
+        patience = PATIENCE[priority]
+        tally = Tally()
+        began = self._clock.monotonic()
+        number = 0
+        while True:
+            number += 1
+            try:
+                return await self._admitted(call, priority, patience, number)
+            except PaymentsError as error:
+                counted(error, tally)
+                if isinstance(error, RateLimitError):
+                    await self._budget.pause(call.kind, error.retry_after_seconds)
+                wait_s = wait_after(error, tally, patience, self._chance())
+                elapsed_s = self._clock.monotonic() - began
+                if wait_s is None or elapsed_s + wait_s > patience.call_s:
+                    self._raise_last(error, call, tally)
+                    raise
+                await self._clock.sleep(wait_s)
+
+    def _raise_last(self, error: PaymentsError, call: Call, tally: Tally) -> None:
+        """Say on a write that an earlier or this very try may have been acted on."""
+        if not call.is_write or call.key is None or not tally.ambiguous:
+            return
+        if isinstance(error, ApiError) and not error.retryable:
+            error.after_ambiguous = True
+            return
+        raise AmbiguousWrite(idempotency_key=call.key, route=call.route, reason=error.code) from error
+
+    async def _admitted(self, call: Call, priority: Priority, patience: Patience, number: int) -> Answer:
+        if await self._circuit.admit(self._credentials.generation) == "probe":
+            await self._probe(priority, patience)
+        return await self._with_each_secret(call, priority, patience, number)
+
+    async def _probe(self, priority: Priority, patience: Patience) -> None:
+        try:
+            await self._with_each_secret(PROBE, priority, patience, 1)
+        except PaymentsError as error:
+            # Anything but a welcome leaves the circuit open; the next turn to probe comes in its time.
+            raise CircuitOpen(retry_after_s=self._circuit.probe_every_s, application=self._application) from error
+        await self._circuit.accepted()
+
+    async def _with_each_secret(self, call: Call, priority: Priority, patience: Patience, number: int) -> Answer:
+        """Try the secret that worked last, then the other one, once each (cases C14, S2)."""
+        generation = self._credentials.generation
+        refused: AuthenticationError | None = None
+        for secret, authorization in self._credentials.authorizations():
+            await self._budget.acquire(call.kind, priority, max_wait_s=patience.budget_s)
+            try:
+                answer = await self._attempt(call, priority, number, authorization)
+            except AuthenticationError as error:
+                refused = error
+                continue
+            except ApiError as error:
+                if error.status is not None and error.status < 500 and error.service_code is not None:
+                    self._credentials.worked(secret, generation)
+                raise
+            self._credentials.worked(secret, generation)
+            return answer
+        if refused is None:
+            raise CircuitOpen("no secret is configured", retry_after_s=self._circuit.probe_every_s)
+        await self._circuit.refused(generation)
+        raise refused
+
+    async def _attempt(self, call: Call, priority: Priority, number: int, authorization: str) -> Answer:
+        began = self._clock.monotonic()
+        status: int | None = None
+        code: str | None = "cancelled"
+        request_id: str | None = None
+        try:
+            answer = await self._exchange(call, authorization)
+            status, code = answer.status, None
+            return answer
+        except PaymentsError as error:
+            code = error.code
+            if isinstance(error, ApiError):
+                status, request_id = error.status, error.request_id
+            raise
+        finally:
+            if self._on_attempt is not None:
+                self._on_attempt(
+                    Attempt(
+                        application=self._application,
+                        method=call.method,
+                        route=call.route,
+                        priority=priority,
+                        number=number,
+                        status=status,
+                        code=code,
+                        request_id=request_id,
+                        duration_s=self._clock.monotonic() - began,
+                    )
+                )
+
+    async def _exchange(self, call: Call, authorization: str) -> Answer:
+        """One request and its whole answer. No redirect is followed, with or without credentials (case C27)."""
+        if self._session is None:
+            raise PaymentsError("the client is not started")
+        headers = {
+            "Authorization": authorization,
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip",
+            "User-Agent": USER_AGENT,
+        }
+        if call.is_write:
+            headers["Content-Type"] = "application/json"
+            if call.key is not None:
+                headers["Idempotency-Key"] = call.key
+        url = URL(self._base_url + call.path, encoded=True)
+        if call.params:
+            url = url.with_query(list(call.params))
+        try:
+            async with self._session.request(
+                call.method,
+                url,
+                data=call.body,
+                headers=headers,
+                allow_redirects=False,
+                timeout=self._timeout,
+            ) as response:
+                packed = "" if self._session.auto_decompress else response.headers.get("Content-Encoding", "")
+                raw = await bounded(response.content.iter_any(), packed, self._max_answer_bytes)
+                return understood(
+                    response.status, response.headers, raw, self._clock.now(), body_needed=call.body_needed
+                )
+        except (ssl.SSLError, aiohttp.ClientSSLError) as error:
+            raise ServiceUnreachable("the service's TLS certificate is not trusted", sent=False) from error
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise ServiceUnreachable(sent=False, reason=type(error).__name__, route=call.route) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ServiceUnreachable(reason=type(error).__name__, route=call.route) from error
