@@ -142,15 +142,15 @@ def build_application(
     webhook_secrets = _from_file(written.webhook_secrets, written.webhook_secrets_file, place, problems)
     if scheme == "standard-webhooks":
         problems.extend(_webhook_secret_problems(place, webhook_secrets))
-    locators = _locators(inherited.get("locators", {}), called, problems if name == DEFAULT else [])
-    locators |= _locators(table.get("locators", {}), called, problems)
+    base = _written(inherited, called, [])  # its problems are reported once, under the names of `default`
+    locators = _locators(base.locators, called, []) | _locators(written.locators, called, problems)
     return ApplicationSettings(
         name=name,
         base_url=written.base_url,
         app_id=written.app_id,
         app_secrets=app_secrets,
         secret_file=written.app_secret_file,
-        authenticity=written.authenticity or _inherited_authenticity(inherited),
+        authenticity=written.authenticity or base.authenticity or Authenticity.API,
         webhook_secrets=webhook_secrets,
         locators=Locators(**locators),
     )
@@ -190,13 +190,6 @@ def proof_problem(application: ApplicationSettings, host: str) -> str | None:
                 f"CONSUMER_HOST and SVC_BASE_URL must be loopback{label}"
             )
     return None
-
-
-def _inherited_authenticity(inherited: Mapping[str, Any]) -> Authenticity:
-    try:
-        return Authenticity(inherited.get("authenticity", Authenticity.API))
-    except ValueError:
-        return Authenticity.API  # reported once, under the name of `default`
 
 
 def _credential_problems(written: ApplicationTable) -> list[tuple[str, str]]:
@@ -248,20 +241,19 @@ def _from_file(
 
 
 def _locators(
-    pointers: Mapping[str, Any], called: Callable[[str], str], problems: list[str]
+    pointers: Mapping[str, tuple[str, ...]], called: Callable[[str], str], problems: list[str]
 ) -> dict[str, tuple[str, ...]]:
     chosen: dict[str, tuple[str, ...]] = {}
     for item, listed in pointers.items():
         if item not in LOCATED:
             problems.append(f"{called(f'locators.{item}')}: there is no such fact; there are {', '.join(LOCATED)}")
             continue
-        parts = tuple(part.strip() for part in (listed.split(",") if isinstance(listed, str) else listed))
         try:
-            Locators(**{item: parts})
+            Locators(**{item: listed})
         except ValueError as error:
             problems.append(f"{called(f'locators.{item}')}: {error}")
             continue
-        chosen[item] = parts
+        chosen[item] = listed
     return chosen
 
 

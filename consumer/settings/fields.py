@@ -25,7 +25,8 @@ from consumer.settings.values import (
 RECORD_OVERHEAD_BYTES = 64 * 1024
 LogLevel = Literal["debug", "info", "warning", "error"]
 Port = Annotated[int, Field(ge=0, le=65535)]
-Seconds = Annotated[float, Field(gt=0, le=86400 * 366)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+YEAR_S = 366 * 86400.0
 
 
 class Role(StrEnum):
@@ -189,12 +190,15 @@ class Settings(BaseSettings):
     )
 
     # --- sync
-    sync_interval_s: Seconds = _setting("CONSUMER_SYNC_INTERVAL_S", 60.0, "time between two backfills", ge=1)
+    sync_interval_s: Seconds = _setting("CONSUMER_SYNC_INTERVAL_S", 60.0, "time between two backfills", ge=1, le=YEAR_S)
     reconcile_interval_s: Seconds = _setting(
-        "CONSUMER_RECONCILE_INTERVAL_S", 86400.0, "time between two reconcile walks", ge=60
+        "CONSUMER_RECONCILE_INTERVAL_S", 86400.0, "time between two reconcile walks", ge=60, le=YEAR_S
     )
     confirm_patience_s: Seconds = _setting(
-        "CONSUMER_CONFIRM_PATIENCE_S", 900.0, "how long an unconfirmed delivery is asked for before quarantine"
+        "CONSUMER_CONFIRM_PATIENCE_S",
+        900.0,
+        "how long an unconfirmed delivery is asked for before quarantine",
+        le=YEAR_S,
     )
     api_timeout_s: Seconds = _setting("CONSUMER_API_TIMEOUT_S", 10.0, "longest wait for one answer of the API", le=120)
     api_requests_per_minute: int = _setting(

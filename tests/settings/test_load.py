@@ -1,0 +1,465 @@
+"""load_settings: the environment and the TOML file become one checked value, or one error with every problem."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer.errors import SettingsError
+from consumer.events import Locators
+from consumer.settings import Authenticity, Role, Settings, load_settings, read_secret_file
+from consumer.settings.load import FIELDS, KNOWN
+
+SECRET = "whsec_" + "c2VjcmV0LW9mLXRoZS1tZXJjaGFudA=="
+CREDENTIALS = {
+    "SVC_BASE_URL": "https://api.example.com/",
+    "SVC_APP_ID": "svc_app_1",
+    "SVC_APP_SECRET": "svc_sk_live_one",
+}
+
+
+def problems(environ: Mapping[str, str], role: Role = Role.WORK) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(environ, role)
+    return caught.value.problems
+
+
+def test_every_default_of_the_contract_holds() -> None:
+    settings = load_settings({}, Role.OPERATE)
+    assert settings.database_url.get_secret_value() == "sqlite+aiosqlite:///data/consumer.db"
+    assert (settings.broker_url, settings.embedded_path) == ("embedded:data/log.db", Path("data/log.db"))
+    assert (settings.host, settings.port, settings.internal_host, settings.internal_port) == (
+        "127.0.0.1",
+        8080,
+        "127.0.0.1",
+        9090,
+    )
+    assert (settings.topic_prefix, settings.sync_interval_s, settings.past_due) == ("payments", 60.0, "grace:14d")
+    assert settings.handlers is None
+    assert settings.kafka_servers == ()
+    [application] = settings.applications
+    assert (application.name, application.authenticity) == ("default", Authenticity.API)
+    assert application.locators == Locators()
+
+
+def test_a_wrong_database_url_a_missing_secret_and_an_unknown_name_are_reported_together() -> None:
+    found = problems(
+        {
+            "CONSUMER_DATABASE_URL": "mysql://root:hush@db/x",
+            "CONSUMER_AUTHENTICITY": "signature",
+            "CONSUMER_BROKER_ULR": "x",
+            "CONSUMER_PORT": "eighty",
+        },
+        Role.SERVE,
+    )
+    text = "\n".join(found)
+    assert len(found) == 4
+    assert "CONSUMER_DATABASE_URL: must begin with" in text
+    assert "CONSUMER_WEBHOOK_SECRETS: missing" in text
+    assert "CONSUMER_BROKER_ULR: there is no such setting; did you mean CONSUMER_BROKER_URL?" in text
+    assert "CONSUMER_PORT: " in text
+
+
+def test_no_problem_repeats_a_value() -> None:
+    # case: S9, S11
+    hush = "hush-hush-value"
+    environ = {name: f"{hush}" for name in KNOWN if name not in ("CONSUMER_CONFIG",)}
+    found = problems(environ, Role.DEV)
+    assert len(found) > 20
+    names_a_pointer = [line for line in found if line.startswith("CONSUMER_LOCATE_")]
+    assert hush not in "\n".join(line for line in found if line not in names_a_pointer)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_secrets_are_in_no_repr(role: Role) -> None:
+    # case: S9
+    environ = {
+        **CREDENTIALS,
+        "SVC_APP_SECRET": "svc_sk_live_alpha,svc_sk_live_beta",
+        "CONSUMER_WEBHOOK_SECRETS": SECRET,
+        "CONSUMER_API_TOKEN": "token-of-the-api",
+        "CONSUMER_DATABASE_URL": "postgresql+asyncpg://user:password-of-the-ledger@db/consumer",
+    }
+    settings = load_settings(environ, role)
+    for shown in (repr(settings), str(settings), settings.model_dump_json(exclude={"applications"})):
+        for hidden in ("alpha", "beta", SECRET[6:], "token-of-the-api", "password-of-the-ledger"):
+            assert hidden not in shown
+
+
+@pytest.mark.parametrize(
+    ("role", "needs"),
+    [
+        (Role.DEMO, False),
+        (Role.DEV, False),
+        (Role.SANDBOX, False),
+        (Role.OPERATE, False),
+        (Role.CONSOLE, False),
+        (Role.WORK, False),
+        (Role.SERVE, True),
+        (Role.SYNC, True),
+    ],
+)
+def test_roles_differ_in_what_they_need(role: Role, needs: bool) -> None:
+    if needs:
+        assert [line.partition(":")[0] for line in problems({}, role)] == list(CREDENTIALS)
+    else:
+        assert load_settings({}, role).role is role
+
+
+def test_serve_with_signatures_needs_no_api_secret() -> None:
+    environ = {"CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": SECRET}
+    [application] = load_settings(environ, Role.SERVE).applications
+    assert application.authenticity is Authenticity.SIGNATURE
+    assert not application.has_credentials
+
+
+def test_half_an_application_is_a_problem_for_work() -> None:
+    assert problems({"SVC_APP_ID": "svc_app_1", "SVC_BASE_URL": "https://api.example.com"}) == [
+        "SVC_APP_SECRET: missing; role 'work' needs it"
+    ]
+
+
+def test_dev_without_an_address_uses_the_sandbox_and_demo_never_uses_real_credentials() -> None:
+    [dev] = load_settings({}, Role.DEV).applications
+    assert (dev.app_id, dev.base_url) == ("svc_app_sandbox", "http://127.0.0.1:4010")
+    [demo] = load_settings({**CREDENTIALS, "CONSUMER_WEBHOOK_SECRETS": SECRET}, Role.DEMO).applications
+    assert (demo.app_id, demo.base_url) == ("svc_app_sandbox", "http://127.0.0.1:4010")
+    [real] = load_settings(CREDENTIALS, Role.DEV).applications
+    assert (real.app_id, real.base_url) == ("svc_app_1", "https://api.example.com")
+
+
+def test_the_environment_wins_over_the_file_name_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "consumer.toml"
+    path.write_text('CONSUMER_PORT = 1111\nCONSUMER_HOST = "::1"\nCONSUMER_HANDLERS = ["a:b", "c:d"]\n')
+    settings = load_settings({"CONSUMER_CONFIG": str(path), "CONSUMER_PORT": "2222"}, Role.OPERATE)
+    assert (settings.port, settings.host, settings.handlers) == (2222, "::1", ("a:b", "c:d"))
+
+
+def test_unknown_keys_of_the_file_are_reported_with_the_nearest_name(tmp_path: Path) -> None:
+    path = tmp_path / "consumer.toml"
+    path.write_text('consumer_port = 1\nSVC_APPID = "x"\n')
+    found = problems({"CONSUMER_CONFIG": str(path)}, Role.OPERATE)
+    assert "consumer_port: there is no such setting; did you mean CONSUMER_PORT?" in found[0]
+    assert "SVC_APPID: there is no such setting; did you mean SVC_APP_ID?" in found[1]
+
+
+@pytest.mark.parametrize("content", [b"CONSUMER_API_TOKEN = hush", b"\xff\xfe"])
+def test_a_file_that_is_not_toml_is_reported_without_its_text(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "consumer.toml"
+    path.write_bytes(content)
+    [found] = problems({"CONSUMER_CONFIG": str(path)}, Role.OPERATE)
+    assert found.startswith("CONSUMER_CONFIG: the file is not TOML")
+    assert "hush" not in found
+
+
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    assert problems({"CONSUMER_CONFIG": str(tmp_path / "none")}, Role.OPERATE) == [
+        "CONSUMER_CONFIG: the file cannot be read: No such file or directory"
+    ]
+
+
+def test_several_applications_inherit_locators_and_authenticity_but_no_secret(tmp_path: Path) -> None:
+    # case: I26, S13
+    path = tmp_path / "consumer.toml"
+    path.write_text(
+        f"""
+        CONSUMER_AUTHENTICITY = "signature"
+        CONSUMER_LOCATE_ID = ["/x/id"]
+        CONSUMER_WEBHOOK_SECRETS = "{SECRET}"
+        [CONSUMER_APPLICATIONS.shop]
+        base_url = "https://shop.example.com"
+        app_id = "svc_app_shop"
+        app_secret = "svc_sk_live_shop"
+        webhook_secrets = ["{SECRET}"]
+        locators = {{ order = "/data/n" }}
+        [CONSUMER_APPLICATIONS.club]
+        authenticity = "api"
+        """
+    )
+    settings = load_settings({"CONSUMER_CONFIG": str(path), **CREDENTIALS}, Role.OPERATE)
+    assert [application.name for application in settings.applications] == ["default", "shop", "club"]
+    shop, club = settings.application("shop"), settings.application("club")
+    assert shop is not None
+    assert club is not None
+    assert shop.authenticity is Authenticity.SIGNATURE
+    assert club.authenticity is Authenticity.API
+    assert (shop.locators.id, shop.locators.order) == (("/x/id",), ("/data/n",))
+    assert club.webhook_secrets == ()
+    assert not club.has_credentials
+    assert settings.application("none") is None
+
+
+def test_applications_may_be_a_list_with_names() -> None:
+    environ = {"CONSUMER_APPLICATIONS": '[{"name": "shop"}, {"name": "club"}]'}
+    assert [found.name for found in load_settings(environ, Role.WORK).applications] == ["shop", "club"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("{", "CONSUMER_APPLICATIONS: must be JSON"),
+        ("[1]", "CONSUMER_APPLICATIONS: must be a table per application"),
+        ('{"Shop!": {}}', "CONSUMER_APPLICATIONS: a name is 1 to 64 of"),
+        ('[{"name": "a"}, {"name": "a"}]', "CONSUMER_APPLICATIONS: holds the same name twice"),
+        ('{"default": {}}', "CONSUMER_APPLICATIONS: holds 'default'"),
+        ('{"a": {"app_id": "svc_app_1"}}', "CONSUMER_APPLICATIONS: two applications have the same app_id"),
+        ('{"a": {"app_idd": "x"}}', "CONSUMER_APPLICATIONS.a.app_idd: there is no such setting"),
+        ('{"a": {"locators": {"idd": "/x"}}}', "CONSUMER_APPLICATIONS.a.locators.idd: there is no such fact"),
+        ('{"a": {"locators": {"id": 5}}}', "CONSUMER_APPLICATIONS.a.locators.id: "),
+    ],
+)
+def test_a_bad_table_of_applications_is_reported(raw: str, expected: str) -> None:
+    found = problems({**CREDENTIALS, "CONSUMER_APPLICATIONS": raw})
+    assert any(line.startswith(expected) for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (
+            "SVC_APP_ID",
+            "svc_sk_live_swapped",
+            "must begin with 'svc_app_' (the value has 19 characters); it looks like",
+        ),
+        ("SVC_APP_ID", "svc_app_a:b", "must begin with 'svc_app_'"),
+        ("SVC_APP_SECRET", "svc_app_swapped", "must begin with 'svc_sk_live_'"),
+        ("SVC_APP_SECRET", "svc_sk_live_a,svc_sk_live_b,svc_sk_live_c", "holds 3 secrets; at most 2"),
+        ("SVC_APP_SECRET", "", "holds an empty secret"),
+        ("SVC_APP_SECRET", "svc_sk_live_a,", "holds an empty secret"),
+        ("SVC_BASE_URL", "api.example.com", "must be an address"),
+        ("SVC_BASE_URL", "https://user:pass@api.example.com", "must hold no credentials"),
+        ("SVC_BASE_URL", "http://host:99999", "must be an address"),
+        ("CONSUMER_WEBHOOK_SECRETS", "", "holds an empty secret"),
+        ("CONSUMER_WEBHOOK_SECRETS", "whsec_", "holds an empty secret"),
+        ("CONSUMER_WEBHOOK_SECRETS", "whsec_not-base64!", "holds a secret that is not base64"),
+        ("CONSUMER_AUTHENTICITY", "trust-me", "input should be"),
+        ("CONSUMER_LOCATE_ID", "id", "'id' is not a JSON pointer"),
+        ("CONSUMER_LOCATE_ID", "/a~2", "'/a~2' is not a JSON pointer"),
+        ("CONSUMER_DATABASE_URL", "postgresql://db/x", "did you mean 'postgresql+asyncpg://'?"),
+        ("CONSUMER_DATABASE_URL", "sqlite:///x.db", "did you mean 'sqlite+aiosqlite:///'?"),
+        ("CONSUMER_DATABASE_URL", "sqlite+aiosqlite://", "needs a file"),
+        ("CONSUMER_DATABASE_URL", "sqlite+aiosqlite:///:memory:", "needs a file"),
+        ("CONSUMER_DATABASE_URL", "postgresql+asyncpg:///x", "needs a host"),
+        ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://h:99999/x", "needs a host"),
+        ("CONSUMER_BROKER_URL", "amqp://host", "must be 'embedded:PATH' or 'kafka://"),
+        ("CONSUMER_BROKER_URL", "embedded:", "needs a file"),
+        ("CONSUMER_BROKER_URL", "kafka://", "must name its servers"),
+        ("CONSUMER_BROKER_URL", "kafka://u:p@host:9092", "must not hold credentials"),
+        ("CONSUMER_PAST_DUE", "grace:14", "must be 'keep', 'revoke' or 'grace:'"),
+        ("CONSUMER_PAST_DUE", "grace:0d", "must be 'keep', 'revoke' or 'grace:'"),
+        ("CONSUMER_HANDLER_OPTIONS", "[]", "input should be a valid dictionary"),
+        ("CONSUMER_RENAMED_HANDLERS", "a=b,c", "must be pairs 'old=new'"),
+        ("CONSUMER_HANDLERS", "a b", "a handler's name is printable text"),
+        ("CONSUMER_PORT", "65536", "input should be less than or equal to 65535"),
+        ("CONSUMER_PORT", "tcp://10.0.0.7:8080", "was set by Kubernetes for a Service"),
+        ("CONSUMER_PUBLISH_TIMEOUT_S", "0", "input should be greater than 0"),
+        ("CONSUMER_PUBLISH_TIMEOUT_S", "61", "input should be less than or equal to 60"),
+        ("CONSUMER_SYNC_INTERVAL_S", "1e99", "input should be less than or equal to"),
+        ("CONSUMER_SYNC_INTERVAL_S", "inf", "input should be a finite number"),
+        ("CONSUMER_PUBLISH_TIMEOUT_S", "nan", "input should be"),
+        ("CONSUMER_TOPIC_PREFIX", "pay ments", "String should match"),
+        ("CONSUMER_SIGNATURE_HEADER", "a b", "must be the name of an HTTP header"),
+        ("CONSUMER_LOG_LEVEL", "loud", "input should be"),
+    ],
+)
+def test_a_bad_value_is_reported_under_its_name(name: str, value: str, expected: str) -> None:
+    # case: S11, S12
+    found = problems({name: value})
+    assert any(line.startswith(f"{name}: ") and expected in line for line in found), found
+
+
+def test_one_or_two_secrets_are_taken() -> None:
+    # case: S2, S12
+    one = load_settings(CREDENTIALS, Role.SYNC).applications[0]
+    two = load_settings({**CREDENTIALS, "SVC_APP_SECRET": "svc_sk_live_a, svc_sk_live_b"}, Role.SYNC).applications[0]
+    assert [secret.get_secret_value() for secret in one.app_secrets] == ["svc_sk_live_one"]
+    assert [secret.get_secret_value() for secret in two.app_secrets] == ["svc_sk_live_a", "svc_sk_live_b"]
+
+
+def test_a_secret_may_come_from_a_file_which_is_read_again_by_the_same_rules(tmp_path: Path) -> None:
+    # case: S4
+    path = tmp_path / "secret"
+    path.write_text("svc_sk_live_a\n")
+    environ = {"SVC_BASE_URL": "https://x.example", "SVC_APP_ID": "svc_app_1", "SVC_APP_SECRET_FILE": str(path)}
+    [application] = load_settings(environ, Role.SYNC).applications
+    assert application.secret_file == path
+    assert application.has_credentials
+    path.write_text("svc_sk_live_b\nsvc_sk_live_c")
+    assert [secret.get_secret_value() for secret in read_secret_file(path)] == ["svc_sk_live_b", "svc_sk_live_c"]
+    for text, reason in (
+        ("", "empty"),
+        ("other", "must begin"),
+        ("svc_sk_live_1,svc_sk_live_2,svc_sk_live_3", "at most"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=reason):
+            read_secret_file(path)
+        assert problems(environ, Role.SYNC)[0].startswith("SVC_APP_SECRET_FILE: ")
+
+
+def test_a_secret_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("svc_sk_live_a")
+    found = problems({**CREDENTIALS, "SVC_APP_SECRET_FILE": str(path)}, Role.SYNC)
+    assert found == ["SVC_APP_SECRET: is given twice: as a value and as a file; give one of them"]
+
+
+def test_other_secrets_may_come_from_files(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("postgresql+asyncpg://u:p@db/x\n")
+    (tmp_path / "hooks").write_text(f"{SECRET}\n{SECRET}\n")
+    environ = {
+        "CONSUMER_DATABASE_URL_FILE": str(tmp_path / "url"),
+        "CONSUMER_WEBHOOK_SECRETS_FILE": str(tmp_path / "hooks"),
+        "CONSUMER_AUTHENTICITY": "signature",
+    }
+    settings = load_settings(environ, Role.SERVE)
+    assert settings.database_url.get_secret_value() == "postgresql+asyncpg://u:p@db/x"
+    assert len(settings.applications[0].webhook_secrets) == 2
+    environ["CONSUMER_DATABASE_URL_FILE"] = str(tmp_path / "none")
+    assert problems(environ, Role.SERVE) == [
+        "CONSUMER_DATABASE_URL_FILE: the file cannot be read: No such file or directory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("extra", "fine"),
+    [
+        ({}, True),
+        ({"CONSUMER_HOST": "localhost", "SVC_BASE_URL": "http://127.0.0.1:4010"}, True),
+        ({"CONSUMER_HOST": "::1"}, True),
+        ({"CONSUMER_HOST": "0.0.0.0"}, False),
+        ({"SVC_BASE_URL": "https://api.example.com"}, False),
+        ({"SVC_BASE_URL": "https://127.0.0.1.example.com"}, False),
+    ],
+)
+def test_authenticity_none_is_for_the_loopback_only(extra: Mapping[str, str], fine: bool) -> None:
+    # case: I19
+    environ = {"CONSUMER_AUTHENTICITY": "none", **extra}
+    if fine:
+        assert load_settings(environ, Role.SERVE).applications[0].authenticity is Authenticity.NONE
+    else:
+        assert any("'none' is for a sandbox only" in line for line in problems(environ, Role.SERVE))
+
+
+def test_the_internal_port_beyond_loopback_needs_users_and_a_token(tmp_path: Path) -> None:
+    environ = {"CONSUMER_INTERNAL_HOST": "0.0.0.0"}
+    assert [line.partition(":")[0] for line in problems(environ, Role.CONSOLE)] == [
+        "CONSUMER_CONSOLE_USERS",
+        "CONSUMER_API_TOKEN",
+    ]
+    users = tmp_path / "users"
+    users.write_text("ada operator $argon2id$x")
+    environ |= {"CONSUMER_CONSOLE_USERS": str(users), "CONSUMER_API_TOKEN": "t"}
+    assert load_settings(environ, Role.CONSOLE).console_users == users
+    assert load_settings({"CONSUMER_INTERNAL_HOST": "0.0.0.0"}, Role.WORK).internal_host == "0.0.0.0"
+
+
+def test_past_due_becomes_the_access_plugins_option() -> None:
+    assert load_settings({}, Role.WORK).handler_options == {"access": {"past_due": "grace:14d"}}
+    options = '{"access": {"past_due_by_price": {"p": "keep"}}, "own": {"url": "x"}}'
+    environ = {"CONSUMER_PAST_DUE": "revoke", "CONSUMER_HANDLER_OPTIONS": options}
+    assert load_settings(environ, Role.WORK).handler_options == {
+        "access": {"past_due": "revoke", "past_due_by_price": {"p": "keep"}},
+        "own": {"url": "x"},
+    }
+
+
+def test_renamed_handlers_are_pairs() -> None:
+    environ = {"CONSUMER_RENAMED_HANDLERS": "old.module:ship=new.module:ship, a:b=c:d"}
+    expected = {"old.module:ship": "new.module:ship", "a:b": "c:d"}
+    assert load_settings(environ, Role.WORK).renamed_handlers == expected
+
+
+def test_variables_kubernetes_makes_for_services_are_no_problem() -> None:
+    environ = {
+        "CONSUMER_SERVE_SERVICE_HOST": "10.0.0.1",
+        "CONSUMER_SERVE_SERVICE_PORT": "8080",
+        "CONSUMER_SERVE_SERVICE_PORT_HTTP": "8080",
+        "CONSUMER_SERVE_PORT": "tcp://10.0.0.1:8080",
+        "CONSUMER_SERVE_PORT_8080_TCP_ADDR": "10.0.0.1",
+    }
+    assert load_settings(environ, Role.WORK).port == 8080
+
+
+def test_kafka_servers_and_their_protection_are_checked_together(tmp_path: Path) -> None:
+    base = {"CONSUMER_BROKER_URL": "kafka://a:1,b,[::1]:9"}
+    assert load_settings(base, Role.WORK).kafka_servers == ("a:1", "b:9092", "[::1]:9")
+    assert problems({**base, "CONSUMER_KAFKA_SECURITY_PROTOCOL": "SASL_SSL"}) == [
+        "CONSUMER_KAFKA_SASL_USERNAME: missing; CONSUMER_KAFKA_SECURITY_PROTOCOL=SASL_SSL needs it",
+        "CONSUMER_KAFKA_SASL_PASSWORD: missing; CONSUMER_KAFKA_SECURITY_PROTOCOL=SASL_SSL needs it",
+    ]
+    assert "has no effect" in problems({**base, "CONSUMER_KAFKA_SASL_PASSWORD": "x"})[0]
+    found = problems(
+        {**base, "CONSUMER_KAFKA_SECURITY_PROTOCOL": "SSL", "CONSUMER_KAFKA_CERT_FILE": str(tmp_path / "none")}
+    )
+    assert found == [
+        "CONSUMER_KAFKA_CERT_FILE: the file cannot be read: No such file or directory",
+        "CONSUMER_KAFKA_KEY_FILE: a client certificate and its key go together",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({"CONSUMER_SIGNATURE_HEADER": "x-sig"}, ["CONSUMER_SIGNATURE_HEADER: has no effect"]),
+        (
+            {"CONSUMER_SIGNATURE_SCHEME": "hmac"},
+            ["CONSUMER_SIGNATURE_HEADER: missing", "CONSUMER_SIGNATURE_TIMESTAMP:"],
+        ),
+        (
+            {
+                "CONSUMER_SIGNATURE_SCHEME": "hmac",
+                "CONSUMER_SIGNATURE_HEADER": "x-sig",
+                "CONSUMER_SIGNATURE_CONTENT": "{bodi}",
+            },
+            ["CONSUMER_SIGNATURE_CONTENT: must hold {body} once"],
+        ),
+    ],
+)
+def test_a_layout_of_signatures_is_whole_or_refused(extra: Mapping[str, str], expected: list[str]) -> None:
+    found = problems(extra)
+    assert len(found) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(found, expected, strict=True))
+
+
+def test_another_layout_of_signatures_takes_plain_secrets() -> None:
+    environ = {
+        "CONSUMER_AUTHENTICITY": "signature",
+        "CONSUMER_WEBHOOK_SECRETS": "any text-1",
+        "CONSUMER_SIGNATURE_SCHEME": "hmac",
+        "CONSUMER_SIGNATURE_HEADER": "X-Signature",
+        "CONSUMER_SIGNATURE_CONTENT": "{header:x-id}.{body}",
+    }
+    assert load_settings(environ, Role.SERVE).signature_header == "x-signature"
+
+
+def test_an_accepted_body_always_fits_the_topic() -> None:
+    # case: I30
+    settings = load_settings({"CONSUMER_MAX_BODY_BYTES": "2000000"}, Role.OPERATE)
+    assert settings.max_record_bytes > settings.max_body_bytes == 2_000_000
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().port = 1  # type: ignore[misc]  # the test is that it refuses
+
+
+@given(st.dictionaries(st.sampled_from(sorted(KNOWN - {"CONSUMER_CONFIG"})), st.text(max_size=30), max_size=8))
+def test_no_text_crashes_the_loading(environ: dict[str, str]) -> None:
+    for role in (Role.SERVE, Role.DEV):
+        try:
+            load_settings(environ, role)
+        except SettingsError as error:
+            lines = error.problems
+        else:
+            lines = []
+        assert all(re.match(r"[A-Z_]+(\.[^:]*)?: ", line) for line in lines)
+
+
+def test_every_field_has_a_bound_name_and_meaning() -> None:
+    assert all(name.startswith("CONSUMER_") and field.description for name, field in FIELDS.items())
