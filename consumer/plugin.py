@@ -46,6 +46,7 @@ __all__ = [
     "Trust",
     "UtcDateTime",
     "handles",
+    "insert_into",
 ]
 
 HandlerFunction = Callable[[Event, "Context"], Coroutine[Any, Any, None]]
