@@ -136,7 +136,9 @@ def _first_text(document: Any, pointers: tuple[str, ...], fits: re.Pattern[str] 
         value = first(document, (pointer,))
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
-        if isinstance(value, str) and 0 < len(value) <= max_chars and (fits is None or fits.match(value)):
+        if not isinstance(value, str) or not 0 < len(value) <= max_chars or "\0" in value:
+            continue  # PostgreSQL's text cannot hold a NUL; such an id is none
+        if fits is None or fits.match(value):
             return value
     return None
 

@@ -7,7 +7,7 @@ workers met (each saw the other's half only).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,6 +24,9 @@ _ATTEMPTS: Table = AttemptRow.__table__
 
 Lane = tuple[str, str, str]
 """(application, handler, key): what is worked on in order."""
+
+RunId = tuple[str, str, str]
+"""(application, event id, handler)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,18 +153,22 @@ def _attempt_values(attempt: Attempt) -> dict[str, Any]:
     return values
 
 
-async def claim(
-    session: AsyncSession, *, handler: str, worker: str, limit: int, now: datetime, lease_s: float
-) -> Sequence[ClaimedRun]:
-    """Take up to `limit` due runs of a handler for `lease_s` seconds, oldest first, heads of their lanes only."""
+def _has_earlier() -> Any:
+    """Whether an earlier unresolved run of the same lane exists: then this one must not start."""
     earlier = _RUNS.alias("earlier")
-    overtakes = exists().where(
+    return exists().where(
         earlier.c.blocking.is_(True),
         earlier.c.application == _RUNS.c.application,
         earlier.c.key == _RUNS.c.key,
         earlier.c.handler == _RUNS.c.handler,
         earlier.c.seq < _RUNS.c.seq,
     )
+
+
+async def claim(
+    session: AsyncSession, *, handler: str, worker: str, limit: int, now: datetime, lease_s: float
+) -> Sequence[ClaimedRun]:
+    """Take up to `limit` due runs of a handler for `lease_s` seconds, oldest first, heads of their lanes only."""
     due = (
         select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
         .where(
@@ -169,18 +176,18 @@ async def claim(
             _RUNS.c.next_at <= now,
             _RUNS.c.handler == handler,
             or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
-            ~overtakes,
+            ~_has_earlier(),
         )
         .order_by(_RUNS.c.next_at, _RUNS.c.seq)
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    picked = [tuple(row) for row in await session.execute(due)]
+    picked = [(application, event_id, name) for application, event_id, name in await session.execute(due)]
     if not picked:
         return ()
     done = await session.execute(
         update(_RUNS)
-        .where(tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_(picked))
+        .where(_is_one_of(picked))
         .values(claimed_by=worker, claimed_until=now + timedelta(seconds=lease_s))
         .returning(
             _RUNS.c.application,
@@ -197,26 +204,24 @@ async def claim(
     return sorted(claimed, key=lambda run: (run.due_at, run.seq))
 
 
-async def renew(session: AsyncSession, *, worker: str, now: datetime, lease_s: float) -> None:
+def _is_one_of(ids: Collection[RunId]) -> Any:
+    return tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_(sorted(ids))
+
+
+async def renew(session: AsyncSession, ids: Collection[RunId], *, worker: str, now: datetime, lease_s: float) -> None:
     """Keep this worker's claims for another `lease_s` seconds."""
     await session.execute(
         update(_RUNS)
-        .where(_RUNS.c.claimed_by == worker, _RUNS.c.status == RunStatus.RETRYING.value)
+        .where(_is_one_of(ids), _RUNS.c.claimed_by == worker)
         .values(claimed_until=now + timedelta(seconds=lease_s))
     )
 
 
-async def give_back(session: AsyncSession, runs: Iterable[ClaimedRun], *, worker: str) -> None:
-    """End the claims of runs that were not worked on."""
-    ids = [run.id for run in runs]
-    if ids:
-        await session.execute(
-            update(_RUNS)
-            .where(
-                tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_(ids), _RUNS.c.claimed_by == worker
-            )
-            .values(claimed_by=None, claimed_until=None)
-        )
+async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: str) -> None:
+    """End the claims of runs that were not finished."""
+    await session.execute(
+        update(_RUNS).where(_is_one_of(ids), _RUNS.c.claimed_by == worker).values(claimed_by=None, claimed_until=None)
+    )
 
 
 async def still_claimed(session: AsyncSession, run: ClaimedRun, *, worker: str) -> bool:
@@ -291,39 +296,37 @@ async def release_parked(session: AsyncSession, now: datetime, limit: int = 1000
 
 
 async def _let_heads_go(session: AsyncSession, where: Any, now: datetime, limit: int | None = None) -> int:
-    earlier = _RUNS.alias("earlier")
-    has_earlier = exists().where(
-        earlier.c.blocking.is_(True),
-        earlier.c.application == _RUNS.c.application,
-        earlier.c.key == _RUNS.c.key,
-        earlier.c.handler == _RUNS.c.handler,
-        earlier.c.seq < _RUNS.c.seq,
-    )
     heads = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).where(
-        _RUNS.c.blocking.is_(True), _RUNS.c.status == RunStatus.PARKED.value, ~has_earlier
+        _RUNS.c.blocking.is_(True), _RUNS.c.status == RunStatus.PARKED.value, ~_has_earlier()
     )
     if where is not None:
         heads = heads.where(where)
     if limit is not None:
         heads = heads.limit(limit)
-    ids = [tuple(row) for row in await session.execute(heads)]
+    ids = [(application, event_id, handler) for application, event_id, handler in await session.execute(heads)]
     if ids:
         await session.execute(
             update(_RUNS)
-            .where(tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_(ids))
-            .where(_RUNS.c.status == RunStatus.PARKED.value)
+            .where(_is_one_of(ids), _RUNS.c.status == RunStatus.PARKED.value)
             .values(status=RunStatus.RETRYING.value, next_at=now, updated_at=now)
         )
     return len(ids)
 
 
-async def next_due(session: AsyncSession, handlers: Collection[str]) -> datetime | None:
-    """When the next run of these handlers is due."""
-    statement = select(func.min(_RUNS.c.next_at)).where(
-        _RUNS.c.status == RunStatus.RETRYING.value, _RUNS.c.handler.in_(handlers)
+async def has_stranded(session: AsyncSession) -> bool:
+    """Whether a parked run waits behind nothing any more (see `release_parked`)."""
+    statement = select(exists().where(_RUNS.c.status == RunStatus.PARKED.value, ~_has_earlier()))
+    return bool((await session.execute(statement)).scalar())
+
+
+async def handlers_with_due(session: AsyncSession, now: datetime) -> frozenset[str]:
+    """The handlers that have a run to claim now."""
+    statement = select(_RUNS.c.handler).where(
+        _RUNS.c.status == RunStatus.RETRYING.value,
+        _RUNS.c.next_at <= now,
+        or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
     )
-    found: datetime | None = (await session.execute(statement)).scalar()
-    return found
+    return frozenset(await session.scalars(statement.distinct()))
 
 
 def first_status(*, blocked: bool) -> RunStatus:

@@ -234,6 +234,8 @@ class HandlerRow(LedgerRow, table=True):
     __tablename__ = "handlers"
 
     name: str = Field(sa_column=Column(String(HANDLER_CHARS), primary_key=True))
+    plugin: str = Field(default="", sa_column=Column(String(100), nullable=False))
+    types: str = Field(default="", sa_column=Column(Text, nullable=False))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     first_seen_at: datetime = time_column()
     last_seen_at: datetime = time_column()

@@ -1,0 +1,111 @@
+"""Registry: which handlers there are. Built-ins and merchants' plugins load the same way, by entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import ModuleType
+
+from consumer.errors import HandlerInvalid
+from consumer.plugin import Context, Event, Handler, declared
+
+GROUP = "consumer.handlers"
+KNOWN_TYPES_MAX = 1000
+
+
+@dataclass(frozen=True)
+class BrokenPlugin:
+    """A plugin that could not be loaded, and why, in one line."""
+
+    plugin: str
+    reason: str
+
+
+class Registry:
+    """The handlers of this process, by name and by event type.
+
+    `absent` handlers are known to the ledger but could not be loaded here (their plugin is broken): their runs are
+    stored and wait, nothing is skipped silently (case H8).
+    """
+
+    def __init__(
+        self, handlers: Sequence[Handler], broken: Sequence[BrokenPlugin] = (), absent: Sequence[Handler] = ()
+    ) -> None:
+        self.handlers = tuple(handlers)
+        self.broken = tuple(broken)
+        self.absent = tuple(absent)
+        self._by_name = {handler.name: handler for handler in handlers}
+        self._by_type: dict[str, tuple[Handler, ...]] = {}
+
+    def get(self, name: str) -> Handler | None:
+        """The handler of that name, if it can run here."""
+        return self._by_name.get(name)
+
+    def wanting(self, event_type: str) -> tuple[Handler, ...]:
+        """The handlers for an event type, absent ones too; none is fine (case I7)."""
+        found = self._by_type.get(event_type)
+        if found is None:
+            found = tuple(handler for handler in self.handlers + self.absent if handler.wants(event_type))
+            if len(self._by_type) < KNOWN_TYPES_MAX:
+                self._by_type[event_type] = found
+        return found
+
+    def with_absent(self, known: Iterable[tuple[str, str, str]]) -> Registry:
+        """The same registry, aware of what the ledger knows of broken plugins: (name, plugin, types)."""
+        broken = {plugin.plugin for plugin in self.broken}
+        absent = [
+            Handler(name=name, types=tuple(types.split()), function=_cannot_run, plugin=plugin)
+            for name, plugin, types in known
+            if plugin in broken and name not in self._by_name and types
+        ]
+        return Registry(self.handlers, self.broken, absent)
+
+
+async def _cannot_run(event: Event, ctx: Context) -> None:
+    raise HandlerInvalid("the handler's plugin could not be loaded", event=event.id, attempt=ctx.attempt)
+
+
+def load_registry(allowed: Collection[str] | None = None, renamed: Mapping[str, str] | None = None) -> Registry:
+    """Load every plugin that is installed.
+
+    `allowed`: names of handlers or plugins (None: all). `renamed`: a handler's new name to the name under which the
+    ledger knows it (case H7). A plugin that fails to import, or that brings a name twice, is broken: it harms nobody.
+    """
+    handlers: dict[str, Handler] = {}
+    broken: list[BrokenPlugin] = []
+    for entry in sorted(entry_points(group=GROUP), key=lambda found: found.name):
+        try:
+            loaded = [_renamed(handler, renamed or {}) for handler in handlers_of(import_module(entry.value))]
+            loaded = [replace(handler, plugin=entry.name) for handler in loaded]
+            _refuse_twice(loaded, handlers)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a plugin does at import stays its own
+            broken.append(BrokenPlugin(entry.name, f"{type(error).__name__}: {error}"[:300]))
+            continue
+        handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
+    return Registry(tuple(handlers.values()), broken)
+
+
+def handlers_of(module: ModuleType) -> list[Handler]:
+    """The handlers declared in a module, in the order they stand there. Raises HandlerInvalid when there are none."""
+    found = {id(value): handler for value in vars(module).values() if (handler := declared(value)) is not None}
+    if not found:
+        raise HandlerInvalid("the module declares no handler (@handles)", module=module.__name__)
+    return list(found.values())
+
+
+def _renamed(handler: Handler, renamed: Mapping[str, str]) -> Handler:
+    return replace(handler, name=renamed[handler.name]) if handler.name in renamed else handler
+
+
+def _refuse_twice(loaded: Sequence[Handler], there: Mapping[str, Handler]) -> None:
+    seen = set(there)
+    for handler in loaded:
+        if handler.name in seen:
+            raise HandlerInvalid("two handlers have the same name", handler=handler.name)
+        seen.add(handler.name)
+
+
+def _is_allowed(handler: Handler, allowed: Collection[str] | None) -> bool:
+    return allowed is None or handler.name in allowed or handler.plugin in allowed

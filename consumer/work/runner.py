@@ -1,0 +1,230 @@
+"""Runner: works on the runs that the intake left: effect handlers, and transactional ones that failed before.
+
+Claim due heads of lanes, run them (effects outside transactions, concurrently across lanes), store what became of
+them, which lets the next of each lane go. The ledger is the queue: nothing is held only in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.errors import LedgerError
+from consumer.events import Event
+from consumer.ledger import Database, events, runs
+from consumer.ledger.runs import ClaimedRun
+from consumer.plugin import Handler
+from consumer.work.contexts import Contexts
+from consumer.work.executor import Executor
+from consumer.work.intake import Batch, in_savepoint
+from consumer.work.outcome import Failed, failed
+from consumer.work.registry import Registry
+from consumer.work.results import Result, Results, conclude, store
+
+CLAIM_LEASE_S = 15.0
+IDLE_S = 0.5
+RETRY_S = 0.5
+
+_log = structlog.get_logger(__name__)
+
+
+class Runner:
+    """Claims and works on due runs until told to stop. `wake()` it when there may be some."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        registry: Registry,
+        contexts: Contexts,
+        executor: Executor,
+        clock: Clock,
+        worker: str,
+        concurrency: int = 64,
+        observe: Callable[[Result], None],
+        on_emitted: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._registry = registry
+        self._contexts = contexts
+        self._executor = executor
+        self._clock = clock
+        self._worker = worker
+        self._concurrency = concurrency
+        self._observe = observe
+        self._on_emitted = on_emitted
+        self._wake = asyncio.Event()
+        self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
+        self._busy: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._results = Results(database=database, clock=clock, worker=worker, on_stored=self._stored)
+        self.paused: frozenset[str] = frozenset()
+
+    def wake(self) -> None:
+        """There may be due runs: look now."""
+        self._wake.set()
+
+    @property
+    def in_flight(self) -> int:
+        """How many runs are worked on, or wait to be stored."""
+        return len(self._claimed)
+
+    async def run(self, stop: asyncio.Event, drain_s: float) -> None:
+        """Claim and work until `stop`; then let what runs finish, at most `drain_s`, and give the rest back."""
+        storing = asyncio.create_task(self._results.run(), name="runner:results")
+        try:
+            while not stop.is_set():
+                self._wake.clear()
+                if not await self._claim():
+                    await self._wait_for_work()
+            await self._drain(drain_s)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            storing.cancel()
+            await asyncio.gather(storing, return_exceptions=True)
+            await self._give_back()
+
+    async def renew_claims(self) -> None:
+        """Keep what is being worked on ours. Call well within CLAIM_LEASE_S. Raises LedgerError."""
+        if self._claimed:
+            async with self._database.transaction() as session:
+                await runs.renew(
+                    session, list(self._claimed), worker=self._worker, now=self._clock.now(), lease_s=CLAIM_LEASE_S
+                )
+
+    async def _wait_for_work(self) -> None:
+        try:
+            async with asyncio.timeout(IDLE_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    # --- claim -------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> int:
+        """Claim due runs for the handlers that have room, and start them; returns how many."""
+        started = 0
+        try:
+            async with self._database.reading() as session:
+                due = await runs.handlers_with_due(session, self._clock.now())
+            for name in sorted(due - self.paused):
+                handler = self._registry.get(name)
+                room = self._room(handler) if handler else 0
+                if handler and room > 0:
+                    started += await self._claim_for(handler, room)
+        except LedgerError as error:
+            _log.warning("claim_failed", code=error.code)
+            await self._clock.sleep(RETRY_S)
+        return started
+
+    def _room(self, handler: Handler) -> int:
+        return min(handler.concurrency - self._busy[handler.name], self._concurrency - len(self._claimed))
+
+    async def _claim_for(self, handler: Handler, limit: int) -> int:
+        async with self._database.transaction() as session:
+            claimed = await runs.claim(
+                session,
+                handler=handler.name,
+                worker=self._worker,
+                limit=limit,
+                now=self._clock.now(),
+                lease_s=CLAIM_LEASE_S,
+            )
+            found = await events.load(session, {(run.application, run.event_id) for run in claimed})
+        fresh = [run for run in claimed if run.id not in self._claimed]
+        for run in fresh:
+            self._start(handler, run, found[run.application, run.event_id])
+        return len(fresh)
+
+    def _start(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
+        self._claimed[run.id] = run
+        self._busy[handler.name] += 1
+        work = self._in_transaction if handler.transactional else self._outside
+        task = asyncio.create_task(work(handler, run, event), name=f"run:{handler.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- work --------------------------------------------------------------------------------------------------
+
+    async def _outside(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
+        """An effect handler's attempt."""
+        started_at = self._clock.now()
+        ctx = self._contexts.make(handler, event, attempt=run.attempts + 1, is_replay=run.is_replay)
+        outcome = await self._executor.effect(handler, event, ctx)
+        self._results.add(
+            conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=self._clock.now())
+        )
+
+    async def _in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
+        """A transactional handler's further attempt: its writes, what it emits and its mark commit together."""
+        started_at = self._clock.now()
+        try:
+            result = await self._attempt_in_transaction(handler, run, event)
+        except LedgerError as error:
+            _log.warning("run_not_stored", handler=handler.name, event=event.id, code=error.code)
+            self._forget([run])
+        except Exception as error:  # noqa: BLE001 - it is the run's failure, and stored as such
+            _log.exception("transaction_broke", handler=handler.name, event=event.id)
+            self._results.add(
+                conclude(handler, run, event, failed(error), worker=self._worker, started_at=started_at,
+                         now=self._clock.now())
+            )  # fmt: skip
+        else:
+            if result is None:
+                self._forget([run])
+            else:
+                self._stored([result])
+
+    async def _attempt_in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> Result | None:
+        started_at = self._clock.now()
+        async with self._database.transaction() as session:
+            if not await runs.still_claimed(session, run, worker=self._worker):
+                return None
+            ctx = self._contexts.make(
+                handler, event, attempt=run.attempts + 1, is_replay=run.is_replay, session=session
+            )
+            outcome = await in_savepoint(session, self._executor, handler, event, ctx)
+            now = self._clock.now()
+            batch = Batch(now)
+            if not isinstance(outcome, Failed):
+                batch.take_from(ctx, handler, event)
+            await batch.store(session)
+            result = conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now)
+            await store(session, [result], worker=self._worker, now=now)
+        if batch.emitted:
+            self._on_emitted()
+        return result
+
+    # --- end ---------------------------------------------------------------------------------------------------
+
+    def _stored(self, results: Sequence[Result]) -> None:
+        self._forget([result.run for result in results])
+        for result in results:
+            self._observe(result)
+
+    def _forget(self, done: Sequence[ClaimedRun]) -> None:
+        for run in done:
+            if self._claimed.pop(run.id, None) is not None:
+                self._busy[run.handler] -= 1
+        self.wake()
+
+    async def _drain(self, drain_s: float) -> None:
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=drain_s)
+
+    async def _give_back(self) -> None:
+        """Store what is finished and end the other claims, so that another worker need not wait for their end."""
+        try:
+            async with asyncio.timeout(5):
+                await self._results.flush()
+                if self._claimed:
+                    async with self._database.transaction() as session:
+                        await runs.give_back(session, list(self._claimed), worker=self._worker)
+        except (LedgerError, TimeoutError) as error:
+            _log.warning("claims_not_given_back", claims=len(self._claimed), error=type(error).__name__)

@@ -1,0 +1,264 @@
+"""Worker: the role `work`: poll, take, commit; run what is due; relay what was emitted; keep house; stop cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from consumer.broker.base import Broker, Partition, Record, Subscription
+from consumer.clock import Clock
+from consumer.errors import BrokerError, ConsumerError, LedgerError
+from consumer.events import Locators
+from consumer.ledger import Database, handlers, runs
+from consumer.work.contexts import Contexts
+from consumer.work.executor import Executor
+from consumer.work.intake import Intake, Taken
+from consumer.work.observer import Observer
+from consumer.work.registry import Registry
+from consumer.work.relay import Relay
+from consumer.work.runner import Runner
+
+GROUP = "work"
+POLL_S = 0.5
+RETRY_FIRST_S = 0.2
+RETRY_MOST_S = 5.0
+HOUSEKEEPING_S = 1.0
+RENEW_EVERY = 4
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """Bounds of one worker: records per transaction, runs at once, seconds to end cleanly."""
+
+    topic: str
+    batch: int = 500
+    concurrency: int = 64
+    drain_s: float = 20.0
+
+
+class Worker:
+    """One process's share of the work. Several may run: the broker's groups and the ledger keep them apart."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        broker: Broker,
+        registry: Registry,
+        intake: Intake,
+        runner: Runner,
+        relay: Relay,
+        clock: Clock,
+        observer: Observer,
+        config: WorkerConfig,
+    ) -> None:
+        self._database = database
+        self._broker = broker
+        self._registry = registry
+        self._intake = intake
+        self._runner = runner
+        self._relay = relay
+        self._clock = clock
+        self._observer = observer
+        self._config = config
+        self._polling = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def polls(self) -> bool:
+        """Whether the worker has joined its group and takes records."""
+        return self._polling.is_set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set, then drain within the configured time and leave the group."""
+        await self._register()
+        intake_over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_intake(stop, intake_over), name="work:intake")
+            group.create_task(self._runner.run(intake_over, self._config.drain_s), name="work:runner")
+            group.create_task(self._relay.run(intake_over), name="work:relay")
+            group.create_task(self._keep_house(intake_over), name="work:house")
+
+    async def _register(self) -> None:
+        while True:
+            try:
+                async with self._database.transaction() as session:
+                    await handlers.register(session, self._registry.handlers, self._clock.now())
+                return
+            except LedgerError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("ledger_not_ready", code=error.code)
+                await self._clock.sleep(RETRY_MOST_S)
+
+    # --- intake ------------------------------------------------------------------------------------------------
+
+    async def _run_intake(self, stop: asyncio.Event, over: asyncio.Event) -> None:
+        subscription = self._broker.subscribe(
+            [self._config.topic], GROUP, on_revoked=self._finish_batch, drain_s=self._config.drain_s
+        )
+        try:
+            await self._join(subscription, stop)
+            while not stop.is_set():
+                await self._poll(subscription, stop)
+        finally:
+            over.set()
+            self._polling.clear()
+            await subscription.stop(timeout_s=10)
+
+    async def _join(self, subscription: Subscription, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                await subscription.start()
+                self._polling.set()
+                return
+            except BrokerError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("broker_not_ready", code=error.code)
+                await self._clock.sleep(1)
+
+    async def _poll(self, subscription: Subscription, stop: asyncio.Event) -> None:
+        """One round: poll, take, commit. Records whose offsets are not committed come again; that is harmless."""
+        try:
+            records = await subscription.poll(self._config.batch, POLL_S)
+        except BrokerError as error:
+            _log.warning("poll_failed", code=error.code)
+            await self._clock.sleep(RETRY_MOST_S)
+            return
+        if not records:
+            return
+        self._idle.clear()
+        try:
+            if await self._take(records, stop):
+                await subscription.commit(_next_offsets(records))
+        except BrokerError as error:
+            _log.warning("offsets_not_committed", code=error.code)
+        finally:
+            self._idle.set()
+
+    async def _take(self, records: Sequence[Record], stop: asyncio.Event) -> bool:
+        """Store the records, for as long as it takes; False when told to stop before they were."""
+        wait_s = RETRY_FIRST_S
+        while True:
+            try:
+                began = self._clock.monotonic()
+                taken = await self._intake.take(records)
+            except ConsumerError as error:
+                _log.warning("batch_not_stored", records=len(records), code=error.code, retry_in_s=wait_s)
+                if stop.is_set():
+                    return False
+                await self._clock.sleep(wait_s)
+                wait_s = min(wait_s * 2, RETRY_MOST_S)
+            else:
+                self._after(taken, records, self._clock.monotonic() - began)
+                return True
+
+    def _after(self, taken: Taken, records: Sequence[Record], seconds: float) -> None:
+        self._observer.batch(taken, records, seconds)
+        self._runner.wake()
+        if taken.emitted:
+            self._relay.wake()
+
+    async def _finish_batch(self, _: frozenset[Partition]) -> None:
+        """Partitions are about to go: let the batch in hand be stored first, so that fewer records come twice."""
+        await self._idle.wait()
+
+    # --- housekeeping ------------------------------------------------------------------------------------------
+
+    async def _keep_house(self, stop: asyncio.Event) -> None:
+        round_number = 0
+        while not stop.is_set():
+            try:
+                await self._tidy(renew=round_number % RENEW_EVERY == 0)
+            except LedgerError as error:
+                _log.warning("housekeeping_failed", code=error.code)
+            round_number += 1
+            try:
+                async with asyncio.timeout(HOUSEKEEPING_S):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    async def _tidy(self, *, renew: bool) -> None:
+        """Renew claims, honour pauses, let go what waits behind nothing."""
+        if renew:
+            await self._runner.renew_claims()
+        async with self._database.reading() as session:
+            paused = await handlers.paused(session)
+            stranded = await runs.has_stranded(session)
+            self._observer.runs(await runs.count_by_status(session))
+        self._intake.paused = self._runner.paused = paused
+        if stranded:
+            async with self._database.transaction() as session:
+                released = await runs.release_parked(session, self._clock.now())
+            if released:
+                self._runner.wake()
+
+
+def worker_id() -> str:
+    """A name for this process that no other has, at most 64 characters."""
+    return f"{socket.gethostname()[:30]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def build_worker(
+    *,
+    database: Database,
+    broker: Broker,
+    registry: Registry,
+    contexts: Contexts,
+    locators: Mapping[str, Locators],
+    clock: Clock,
+    observer: Observer,
+    config: WorkerConfig,
+) -> Worker:
+    """Put a worker together; `locators` per application."""
+    name = worker_id()
+    executor = Executor()
+    relay = Relay(
+        database=database, broker=broker, topic=config.topic, clock=clock, worker=name, on_published=observer.relayed
+    )
+    intake = Intake(
+        database=database,
+        registry=registry,
+        locators=locators,
+        contexts=contexts,
+        executor=executor,
+        clock=clock,
+        worker=name,
+    )
+    runner = Runner(
+        database=database,
+        registry=registry,
+        contexts=contexts,
+        executor=executor,
+        clock=clock,
+        worker=name,
+        concurrency=config.concurrency,
+        observe=observer.run,
+        on_emitted=relay.wake,
+    )
+    return Worker(
+        database=database,
+        broker=broker,
+        registry=registry,
+        intake=intake,
+        runner=runner,
+        relay=relay,
+        clock=clock,
+        observer=observer,
+        config=config,
+    )
+
+
+def _next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
+    return {record.partition: record.offset + 1 for record in records}
