@@ -1,0 +1,124 @@
+"""How to reach Kafka: servers, TLS and SASL, and the bounded end of whatever aiokafka started."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from aiokafka.errors import KafkaError
+from aiokafka.helpers import create_ssl_context
+
+from consumer.errors import BrokerUrlInvalid
+
+LOG = logging.getLogger(__name__)
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+ABANDON_ROUNDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSecurity:
+    """TLS and SASL. Files are PEM; without `ca_file` the system's authorities are trusted. The password stays out of
+    repr and of every error."""
+
+    security_protocol: Protocol = "PLAINTEXT"
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    sasl_mechanism: Mechanism = "SCRAM-SHA-512"
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.security_protocol.startswith("SASL") and not (self.username and self.password):
+            raise BrokerUrlInvalid("SASL needs a username and a password")
+        if self.key_file is not None and self.cert_file is None:
+            raise BrokerUrlInvalid("a client key without its certificate")
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments aiokafka takes. Raises BrokerUrlInvalid when a file cannot be used."""
+        found: dict[str, Any] = {"security_protocol": self.security_protocol}
+        if self.security_protocol.endswith("SSL"):
+            try:
+                found["ssl_context"] = create_ssl_context(
+                    cafile=self.ca_file, certfile=self.cert_file, keyfile=self.key_file
+                )
+            except (OSError, ssl.SSLError) as error:
+                raise BrokerUrlInvalid("a TLS file of the broker cannot be used", reason=str(error)) from error
+        if self.security_protocol.startswith("SASL"):
+            found["sasl_mechanism"] = self.sasl_mechanism
+            found["sasl_plain_username"] = self.username
+            found["sasl_plain_password"] = self.password
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaConnection:
+    """Where the brokers are and how to talk to them."""
+
+    servers: tuple[str, ...]
+    client_id: str
+    security: KafkaSecurity = field(default_factory=KafkaSecurity)
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments that producer, consumer and admin client share."""
+        return {
+            "bootstrap_servers": list(self.servers),
+            "client_id": self.client_id,
+            "metadata_max_age_ms": 60_000,
+            **self.security.options(),
+        }
+
+
+async def end(client: Any, timeout_s: float) -> None:
+    """Stop a producer, consumer or admin client of aiokafka, bounded; never raises.
+
+    Their own `stop()` can wait for ever for a broker that is gone (aiokafka #1101, #773). What does not end in time is
+    cancelled, task by task, and its connections are closed.
+    """
+    stop = client.close if hasattr(client, "close") else client.stop
+    stopping = asyncio.ensure_future(stop())
+    await asyncio.wait({stopping}, timeout=timeout_s)
+    if stopping.done():
+        error = None if stopping.cancelled() else stopping.exception()
+        if error is not None:
+            LOG.warning("a Kafka client did not stop cleanly: %s", type(error).__name__)
+        else:
+            return
+    LOG.warning("a Kafka client did not stop in %s s and is abandoned", timeout_s)
+    network = getattr(client, "client", None) or getattr(client, "_client", None)
+    parts = [client, network]
+    parts += [getattr(client, name, None) for name in ("_sender", "_message_accumulator", "_coordinator", "_fetcher")]
+    stopping.cancel()
+    for _ in range(ABANDON_ROUNDS):  # aiokafka's sender answers a cancel by waiting for its own children
+        tasks = _tasks_of(part for part in parts if part is not None)
+        if not stopping.done():
+            tasks.add(stopping)
+        if not tasks:
+            break
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=0.2)
+    if network is not None:
+        with suppress(TimeoutError, KafkaError, OSError):
+            async with asyncio.timeout(1.0):
+                await network.close()
+
+
+def _tasks_of(owners: Iterable[object]) -> set[asyncio.Future[Any]]:
+    """The tasks that run a method of one of these objects; aiokafka keeps no list of them."""
+    ids = {id(owner) for owner in owners}
+    found: set[asyncio.Future[Any]] = set()
+    for task in asyncio.all_tasks():
+        frame = getattr(task.get_coro(), "cr_frame", None)
+        if frame is not None and task is not asyncio.current_task() and id(frame.f_locals.get("self")) in ids:
+            found.add(task)
+    return found

@@ -1,0 +1,410 @@
+"""KafkaSubscription: one member of a group on Kafka, around one aiokafka consumer at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+
+from consumer.broker.base import AssignmentListener, Lag, Partition, Record
+from consumer.broker.kafka_connection import KafkaConnection, end
+from consumer.broker.kafka_progress import Progress
+from consumer.clock import Clock
+from consumer.errors import BrokerUnavailable
+
+LOG = logging.getLogger(__name__)
+
+JOIN_SLACK_S = 30.0
+REBALANCE_SLACK_S = 10.0
+MAX_POLL_INTERVAL_S = 300.0
+LAG_TIMEOUT_S = 10.0
+WATCH_EVERY_S = 5.0
+STALLED_AFTER_S = 30.0
+UNANSWERED_LIMIT = 6
+RESTART_WAIT_S = 1.0
+RESTART_WAIT_CEILING_S = 10.0
+PARTITION_FETCH_BYTES = 1024 * 1024
+FETCH_BYTES = 16 * 1024 * 1024
+
+Pulled = tuple[int, Mapping[TopicPartition, Sequence[Any]]]
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """Passes aiokafka's callbacks on, as long as its consumer is the current one."""
+
+    def __init__(self, member: KafkaSubscription) -> None:
+        self._member: KafkaSubscription | None = member
+
+    def detach(self) -> None:
+        self._member = None
+
+    async def on_partitions_revoked(self, _revoked: Iterable[TopicPartition]) -> None:
+        if self._member is not None:
+            await self._member.lose()
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        if self._member is not None:
+            await self._member.gain(assigned)
+
+
+class KafkaSubscription:
+    """See `consumer.broker.base.Subscription`. Made by `KafkaBroker.subscribe`."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        topics: Sequence[str],
+        group: str,
+        *,
+        clock: Clock,
+        exists: Callable[[str], Awaitable[None]],
+        on_assigned: AssignmentListener | None,
+        on_revoked: AssignmentListener | None,
+        drain_s: float,
+        heartbeat_s: float,
+        session_s: float,
+    ) -> None:
+        self._connection = connection
+        self._topics = tuple(topics)
+        self._group = group
+        self._exists = exists
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._drain_s = drain_s
+        self._heartbeat_s = heartbeat_s
+        self._session_s = session_s
+        self._consumer: Any | None = None
+        self._listener: _Listener | None = None
+        self._owned: frozenset[Partition] = frozenset()
+        self._reading = False
+        self._epoch = 0
+        self._progress = Progress(clock)
+        self._pulling: asyncio.Task[Pulled] | None = None
+        self._change = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._broken: str | None = None
+        self._polled_at = 0.0
+        self._moved_at = 0.0
+        self._running = False
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Join the group. Raises BrokerUnavailable when that does not succeed in time, or TopicUnknown."""
+        if self._running or self._stopped:
+            return
+        for topic in self._topics:
+            await self._exists(topic)
+        await self._open()
+        self._running = True
+        self._tasks = [asyncio.create_task(self._watch())]
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """Leave the group, bounded. Does not commit and does not call `on_revoked`."""
+        was_running, self._running, self._stopped = self._running, False, True
+        self._change.set()
+        if not was_running:
+            return
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=1.0)
+        self._reading, self._owned = False, frozenset()
+        await self._close(timeout_s)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started and not stopped."""
+        return self._running
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is stopped for good."""
+        return self._stopped
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    async def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        """See the Protocol. Raises BrokerUnavailable when not running or when aiokafka gave up (it is restarted).
+
+        aiokafka's own `getmany` is never cancelled: it breaks its bookkeeping, and during a rebalance it ignores its
+        time limit. So it runs in a task that outlives this call if need be, and its records come with the next call.
+        """
+        if not self._running:
+            raise BrokerUnavailable("the subscription is not running", group=self._group)
+        loop = asyncio.get_running_loop()
+        self._polled_at = loop.time()
+        deadline = self._polled_at + timeout_s
+        while self._running:
+            consumer = self._consumer
+            left_s = deadline - loop.time()
+            if consumer is None or (not self._reading and _holds_records(self._pulling)):
+                if not await self._changed(left_s):
+                    return ()
+                continue
+            if self._pulling is None:
+                self._pulling = asyncio.create_task(self._pull(consumer, max_records, max(0.0, left_s)))
+            pulling = self._pulling
+            if not pulling.done():
+                await asyncio.wait({pulling}, timeout=max(0.01, left_s + 0.05))
+            if not pulling.done():
+                return ()
+            if not self._reading and _holds_records(pulling):
+                continue  # `on_assigned` has not returned yet
+            if pulling is self._pulling:
+                self._pulling = None
+            records = self._records(pulling)
+            if records or loop.time() >= deadline:
+                return records
+        return ()
+
+    async def _pull(self, consumer: Any, max_records: int, timeout_s: float) -> Pulled:
+        found = await consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=max_records)
+        return self._epoch, found
+
+    def _records(self, pulling: asyncio.Task[Pulled]) -> list[Record]:
+        """What was pulled, unless the partitions were taken away since (then they are read again by their owner)."""
+        if pulling.cancelled():
+            return []
+        try:
+            epoch, found = pulling.result()
+        except Exception as error:
+            self._broken = type(error).__name__
+            raise BrokerUnavailable("the broker could not be read", reason=self._broken) from error
+        if epoch != self._epoch:
+            return []
+        records: list[Record] = []
+        for spot, messages in found.items():
+            if not messages:
+                continue
+            partition = Partition(spot.topic, spot.partition)
+            records.extend(_record(partition, message) for message in messages)
+            self._progress.delivered(partition, messages[0].offset, messages[0].timestamp, messages[-1].offset + 1)
+        if records:
+            self._moved_at = asyncio.get_running_loop().time()
+        return records
+
+    async def _changed(self, timeout_s: float) -> bool:
+        """Wait for a change of consumer or assignment; False when none came."""
+        self._change.clear()
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                await self._change.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
+        """See the Protocol. An offset never goes back: a lower one than stored counts as stored."""
+        consumer = self._consumer
+        mine = {partition: offset for partition, offset in offsets.items() if partition in self._owned}
+        if consumer is None or not mine:
+            return frozenset()
+        wanted = {partition: offset for partition, offset in mine.items() if self._progress.advances(partition, offset)}
+        if wanted:
+            epoch = self._epoch
+            spots = {TopicPartition(partition.topic, partition.number): at for partition, at in wanted.items()}
+            try:
+                async with asyncio.timeout(timeout_s):  # its own commit() tries for ever
+                    await consumer.commit(spots)
+            except (CommitFailedError, IllegalStateError):
+                return frozenset()  # normal: the group has rebalanced, the new owner reads them again
+            except TimeoutError as error:
+                raise BrokerUnavailable("the offsets were not stored in time", group=self._group) from error
+            except KafkaError as error:
+                raise BrokerUnavailable(
+                    "the offsets were not stored", group=self._group, reason=type(error).__name__
+                ) from error
+            if epoch == self._epoch or self._owned:
+                self._progress.committed(wanted)
+        return frozenset(mine)
+
+    def assignment(self) -> frozenset[Partition]:
+        """The partitions this member reads now; those it is letting go are not among them."""
+        return self._owned if self._reading else frozenset()
+
+    async def lag(self) -> Mapping[Partition, Lag]:
+        """See the Protocol. The age is known from the moment a record was handed out; before that it counts from when
+        the lag was first seen."""
+        consumer, owned = self._consumer, self._owned
+        if consumer is None or not owned:
+            return {}
+        spots = {TopicPartition(partition.topic, partition.number): partition for partition in owned}
+        try:
+            async with asyncio.timeout(LAG_TIMEOUT_S):
+                ends = await consumer.end_offsets(list(spots))
+                unknown = [spot for spot, partition in spots.items() if not self._progress.known(partition)]
+                if unknown:
+                    await self._learn(consumer, unknown, spots)
+        except TimeoutError as error:
+            raise BrokerUnavailable("the broker did not tell the lag in time", group=self._group) from error
+        except KafkaError as error:
+            raise BrokerUnavailable("the broker did not tell the lag", reason=type(error).__name__) from error
+        return {partition: self._progress.lag(partition, ends[spot]) for spot, partition in spots.items()}
+
+    async def _learn(
+        self, consumer: Any, unknown: Sequence[TopicPartition], spots: Mapping[TopicPartition, Partition]
+    ) -> None:
+        starts = await consumer.beginning_offsets(list(unknown))
+        found = await asyncio.gather(*(consumer.committed(spot) for spot in unknown))
+        for spot, committed in zip(unknown, found, strict=True):
+            self._progress.begin(spots[spot], starts[spot] if committed is None else max(committed, starts[spot]))
+
+    # --- membership ------------------------------------------------------------------------------------------
+
+    async def lose(self) -> None:
+        """All partitions are being taken away: no record of theirs is handed out any more, then `on_revoked`."""
+        lost, reading = self._owned, self._reading
+        self._epoch += 1
+        self._reading = False
+        if lost and reading:
+            await self._tell(self._on_revoked, lost)
+        self._owned = frozenset()
+        self._progress.forget()
+
+    async def gain(self, assigned: Iterable[TopicPartition]) -> None:
+        """Partitions were given: `on_assigned`, then their records are handed out."""
+        epoch = self._epoch
+        self._owned = frozenset(Partition(spot.topic, spot.partition) for spot in assigned)
+        if self._owned:
+            await self._tell(self._on_assigned, self._owned)
+        if epoch == self._epoch:
+            self._reading = True
+            self._moved_at = asyncio.get_running_loop().time()
+            self._change.set()
+
+    async def _tell(self, listener: AssignmentListener | None, partitions: frozenset[Partition]) -> None:
+        """Await a listener for at most `drain_s`; its failure is its own and must not stop the rebalance."""
+        if listener is None:
+            return
+        try:
+            async with asyncio.timeout(self._drain_s):
+                await listener(partitions)
+        except TimeoutError:
+            LOG.warning("a listener of group %s took longer than %s s and was cancelled", self._group, self._drain_s)
+        except Exception:
+            LOG.exception("a listener of group %s failed", self._group)
+
+    async def _open(self) -> None:
+        rebalance_s = self._drain_s + REBALANCE_SLACK_S
+        consumer = AIOKafkaConsumer(
+            **self._connection.options(),
+            group_id=self._group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=(RoundRobinPartitionAssignor,),
+            rebalance_timeout_ms=int(rebalance_s * 1000),
+            # A JoinGroup is answered only when every member has drained, so a request must be allowed that long.
+            request_timeout_ms=int((rebalance_s + REBALANCE_SLACK_S) * 1000),
+            session_timeout_ms=int(self._session_s * 1000),
+            heartbeat_interval_ms=int(self._heartbeat_s * 1000),
+            max_poll_interval_ms=int(MAX_POLL_INTERVAL_S * 1000),
+            max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
+            fetch_max_bytes=FETCH_BYTES,
+        )
+        listener = _Listener(self)
+        consumer.subscribe(list(self._topics), listener=listener)
+        try:
+            async with asyncio.timeout(rebalance_s + JOIN_SLACK_S):
+                await consumer.start()
+        except BaseException as error:
+            listener.detach()
+            await end(consumer, 1.0)
+            if isinstance(error, KafkaError | TimeoutError | OSError):
+                raise BrokerUnavailable(
+                    "the group could not be joined", group=self._group, reason=type(error).__name__
+                ) from error
+            raise
+        self._consumer, self._listener = consumer, listener
+        self._moved_at = asyncio.get_running_loop().time()
+        self._change.set()
+
+    async def _close(self, timeout_s: float) -> None:
+        consumer, self._consumer = self._consumer, None
+        listener, self._listener = self._listener, None
+        pulling, self._pulling = self._pulling, None
+        if listener is not None:
+            listener.detach()
+        if consumer is not None:
+            await end(consumer, timeout_s)
+        if pulling is not None:
+            pulling.cancel()  # its consumer is gone, there is nothing left to break
+            await asyncio.wait({pulling}, timeout=1.0)
+            if pulling.done() and not pulling.cancelled():
+                pulling.exception()
+
+    # --- supervision -----------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Replace a consumer that gave up or stands still although there is something to read (#1037, #712)."""
+        unanswered = 0
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            try:
+                if self._broken is None:
+                    self._broken = await self._stalled()
+                unanswered = 0
+            except Exception as error:  # noqa: BLE001 - aiokafka may raise anything; the watch must go on
+                LOG.warning("the consumer of group %s could not be watched: %s", self._group, type(error).__name__)
+                unanswered += 1
+                if unanswered >= UNANSWERED_LIMIT:
+                    self._broken = "the cluster does not answer"
+            if self._broken is not None:
+                LOG.warning("the consumer of group %s is replaced: %s", self._group, self._broken)
+                await self._replace()
+                self._broken, unanswered = None, 0
+
+    async def _stalled(self) -> str | None:
+        """Why the consumer is stuck, None when it is not: nobody asks, there is nothing to read, or it moves."""
+        now = asyncio.get_running_loop().time()
+        if now - self._polled_at > STALLED_AFTER_S or now - self._moved_at < STALLED_AFTER_S:
+            return None
+        if not self._reading:
+            limit_s = self._drain_s + REBALANCE_SLACK_S + JOIN_SLACK_S
+            return "no assignment after a rebalance" if now - self._moved_at > limit_s else None
+        moved_at, epoch = self._moved_at, self._epoch
+        lags = await self.lag()
+        behind = any(self._progress.unread(partition, lag) for partition, lag in lags.items())
+        if behind and moved_at == self._moved_at and epoch == self._epoch:
+            return "records wait and none arrives"
+        return None
+
+    async def _replace(self) -> None:
+        await self.lose()
+        await self._close(5.0)
+        wait_s = RESTART_WAIT_S
+        while True:
+            try:
+                await self._open()
+            except BrokerUnavailable as error:
+                LOG.warning("the consumer of group %s could not be started again: %s", self._group, error.line())
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, RESTART_WAIT_CEILING_S)
+            else:
+                return
+
+
+def _holds_records(pulling: asyncio.Task[Pulled] | None) -> bool:
+    return (
+        pulling is not None
+        and pulling.done()
+        and not pulling.cancelled()
+        and pulling.exception() is None
+        and any(pulling.result()[1].values())
+    )
+
+
+def _record(partition: Partition, message: Any) -> Record:
+    return Record(
+        partition=partition,
+        offset=message.offset,
+        key=message.key or b"",
+        value=message.value or b"",
+        headers={name: value or b"" for name, value in message.headers},
+        published_at=datetime.fromtimestamp(message.timestamp / 1000, UTC),
+    )

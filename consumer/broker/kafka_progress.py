@@ -1,0 +1,90 @@
+"""Progress: how far a member's group is, in memory, so that lag and its age need no extra reads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from consumer.broker.base import Lag, Partition
+from consumer.clock import Clock
+
+MAX_MARKS = 1_000
+
+
+@dataclass(slots=True)
+class _Spot:
+    """One partition: the group's offset if known, the next to hand out, and when some records were published."""
+
+    committed: int | None = None
+    next_offset: int | None = None
+    marks: deque[tuple[int, int]] = field(default_factory=deque)
+    behind_since_ms: float | None = None
+
+
+class Progress:
+    """Offsets handed out and committed, per partition of one assignment."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._spots: dict[Partition, _Spot] = {}
+
+    def forget(self) -> None:
+        """The assignment is gone."""
+        self._spots.clear()
+
+    def known(self, partition: Partition) -> bool:
+        """Whether it is known where the group stands."""
+        spot = self._spots.get(partition)
+        return spot is not None and spot.committed is not None
+
+    def begin(self, partition: Partition, committed: int) -> None:
+        """The group stands at `committed`, as the broker says."""
+        spot = self._spots.setdefault(partition, _Spot())
+        if spot.committed is None:
+            spot.committed = committed
+
+    def delivered(self, partition: Partition, first_offset: int, published_ms: int, next_offset: int) -> None:
+        """Records from `first_offset` (published then) up to before `next_offset` were handed out."""
+        spot = self._spots.setdefault(partition, _Spot())
+        if spot.committed is None:
+            spot.committed = first_offset
+        spot.next_offset = next_offset
+        if len(spot.marks) < MAX_MARKS:  # the oldest are the ones that tell the age
+            spot.marks.append((first_offset, published_ms))
+
+    def advances(self, partition: Partition, offset: int) -> bool:
+        """Whether committing `offset` would move the group on."""
+        spot = self._spots.get(partition)
+        return spot is None or spot.committed is None or offset > spot.committed
+
+    def committed(self, offsets: Mapping[Partition, int]) -> None:
+        """These offsets are stored."""
+        for partition, offset in offsets.items():
+            spot = self._spots.setdefault(partition, _Spot())
+            spot.committed = max(offset, spot.committed or 0)
+            spot.behind_since_ms = None
+            while len(spot.marks) > 1 and spot.marks[1][0] <= offset:
+                spot.marks.popleft()
+            if spot.next_offset is not None and offset >= spot.next_offset:
+                spot.marks.clear()
+
+    def lag(self, partition: Partition, end_offset: int) -> Lag:
+        """Records between the group's offset and the end, and the age of the oldest of them in seconds."""
+        spot = self._spots.setdefault(partition, _Spot())
+        records = max(0, end_offset - (spot.committed or 0))
+        if not records:
+            spot.behind_since_ms = None
+            return Lag(0, None)
+        now_ms = self._clock.now().timestamp() * 1000
+        if spot.behind_since_ms is None:
+            spot.behind_since_ms = now_ms
+        oldest_ms = spot.marks[0][1] if spot.marks else spot.behind_since_ms
+        return Lag(records, max(0.0, (now_ms - oldest_ms) / 1000))
+
+    def unread(self, partition: Partition, lag: Lag) -> bool:
+        """Whether records lie in the log that were never handed out."""
+        spot = self._spots.get(partition)
+        if spot is None or spot.committed is None or spot.next_offset is None:
+            return lag.records > 0
+        return spot.committed + lag.records > spot.next_offset

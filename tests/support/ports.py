@@ -1,0 +1,41 @@
+"""Free ports, and waiting for a condition instead of sleeping and hoping."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+async def eventually(
+    condition: Callable[[], T | Awaitable[T]], *, within_s: float = 10.0, every_s: float = 0.02, what: str = ""
+) -> T:
+    """The first true value of `condition`, asked again and again; AssertionError when there is none in time.
+
+    An AssertionError raised by `condition` counts as "not yet" and is shown at the end.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        missed: AssertionError | None = None
+        try:
+            found = condition()
+            value: T = await found if inspect.isawaitable(found) else found
+            if value:
+                return value
+        except AssertionError as error:
+            missed = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s} s: {what or condition}") from missed
+        await asyncio.sleep(every_s)
