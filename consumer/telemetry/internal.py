@@ -1,0 +1,106 @@
+"""Internal: `/healthz`, `/readyz`, `/metrics` of a role's internal port.
+
+Liveness says that the event loop turns, and nothing else (case O10): a broker or a database that is away must not
+get the process killed. Readiness asks the named checks, and turns 503 as soon as the process drains (case I4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import orjson
+import structlog
+from aiohttp import web
+
+from consumer.clock import Clock
+from consumer.telemetry.loop_watch import LoopWatch
+from consumer.telemetry.metrics import CONTENT_TYPE, Metrics
+
+log = structlog.get_logger(__name__)
+Check = Callable[[], Awaitable[bool]]
+
+
+class Readiness:
+    """Whether this process should get work: `starting`, then ready as its checks say, then `draining` for good.
+
+    A check answers whether its thing can be used now; it gets `limit_s` and never fails the process. Answers are
+    kept for `keep_s`, so that probing costs a bounded amount.
+    """
+
+    def __init__(
+        self, clock: Clock, checks: Mapping[str, Check] | None = None, *, limit_s: float = 2.0, keep_s: float = 1.0
+    ) -> None:
+        self._clock = clock
+        self._checks = dict(checks or {})
+        self._limit_s = limit_s
+        self._keep_s = keep_s
+        self._state = "starting"
+        self._asked_at = float("-inf")
+        self._answers: dict[str, str] = {}
+        self._asking = asyncio.Lock()
+
+    @property
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._state == "draining"
+
+    def started(self) -> None:
+        """The role is up; from now on the checks decide."""
+        if not self.draining:
+            self._state = "started"
+
+    def drain(self) -> None:
+        """The role ends (SIGTERM): not ready from now on, whatever the checks say."""
+        self._state = "draining"
+
+    async def answers(self) -> tuple[bool, str, dict[str, str]]:
+        """(ready, state, answer of each check: `ok`, `failed` or `timeout`)."""
+        if self._state != "started":
+            return False, self._state, {}
+        async with self._asking:
+            if self._clock.monotonic() - self._asked_at >= self._keep_s:
+                found = await asyncio.gather(*(self._ask(name, check) for name, check in self._checks.items()))
+                self._answers = dict(zip(self._checks, found, strict=True))
+                self._asked_at = self._clock.monotonic()
+        ready = not self.draining and all(answer == "ok" for answer in self._answers.values())
+        return ready, "ready" if ready else ("draining" if self.draining else "not_ready"), self._answers
+
+    async def _ask(self, name: str, check: Check) -> str:
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return "ok" if await check() else "failed"
+        except TimeoutError:
+            return "timeout"
+        except Exception as error:  # noqa: BLE001 - a failing check is an answer, not an accident
+            log.warning("readiness_check_failed", check=name, error=type(error).__name__)
+            return "failed"
+
+
+def internal_app(*, metrics: Metrics, readiness: Readiness, watch: LoopWatch | None = None) -> web.Application:
+    """The internal application of a role; the console adds its own routes to it."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return _answer(200, {"status": "ok", "loop_lag_s": round(watch.lag_s, 4) if watch is not None else None})
+
+    async def readyz(_: web.Request) -> web.Response:
+        ready, state, checks = await readiness.answers()
+        return _answer(200 if ready else 503, {"status": state, "checks": checks})
+
+    async def exposition(_: web.Request) -> web.Response:
+        return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    app = web.Application(client_max_size=64 * 1024)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", exposition)
+    return app
+
+
+def _answer(status: int, body: object) -> web.Response:
+    return web.Response(
+        status=status,
+        body=orjson.dumps(body),
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )

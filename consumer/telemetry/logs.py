@@ -1,0 +1,73 @@
+"""Logs: structlog to stderr, JSON or console, every line redacted; libraries' own logging goes the same way."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Literal, TextIO
+
+import orjson
+import structlog
+from structlog.typing import Processor, WrappedLogger
+
+from consumer.telemetry.redaction import redacted_fields
+
+LogFormat = Literal["json", "console", "auto"]
+# Libraries whose chatter helps nobody, or whose lines hold statements and addresses.
+_QUIET = ("aiohttp.access", "aiokafka", "alembic", "asyncio", "sqlalchemy", "aiosqlite", "urllib3")
+
+
+def configure_logging(level: str = "info", format: LogFormat = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
+    """Send all logging of this process to `stream` (stderr). Called once by the CLI; may be called again.
+
+    `level`: debug, info, warning or error. `format`: `json` is one object per line, `console` is for eyes, `auto`
+    takes `console` on a terminal. Context is bound with `structlog.contextvars`.
+    """
+    target = stream if stream is not None else sys.stderr
+    console = format == "console" or (format == "auto" and target.isatty())
+    number = logging.getLevelNamesMapping()[level.upper()]
+    before: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    after: list[Processor] = [redact, _renderer(console=console, colors=console and target.isatty())]
+    structlog.configure(
+        processors=[*before, *after],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=target),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *before],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *after],
+        )
+    )
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(number)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+    logging.captureWarnings(capture=True)
+
+
+def redact(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The processor that masks secrets and personal data in a line, its exception text included."""
+    return redacted_fields(event)
+
+
+def _renderer(*, console: bool, colors: bool) -> Processor:
+    if console:
+        return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+    return structlog.processors.JSONRenderer(serializer=_json)
+
+
+def _json(value: Any, **_: Any) -> str:
+    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -1,0 +1,131 @@
+"""LoopWatch: how late the event loop is, and what made it stand still.
+
+A task measures how late it wakes up. A thread looks at the task's last heartbeat; when it is too old, the loop is
+blocked *now*, and the thread can say where, which nothing on the loop could.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+import structlog
+
+from consumer.telemetry.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+WINDOW = 40
+PLACES_MAX = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocked:
+    """The loop stood still: for how long so far, in which function, in which task."""
+
+    seconds: float
+    at: str
+    task: str | None
+
+
+class LoopWatch:
+    """Watch the running loop between `start` and `stop`; both may be called twice."""
+
+    def __init__(
+        self,
+        metrics: Metrics | None = None,
+        *,
+        interval_s: float = 0.25,
+        blocked_after_s: float = 1.0,
+        on_blocked: Callable[[Blocked], None] | None = None,
+    ) -> None:
+        self._metrics = metrics
+        self._interval_s = interval_s
+        self._blocked_after_s = blocked_after_s
+        self._on_blocked = on_blocked
+        self._lags: deque[float] = deque(maxlen=WINDOW)
+        self._heartbeat = time.monotonic()
+        self._stopped = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def lag_s(self) -> float:
+        """The worst lateness among the last heartbeats (about ten seconds), in seconds."""
+        return max(self._lags, default=0.0)
+
+    def start(self) -> None:
+        """Begin, on the running loop."""
+        if self._task is not None:
+            return
+        loop = asyncio.get_running_loop()
+        self._heartbeat = time.monotonic()
+        self._stopped.clear()
+        self._task = loop.create_task(self._beat(), name="loop-watch")
+        self._thread = threading.Thread(
+            target=self._look, args=(loop, threading.get_ident()), name="loop-watch", daemon=True
+        )
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End both the task and the thread."""
+        task, thread = self._task, self._thread
+        self._task = self._thread = None
+        self._stopped.set()
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if thread is not None:
+            await asyncio.to_thread(thread.join, 5.0)
+
+    async def _beat(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(self._interval_s)
+            self._heartbeat = time.monotonic()
+            self._lags.append(max(0.0, self._heartbeat - before - self._interval_s))
+            if self._metrics is not None:
+                self._metrics.loop_lag.set(self.lag_s)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, loop_thread: int) -> None:
+        reported = 0.0
+        while not self._stopped.wait(self._interval_s):
+            heartbeat = self._heartbeat
+            age = time.monotonic() - heartbeat - self._interval_s
+            if age < self._blocked_after_s or heartbeat == reported:
+                continue
+            reported = heartbeat
+            self._report(Blocked(seconds=age, at=_where(sys._current_frames().get(loop_thread)), task=_task_of(loop)))
+
+    def _report(self, blocked: Blocked) -> None:
+        if self._metrics is not None:
+            self._metrics.loop_blocked.inc()
+        log.warning("loop_blocked", seconds=round(blocked.seconds, 3), where=blocked.at, task=blocked.task)
+        if self._on_blocked is not None:
+            self._on_blocked(blocked)
+
+
+def _where(frame: FrameType | None) -> str:
+    """What ran, innermost first, one place per package: `urllib3.…:10 < plugin.handler:ship:7 < consumer.…`."""
+    places: list[str] = []
+    package = ""
+    while frame is not None and len(places) < PLACES_MAX:
+        module = str(frame.f_globals.get("__name__", "?"))
+        top = module.partition(".")[0]
+        if top != package and top not in sys.stdlib_module_names:
+            places.append(f"{module}:{frame.f_code.co_qualname}:{frame.f_lineno}")
+            package = top
+        frame = frame.f_back
+    return " < ".join(places) or "unknown"
+
+
+def _task_of(loop: asyncio.AbstractEventLoop) -> str | None:
+    task = asyncio.current_task(loop)
+    return task.get_name() if task is not None else None

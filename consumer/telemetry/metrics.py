@@ -1,0 +1,161 @@
+"""Metrics: every figure of the project, declared in one place. No label takes a value from the outside.
+
+Applications and handlers are configured, topics and endpoints are constants, event types collapse to `other` when
+we do not know them. Nothing here is personal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OTHER = "other"
+
+SERVICE_TYPES = frozenset(
+    {
+        "order.paid",
+        "order.expired",
+        "checkout.session.completed",
+        "checkout.session.canceled",
+        "checkout.session.expired",
+        "subscription.created",
+        "subscription.renewed",
+        "subscription.payment_failed",
+        "subscription.past_due",
+        "subscription.cancel_scheduled",
+        "subscription.cancel_withdrawn",
+        "subscription.ended",
+    }
+)
+OWN_TYPES = frozenset(
+    {"order.observed", "subscription.observed", "fulfilment.requested", "access.granted", "access.revoked"}
+)
+
+_FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SLOW_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_BYTES = (256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576)
+_RECORDS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 5000)
+
+
+class Metrics:
+    """All metrics of one process, with a registry of their own. Made once by app.py and handed to whoever counts."""
+
+    def __init__(self, known_types: Iterable[str] = ()) -> None:
+        self.registry = CollectorRegistry()
+        self._types = SERVICE_TYPES | OWN_TYPES | frozenset(known_types)
+        self._declare_receive()
+        self._declare_log()
+        self._declare_work()
+        self._declare_sync()
+        self._declare_api()
+        self._declare_business()
+        self._declare_process()
+
+    def type_label(self, event_type: str) -> str:
+        """The event type as a label: one we know, or `other`."""
+        return event_type if event_type in self._types else OTHER
+
+    def render(self) -> bytes:
+        """The exposition text; its content type is CONTENT_TYPE."""
+        return generate_latest(self.registry)
+
+    def listed(self) -> list[tuple[str, str, tuple[str, ...], str]]:
+        """(name, kind, labels, help) of every metric, for the README and its test."""
+        found = [value for value in vars(self).values() if isinstance(value, Counter | Gauge | Histogram | Info)]
+        return [(_full_name(one), type(one).__name__.lower(), one._labelnames, one._documentation) for one in found]
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"consumer_{name}", meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(f"consumer_{name}", meaning, labels, registry=self.registry)
+
+    def _histogram(self, name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"consumer_{name}", meaning, labels, buckets=buckets, registry=self.registry)
+
+    def _declare_receive(self) -> None:
+        self.receive_requests = self._counter(
+            "receive_requests", "Webhook requests by outcome", "application", "outcome"
+        )
+        self.receive_seconds = self._histogram("receive_seconds", "Time to answer a webhook request", _FAST_S)
+        self.receive_in_flight = self._gauge("receive_in_flight", "Webhook requests being answered now")
+        self.receive_body_bytes = self._histogram("receive_body_bytes", "Size of webhook bodies", _BYTES)
+        self.receive_last_accepted = self._gauge(
+            "receive_last_accepted_timestamp_seconds", "When a webhook was last accepted", "application"
+        )
+
+    def _declare_log(self) -> None:
+        self.publishes = self._counter("broker_publishes", "Records published, by outcome", "topic", "outcome")
+        self.publish_seconds = self._histogram(
+            "broker_publish_seconds", "Time until the broker acknowledged", _FAST_S, "topic"
+        )
+        self.lag_records = self._gauge("lag_records", "Records not yet committed by the group", "topic", "partition")
+        self.lag_seconds = self._gauge(
+            "lag_seconds", "Age of the oldest record not yet committed", "topic", "partition"
+        )
+
+    def _declare_work(self) -> None:
+        self.events = self._counter(
+            "work_events",
+            "Events taken from the log, by result (new, duplicate, refused)",
+            "application",
+            "type",
+            "trust",
+            "source",
+            "result",
+        )
+        self.runs = self._counter("work_runs", "Attempts of handlers, by outcome", "handler", "outcome")
+        self.run_seconds = self._histogram("work_run_seconds", "Time of one attempt", _SLOW_S, "handler")
+        self.retries = self._counter("work_retries", "Attempts that will be tried again", "handler")
+        self.dead = self._counter("work_dead", "Runs that became dead", "handler")
+        self.waiting = self._gauge("work_waiting_runs", "Runs by state (retrying, parked, dead)", "handler", "state")
+        self.paused = self._gauge("work_handler_paused", "1 while the handler is paused (breaker, operator)", "handler")
+        self.batch_records = self._histogram("work_batch_records", "Events that shared a transaction", _RECORDS)
+        self.commit_seconds = self._histogram("work_commit_seconds", "Time of one transaction of the ledger", _FAST_S)
+        self.rebalances = self._counter("work_rebalances", "Changes of the partitions this member reads", "change")
+        self.outbox_waiting = self._gauge("outbox_waiting", "Derived events not yet published")
+        self.outbox_seconds = self._gauge("outbox_oldest_seconds", "Age of the oldest derived event not yet published")
+
+    def _declare_sync(self) -> None:
+        self.confirmed = self._counter("confirm", "Hints by outcome of their read", "application", "outcome")
+        self.hints_waiting = self._gauge("confirm_waiting", "Hints that wait for their read", "application")
+        self.hint_seconds = self._gauge("confirm_oldest_seconds", "Age of the oldest waiting hint", "application")
+        self.mismatches = self._counter("confirm_mismatches", "Hints whose record says something else", "application")
+        self.quarantined = self._counter("quarantine", "Deliveries put into quarantine", "application", "reason")
+        self.quarantine_open = self._gauge("quarantine_open", "Deliveries in quarantine now", "application")
+        self.walked = self._counter("sync_events", "Listed events, by result", "application", "result")
+        self.walk_seconds = self._histogram("sync_walk_seconds", "Time of one walk", _SLOW_S, "walk")
+        self.bookmark_seconds = self._gauge("sync_bookmark_age_seconds", "Age of the bookmark", "application")
+        self.retention_gaps = self._counter(
+            "sync_retention_gaps", "Walks that found the list younger than the bookmark", "application"
+        )
+        self.drift = self._counter("sync_drift", "Differences a reconcile walk found", "application", "kind")
+        self.leader = self._gauge("sync_leader", "1 while this process holds the lease", "lease")
+
+    def _declare_api(self) -> None:
+        self.api_calls = self._counter(
+            "api_calls", "Calls of the service, by status", "application", "endpoint", "code"
+        )
+        self.api_seconds = self._histogram("api_seconds", "Time of one call of the service", _FAST_S, "endpoint")
+        self.api_budget = self._gauge("api_budget", "Requests left in the budget", "application", "bucket")
+        self.api_waits = self._histogram("api_budget_wait_seconds", "Time a call waited for the budget", _SLOW_S, "use")
+        self.circuit_open = self._gauge("api_circuit_open", "1 while credentials are refused", "application")
+        self.unknown_enums = self._counter("unknown_enums", "Status words of the service we do not know", "field")
+
+    def _declare_business(self) -> None:
+        self.paid_unfulfilled = self._gauge("paid_unfulfilled", "Orders paid and not fulfilled", "application")
+        self.paid_unfulfilled_seconds = self._gauge(
+            "paid_unfulfilled_oldest_seconds", "Age of the oldest order paid and not fulfilled", "application"
+        )
+
+    def _declare_process(self) -> None:
+        self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")
+        self.loop_blocked = self._counter("loop_blocked", "Times the event loop stood still")
+        self.build = Info("consumer_build", "Version and role", registry=self.registry)
+
+
+def _full_name(metric: Counter | Gauge | Histogram | Info) -> str:
+    suffix = {Counter: "_total", Info: "_info"}.get(type(metric), "")
+    return f"{metric._name}{suffix}"
