@@ -67,29 +67,28 @@ def wait_after(error: PaymentsError, tally: Tally, patience: Patience, chance: f
     """
     match error:
         case RateLimitError():
-            asked = error.retry_after_seconds * (
-                1 if error.retry_after_s is not None else 2 ** (tally.rate_limited - 1)
-            )
-            if asked > patience.rate_limit_s or tally.rate_limited >= patience.rate_limited_tries:
-                return None
-            return asked + chance * max(0.25, asked * 0.1)
+            asked = error.retry_after_seconds
+            if error.retry_after_s is None:
+                asked *= 1 << (tally.rate_limited - 1)
+            return _asked(asked, tally.rate_limited, patience.rate_limited_tries, patience, chance)
         case CheckoutUnavailable():
             asked = CHECKOUT_RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s
-            if asked > patience.rate_limit_s or tally.unavailable >= patience.unavailable_tries:
-                return None
-            return asked + chance * max(0.25, asked * 0.1)
+            return _asked(asked, tally.unavailable, patience.unavailable_tries, patience, chance)
         case ServerError() | ServiceUnreachable() | UnreadableAnswer():
-            if tally.failed >= patience.failed_tries:
+            asked = (error.retry_after_s if isinstance(error, ServerError) else None) or 0.0
+            if tally.failed >= patience.failed_tries or asked > patience.rate_limit_s:
                 return None
-            asked = 0.0
-            if isinstance(error, ServerError) and error.retry_after_s is not None:
-                asked = error.retry_after_s
-            if asked > patience.rate_limit_s:
-                return None
-            full = min(patience.first_s * 2 ** (tally.failed - 1), patience.ceiling_s)
+            full = min(patience.first_s * (1 << (tally.failed - 1)), patience.ceiling_s)
             return max(asked, full * (1 - 0.5 * chance))
         case _:
             return None
+
+
+def _asked(asked_s: float, tries: int, most: int, patience: Patience, chance: float) -> float | None:
+    """What the service asked for and up to a tenth more, so that all who were refused do not come back at once."""
+    if asked_s > patience.rate_limit_s or tries >= most:
+        return None
+    return asked_s + chance * max(0.25, asked_s * 0.1)
 
 
 def counted(error: PaymentsError, tally: Tally) -> None:

@@ -1,4 +1,4 @@
-"""CredentialCircuit: when every secret is refused, stop calling, probe slowly, close by itself (cases C14, S5-S6, S14)."""
+"""CredentialCircuit: when every secret is refused, stop calling, probe slowly, close alone (cases C14, S5-S6, S14)."""
 
 from __future__ import annotations
 

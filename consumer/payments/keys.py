@@ -1,4 +1,4 @@
-"""IdempotencyKeys: the key of a write is stored before its first send, until its outcome is known (cases C3, C4, U17)."""
+"""IdempotencyKeys: the key of a write is stored from before its first send to its outcome (cases C3, C4, U17)."""
 
 from __future__ import annotations
 

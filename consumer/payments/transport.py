@@ -140,6 +140,8 @@ class Transport:
                 auto_decompress=False,
                 trust_env=False,
             )
+            # aiohttp would repeat a GET by itself when a kept connection drops: a request the budget never saw.
+            self._session._retry_connection = False
 
     async def close(self) -> None:
         """Close the pool, unless it was given."""
