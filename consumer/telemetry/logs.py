@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import MutableMapping
@@ -70,4 +71,7 @@ def _renderer(*, console: bool, colors: bool) -> Processor:
 
 
 def _json(value: Any, **_: Any) -> str:
-    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:  # lone surrogates, integers over 64 bits: a log line must never be an accident
+        return json.dumps(value, default=str)

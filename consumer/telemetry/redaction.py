@@ -75,7 +75,10 @@ def redacted(value: Any, depth: int = 0) -> Any:
         return redacted_fields(value, depth + 1)
     if isinstance(value, list | tuple | set | frozenset):
         return [redacted(item, depth + 1) for item in list(value)[:ITEMS_MAX]]
-    return scrub(str(value))
+    try:
+        return scrub(str(value))
+    except Exception as error:  # noqa: BLE001 - a foreign __str__ must not break the line that speaks of it
+        return f"<{type(value).__name__}: {type(error).__name__}>"
 
 
 def redacted_fields(fields: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:

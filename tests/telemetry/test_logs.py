@@ -1,0 +1,99 @@
+"""Logs: one JSON object per line on the stream, context included, everything redacted, libraries included."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from consumer.telemetry.logs import configure_logging
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+class Odd:
+    """Something whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_json_with_level_time_and_context(stream: io.StringIO) -> None:
+    configure_logging("info", "json", stream)
+    with structlog.contextvars.bound_contextvars(event_id="evt_1"):
+        structlog.get_logger("x").info("accepted", application="shop")
+    structlog.get_logger("x").debug("unseen")
+    [line] = lines(stream)
+    assert line["event"] == "accepted"
+    assert (line["event_id"], line["application"], line["level"]) == ("evt_1", "shop", "info")
+    assert str(line["at"]).endswith("Z")
+
+
+def test_secrets_are_masked_in_fields_messages_and_exceptions(stream: io.StringIO) -> None:
+    # case: I25, S9
+    configure_logging("info", "json", stream)
+    log = structlog.get_logger("x")
+    try:
+        raise ValueError("refused svc_sk_live_hush1 of ada-hush2@example.com")
+    except ValueError:
+        log.exception("failed whsec_hush3", authorization="hush4", body=b"hush5", customer_email="hush6")
+    text = stream.getvalue()
+    assert "ValueError" in text
+    assert "hush" not in text
+
+
+def test_the_logging_of_libraries_goes_the_same_way(stream: io.StringIO) -> None:
+    # case: I25
+    configure_logging("info", "json", stream)
+    try:
+        raise OSError("postgresql://u:hush@db")
+    except OSError:
+        logging.getLogger("some.library").warning("Basic %s", "hushhush", exc_info=True)
+    logging.getLogger("some.library").debug("unseen")
+    logging.getLogger("aiokafka.consumer").info("unseen")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("a warning", stacklevel=1)
+    first, second = lines(stream)
+    assert (first["logger"], first["level"]) == ("some.library", "warning")
+    assert "a warning" in str(second["event"])
+    assert "hush" not in stream.getvalue()
+
+
+def test_console_lines_are_redacted_too(stream: io.StringIO) -> None:
+    configure_logging("debug", "console", stream)
+    structlog.get_logger("x").warning("failed", token="hush", url="https://u:hush@x")
+    assert "failed" in stream.getvalue()
+    assert "hush" not in stream.getvalue()
+
+
+def test_auto_means_json_without_a_terminal_and_no_value_breaks_a_line(stream: io.StringIO) -> None:
+    configure_logging("info", "auto", stream)
+    structlog.get_logger("x").info("one", odd=Odd(), number=2**80, text="\ud800")
+    assert lines(stream)[0]["event"] == "one"
+
+
+def test_configuring_again_replaces_and_does_not_double(stream: io.StringIO) -> None:
+    configure_logging("info", "json", io.StringIO())
+    configure_logging("info", "json", stream)
+    logging.getLogger("some.library").warning("once")
+    assert len(lines(stream)) == 1

@@ -1,0 +1,49 @@
+"""Metrics: declared once, documented, with labels that cannot grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from consumer.telemetry.metrics import OTHER, SERVICE_TYPES, Metrics
+from consumer.telemetry.table import metrics_table
+
+README = Path(__file__).resolve().parents[2] / "consumer" / "telemetry" / "README.md"
+
+
+def test_the_readme_lists_every_metric() -> None:
+    assert metrics_table() in README.read_text(), "run: python -m consumer.telemetry.table, and put it into the README"
+
+
+def test_unknown_event_types_collapse_to_one_label() -> None:
+    # case: I7
+    metrics = Metrics(known_types=["own.type"])
+    assert {metrics.type_label(name) for name in SERVICE_TYPES} == SERVICE_TYPES
+    assert metrics.type_label("own.type") == "own.type"
+    assert {metrics.type_label(f"made.up.{number}") for number in range(100)} == {OTHER}
+
+
+def test_two_sets_of_metrics_do_not_meet() -> None:
+    one, two = Metrics(), Metrics()
+    one.receive_requests.labels("default", "accepted").inc()
+    assert b'outcome="accepted"} 1.0' in one.render()
+    assert b'outcome="accepted"' not in two.render()
+
+
+def test_the_exposition_can_be_parsed_and_names_what_is_listed() -> None:
+    metrics = Metrics()
+    metrics.build.info({"version": "1", "role": "serve"})
+    families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
+    listed = {name.removesuffix("_total") for name, _, _, _ in metrics.listed()}
+    assert {name for name in families if not name.endswith("_created")} == listed
+    assert all(meaning for _, _, _, meaning in metrics.listed())
+    assert {"consumer_receive_requests", "consumer_lag_seconds"} <= families
+
+
+def test_no_label_is_free_text() -> None:
+    allowed = {
+        "application", "outcome", "topic", "partition", "type", "trust", "source", "result", "handler", "state",
+        "change", "reason", "walk", "kind", "lease", "endpoint", "code", "bucket", "use", "field",
+    }  # fmt: skip
+    assert {label for _, _, labels, _ in Metrics().listed() for label in labels} == allowed

@@ -1,0 +1,72 @@
+"""No secret and no personal data reaches a log line (cases I25, S9)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer.telemetry.redaction import REDACTED, is_private, redacted, redacted_fields, scrub
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("bad whsec_c2VjcmV0/+x== here", "c2VjcmV0"),
+        ("svc_sk_live_abc.DEF-1!", "abc.DEF"),
+        ("Authorization: Basic c3ZjX2FwcDpzdmNfc2s=", "c3ZjX2FwcDpzdmNfc2s"),
+        ("authorization: bearer abcdefgh", "abcdefgh"),
+        ("postgresql+asyncpg://user:hush@db:5432/x", "hush"),
+        ("write to ada@example.com now", "ada@example"),
+        ("key customer:ada-17 held", "ada-17"),
+        ("$argon2id$v=19$m=65536$c2FsdA$aGFzaA", "aGFzaA"),
+    ],
+)
+def test_secrets_in_any_text_are_masked(text: str, hidden: str) -> None:
+    # case: I25, S9
+    assert hidden not in scrub(text)
+    assert REDACTED in scrub(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["body", "Authorization", "app_secret", "CONSUMER_API_TOKEN", "customer_email", "customer_reference", "Set-Cookie"],
+)
+def test_private_fields_lose_their_value(name: str) -> None:
+    assert is_private(name)
+    assert redacted_fields({name: "x", "nested": {name: ["x"]}}) == {name: REDACTED, "nested": {name: REDACTED}}
+
+
+@pytest.mark.parametrize("name", ["event_id", "key", "application", "idempotency_key", "order_id", "handler", "at"])
+def test_what_an_operator_needs_stays(name: str) -> None:
+    assert redacted_fields({name: "evt_1"}) == {name: "evt_1"}
+
+
+def test_bytes_are_shown_as_their_length_and_nothing_is_endless() -> None:
+    assert redacted(b"secret body") == "<11 bytes>"
+    assert len(redacted("x" * 100_000)) < 17_000
+    assert len(redacted(list(range(1000)))) == 100
+    deep: Any = "end"
+    for _ in range(50):
+        deep = {"a": deep}
+    assert "end" not in str(redacted(deep))
+
+
+def test_masking_takes_a_bounded_time() -> None:
+    before = time.perf_counter()
+    for text in ("a" * 16_000 + "@", "a." * 8_000 + "@", "@" * 16_000, "://" * 5_000 + "@", "customer:" * 2_000):
+        scrub(text)
+    assert time.perf_counter() - before < 2.0
+
+
+@given(
+    st.recursive(
+        st.text() | st.binary() | st.integers() | st.none(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
+def test_a_secret_never_comes_through(value: Any) -> None:
+    shown = repr(redacted({"a": value, "b": ["svc_sk_live_hush1", {"c": "whsec_hush2"}], "d": "x hush3@example.org"}))
+    assert not any(f"hush{number}" in shown for number in (1, 2, 3))
