@@ -1,0 +1,1 @@
+"""The 20 endpoints of the v1 API over HTTP."""

@@ -1,0 +1,1 @@
+"""The hosted checkout page and the payer's portal."""

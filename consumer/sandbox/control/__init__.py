@@ -1,0 +1,1 @@
+"""The control addresses under /_sandbox/: for people and tests, loopback only."""

@@ -1,0 +1,98 @@
+"""Limits: requests per address, reads and writes per application, writes per merchant (spec, Limits; case X54)."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+
+from consumer.sandbox.engine import records as r
+from consumer.sandbox.engine.world import World
+from consumer.sandbox.errors import Refusal
+
+MAX_KEYS = 10_000
+
+
+@dataclass(frozen=True)
+class Limit:
+    """`amount` per `window_s` seconds."""
+
+    name: str
+    amount: int
+    window_s: float
+
+
+PER_ADDRESS = Limit("address", 300, 60)
+READS = Limit("reads", 600, 60)
+WRITES = Limit("writes", 120, 60)
+MERCHANT_WRITES = Limit("merchant_writes", 300, 60)
+TEST_EVENTS = Limit("test_events", 10, 3600)
+
+
+@dataclass
+class _Bucket:
+    left: float
+    at: datetime
+
+
+class Limits:
+    """Buckets, or fixed windows (assumption `limit_window`). Nothing is charged by a request that is refused."""
+
+    def __init__(self, world: World, *, enabled: bool) -> None:
+        self._world = world
+        self.enabled = enabled
+        self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
+
+    def address(self, address: str) -> None:
+        """One request from an IP address. Raises rate_limited."""
+        self._charge([(PER_ADDRESS, address)])
+
+    def request(self, application: r.Application, *, write: bool) -> None:
+        """One authenticated request. Raises rate_limited."""
+        if write:
+            self._charge([(WRITES, application.id), (MERCHANT_WRITES, application.merchant_id)])
+        else:
+            self._charge([(READS, application.id)])
+
+    def test_event(self, app_id: str) -> None:
+        """One test event, from the API or the dashboard's button (case X54). Raises rate_limited."""
+        self._charge([(TEST_EVENTS, app_id)])
+
+    def drain(self, limit: Limit, key: str) -> None:
+        """Use up a limit, to see what a caller does."""
+        self._bucket(limit, key).left = 0.0
+
+    def clear(self) -> None:
+        """Every limit is fresh."""
+        self._buckets.clear()
+
+    def _charge(self, wanted: list[tuple[Limit, str]]) -> None:
+        if not self.enabled:
+            return
+        buckets = [(limit, self._bucket(limit, key)) for limit, key in wanted]
+        waits = [self._wait_s(limit, bucket) for limit, bucket in buckets if bucket.left < 1]
+        if waits:
+            raise Refusal("rate_limited", retry_after_s=max(1, math.ceil(max(waits))))
+        for _, bucket in buckets:
+            bucket.left -= 1
+
+    def _bucket(self, limit: Limit, key: str) -> _Bucket:
+        now = self._world.now()
+        bucket = self._buckets.setdefault((limit.name, key), _Bucket(limit.amount, now))
+        self._buckets.move_to_end((limit.name, key))
+        while len(self._buckets) > MAX_KEYS:
+            self._buckets.popitem(last=False)
+        if self._world.assumptions.text("limit_window") == "fixed":
+            if now.timestamp() // limit.window_s > bucket.at.timestamp() // limit.window_s:
+                bucket.left = limit.amount
+        else:
+            passed_s = (now - bucket.at).total_seconds()
+            bucket.left = min(limit.amount, bucket.left + passed_s * limit.amount / limit.window_s)
+        bucket.at = now
+        return bucket
+
+    def _wait_s(self, limit: Limit, bucket: _Bucket) -> float:
+        if self._world.assumptions.text("limit_window") == "fixed":
+            return limit.window_s - self._world.now().timestamp() % limit.window_s
+        return (1 - bucket.left) * limit.window_s / limit.amount

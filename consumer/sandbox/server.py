@@ -1,0 +1,94 @@
+"""Sandbox: the simulator with its HTTP server - in this process, or by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+from consumer.sandbox.api.application import build_web
+from consumer.sandbox.config import SandboxConfig
+from consumer.sandbox.errors import SandboxMisconfigured
+from consumer.sandbox.scenarios import play
+from consumer.sandbox.simulator import Simulator
+
+logger = logging.getLogger(__name__)
+
+
+class Sandbox(Simulator):
+    """`async with Sandbox(config) as sandbox:` serves on `sandbox.base_url` until it is left."""
+
+    def __init__(self, config: SandboxConfig | None = None) -> None:
+        super().__init__(config)
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Load or seed the state, listen, and start sending. Raises SandboxMisconfigured, StorageBroken, OSError."""
+        if not is_loopback(self.config.host) and self.config.allow_remote_control:
+            logger.warning("the sandbox's control addresses are open beyond loopback, without authentication")
+        try:
+            self.load()
+            self._runner = web.AppRunner(build_web(self), access_log=None, handle_signals=False)
+            await self._runner.setup()
+            await web.TCPSite(self._runner, self.config.host, self.config.port).start()
+            self._address = self._runner.addresses[0][:2]
+            await self.open()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop listening and sending; the state is saved. Safe to call twice."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        await self.close()
+
+    async def play(self, name: str, **options: Any) -> dict[str, Any]:
+        """Run a named scenario; what it made, and the service's own final state as `expected`."""
+        return await play(self, name, **options)
+
+    def announce(self) -> list[str]:
+        """The lines to print at start: addresses, the seeded credentials, every assumption (case X63)."""
+        config = self.config
+        return [
+            f"sandbox on {self.base_url} (control page {self.base_url}/_sandbox/)",
+            f"application {config.app_id} secret {config.app_secret}",
+            f"webhook secret {config.webhook_secret} url {config.webhook_url or 'none'}",
+            *self.assumptions.lines(),
+        ]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine only. Raises SandboxMisconfigured for what is no address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError as error:
+        raise SandboxMisconfigured(f"host must be an IP address or localhost, not {host!r}") from error
+
+
+async def run_sandbox(
+    config: SandboxConfig, stop: asyncio.Event, announce: Callable[[str], None] | None = None
+) -> None:
+    """Serve until `stop` is set. `announce`, if given, is called with each line to print at start."""
+    async with Sandbox(config) as sandbox:
+        if announce is not None:
+            for line in sandbox.announce():
+                announce(line)
+        await stop.wait()
