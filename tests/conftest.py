@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from consumer.ledger import Database, schema
+from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.postgres import create_database, postgres_server
 
 
@@ -48,3 +49,16 @@ async def sqlite_ledger(tmp_path: Path) -> AsyncIterator[Database]:
     await schema.upgrade(found)
     yield found
     await found.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A running Apache Kafka of this session's own; skips, or fails when CI is set, where it cannot be had."""
+    with kafka_server(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_url(kafka_broker: KafkaServer) -> str:
+    """Its address, as `CONSUMER_BROKER_URL` wants it. Use topics and groups with names of your own."""
+    return kafka_broker.url

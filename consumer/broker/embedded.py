@@ -101,7 +101,7 @@ class EmbeddedBroker:
         wanted = list(topics)
         await self._open_file().write(partial(ensure_topics, topics=wanted), timeout_s=10.0)
         for topic in wanted:
-            self._layouts.pop(topic.name, None)
+            await self._layout(topic.name)
 
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol (cases I1, I2, I22)."""

@@ -124,19 +124,21 @@ class EmbeddedSubscription:
         """See the Protocol. Raises BrokerUnavailable when not started, BrokerError when the file cannot be read."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
+        if not self._running:
+            raise BrokerUnavailable("the subscription is not running", group=self._group)
         while True:
-            if not self._running:
-                raise BrokerUnavailable("the subscription is not running", group=self._group)
             self._records_wake.clear()
             records = await self._fetch(max_records)
             left_s = deadline - loop.time()
-            if records or left_s <= 0:
+            if records or left_s <= 0 or not self._running:
                 return records
             timer = loop.call_later(left_s, self._records_wake.set)
             try:
                 await self._records_wake.wait()
             finally:
                 timer.cancel()
+            if not self._running:
+                return ()
 
     async def _fetch(self, max_records: int) -> list[Record]:
         cursors = list(self._cursors.values())

@@ -15,7 +15,7 @@ from consumer.broker.kafka_topics import RECORD_OVERHEAD_BYTES, FoundTopic, Kafk
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerUnavailable, TopicUnknown
 
-START_WITHIN_S = 10.0
+LOOKUP_WITHIN_S = 10.0
 READY_WITHIN_S = 2.0
 CHUNK_RECORDS = 2_000
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -40,6 +40,7 @@ class KafkaBroker:
         session_s: float = 15.0,
         max_pending: int = 20_000,
         max_pending_bytes: int = 64 * 1024 * 1024,
+        start_within_s: float = 10.0,
     ) -> None:
         self._connection = KafkaConnection(
             servers=tuple(servers), client_id=client_id, security=security or KafkaSecurity()
@@ -49,19 +50,20 @@ class KafkaBroker:
         self._session_s = session_s
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
+        self._start_within_s = start_within_s
         self._admin = KafkaTopics(self._connection)
         self._topics: dict[str, TopicLanes] = {}
         self._publisher: KafkaPublisher | None = None
         self._subscriptions: list[KafkaSubscription] = []
 
     async def start(self) -> None:
-        """Connect. Raises BrokerUnavailable when nothing answers in START_WITHIN_S; it may be called again."""
+        """Connect. Raises BrokerUnavailable when nothing answers in `start_within_s`; it may be called again."""
         if self._publisher is not None:
             return
         publisher = KafkaPublisher(
             self._connection, max_pending=self._max_pending, max_pending_bytes=self._max_pending_bytes
         )
-        await publisher.start(START_WITHIN_S)
+        await publisher.start(self._start_within_s)
         self._publisher = publisher
 
     async def stop(self, timeout_s: float = 10.0) -> None:
@@ -153,7 +155,7 @@ class KafkaBroker:
 
     async def _exists(self, topic: str) -> None:
         if topic not in self._topics:
-            await self._lookup(topic, START_WITHIN_S)
+            await self._lookup(topic, LOOKUP_WITHIN_S)
 
     async def _lookup(self, topic: str, timeout_s: float) -> TopicLanes:
         try:

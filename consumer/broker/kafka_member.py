@@ -201,27 +201,27 @@ class KafkaSubscription:
 
     async def commit(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
         """See the Protocol. An offset never goes back: a lower one than stored counts as stored."""
-        consumer = self._consumer
-        mine = {partition: offset for partition, offset in offsets.items() if partition in self._owned}
+        consumer, owned = self._consumer, self._owned  # each assignment has a frozenset object of its own
+        mine = {partition: offset for partition, offset in offsets.items() if partition in owned}
         if consumer is None or not mine:
             return frozenset()
-        wanted = {partition: offset for partition, offset in mine.items() if self._progress.advances(partition, offset)}
-        if wanted:
-            epoch = self._epoch
-            spots = {TopicPartition(partition.topic, partition.number): at for partition, at in wanted.items()}
-            try:
-                async with asyncio.timeout(timeout_s):  # its own commit() tries for ever
-                    await consumer.commit(spots)
-            except (CommitFailedError, IllegalStateError):
-                return frozenset()  # normal: the group has rebalanced, the new owner reads them again
-            except TimeoutError as error:
-                raise BrokerUnavailable("the offsets were not stored in time", group=self._group) from error
-            except KafkaError as error:
-                raise BrokerUnavailable(
-                    "the offsets were not stored", group=self._group, reason=type(error).__name__
-                ) from error
-            if epoch == self._epoch or self._owned:
-                self._progress.committed(wanted)
+        try:
+            async with asyncio.timeout(timeout_s):  # its own commit() tries for ever
+                await self._learn(consumer, mine)
+                wanted = {spot: offset for spot, offset in mine.items() if self._progress.advances(spot, offset)}
+                if wanted and owned is self._owned:
+                    await consumer.commit({_spot(partition): offset for partition, offset in wanted.items()})
+        except (CommitFailedError, IllegalStateError):
+            return frozenset()  # normal: the group has rebalanced, the new owner reads them again
+        except TimeoutError as error:
+            raise BrokerUnavailable("the offsets were not stored in time", group=self._group) from error
+        except KafkaError as error:
+            raise BrokerUnavailable(
+                "the offsets were not stored", group=self._group, reason=type(error).__name__
+            ) from error
+        if owned is not self._owned:
+            return frozenset()
+        self._progress.committed(wanted)
         return frozenset(mine)
 
     def assignment(self) -> frozenset[Partition]:
@@ -234,26 +234,28 @@ class KafkaSubscription:
         consumer, owned = self._consumer, self._owned
         if consumer is None or not owned:
             return {}
-        spots = {TopicPartition(partition.topic, partition.number): partition for partition in owned}
         try:
             async with asyncio.timeout(LAG_TIMEOUT_S):
-                ends = await consumer.end_offsets(list(spots))
-                unknown = [spot for spot, partition in spots.items() if not self._progress.known(partition)]
-                if unknown:
-                    await self._learn(consumer, unknown, spots)
+                ends = await consumer.end_offsets([_spot(partition) for partition in owned])
+                await self._learn(consumer, owned)
         except TimeoutError as error:
             raise BrokerUnavailable("the broker did not tell the lag in time", group=self._group) from error
         except KafkaError as error:
             raise BrokerUnavailable("the broker did not tell the lag", reason=type(error).__name__) from error
-        return {partition: self._progress.lag(partition, ends[spot]) for spot, partition in spots.items()}
+        return {partition: self._progress.lag(partition, ends[_spot(partition)]) for partition in owned}
 
-    async def _learn(
-        self, consumer: Any, unknown: Sequence[TopicPartition], spots: Mapping[TopicPartition, Partition]
-    ) -> None:
-        starts = await consumer.beginning_offsets(list(unknown))
-        found = await asyncio.gather(*(consumer.committed(spot) for spot in unknown))
-        for spot, committed in zip(unknown, found, strict=True):
-            self._progress.begin(spots[spot], starts[spot] if committed is None else max(committed, starts[spot]))
+    async def _learn(self, consumer: Any, partitions: Iterable[Partition]) -> None:
+        """Ask where the group stands in partitions of which nothing was handed out in this assignment. Without it a
+        member that came back after its session could move an offset backwards."""
+        unknown = [partition for partition in partitions if not self._progress.known(partition)]
+        if not unknown:
+            return
+        owned = self._owned
+        starts = await consumer.beginning_offsets([_spot(partition) for partition in unknown])
+        found = await asyncio.gather(*(consumer.committed(_spot(partition)) for partition in unknown))
+        if owned is self._owned:
+            for partition, committed in zip(unknown, found, strict=True):
+                self._progress.begin(partition, max(committed or 0, starts[_spot(partition)]))
 
     # --- membership ------------------------------------------------------------------------------------------
 
@@ -387,6 +389,10 @@ class KafkaSubscription:
                 wait_s = min(wait_s * 2, RESTART_WAIT_CEILING_S)
             else:
                 return
+
+
+def _spot(partition: Partition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.number)
 
 
 def _holds_records(pulling: asyncio.Task[Pulled] | None) -> bool:

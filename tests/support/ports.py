@@ -6,10 +6,8 @@ import asyncio
 import inspect
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
-T = TypeVar("T")
+from collections.abc import Callable
+from typing import Any
 
 
 def free_port() -> int:
@@ -20,9 +18,10 @@ def free_port() -> int:
 
 
 async def eventually(
-    condition: Callable[[], T | Awaitable[T]], *, within_s: float = 10.0, every_s: float = 0.02, what: str = ""
-) -> T:
-    """The first true value of `condition`, asked again and again; AssertionError when there is none in time.
+    condition: Callable[[], Any], *, within_s: float = 10.0, every_s: float = 0.02, what: str = ""
+) -> Any:
+    """The first true value of `condition` (plain or awaited), asked again and again; AssertionError when there is
+    none in time.
 
     An AssertionError raised by `condition` counts as "not yet" and is shown at the end.
     """
@@ -31,7 +30,7 @@ async def eventually(
         missed: AssertionError | None = None
         try:
             found = condition()
-            value: T = await found if inspect.isawaitable(found) else found
+            value = await found if inspect.isawaitable(found) else found
             if value:
                 return value
         except AssertionError as error:
