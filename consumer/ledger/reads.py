@@ -21,7 +21,8 @@ READ_VERSION = "read_version"
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What was read of one object, and in which version of the world."""
+    """What was read of one object, and in which version of the world. `state` is its meaning in documented fields,
+    `shape` tells which fields the record had: reconcile compares by them."""
 
     application: str
     kind: str
@@ -29,6 +30,8 @@ class Observed:
     version: int
     digest: str
     read_at: datetime
+    state: str = ""
+    shape: str = ""
 
 
 async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRequest], now: datetime) -> None:
@@ -129,7 +132,7 @@ async def keep_observations(session: AsyncSession, observed: Sequence[Observed])
     newer = insert.excluded
     statement = insert.on_conflict_do_update(
         index_elements=["application", "kind", "object_id"],
-        set_={"version": newer.version, "digest": newer.digest, "read_at": newer.read_at},
+        set_={name: newer[name] for name in ("version", "digest", "read_at", "state", "shape")},
         where=newer.version > _OBSERVATIONS.c.version,
     )
     unique = {(one.application, one.kind, one.object_id): one for one in sorted(observed, key=lambda o: o.version)}

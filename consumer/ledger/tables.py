@@ -180,6 +180,29 @@ class ObservationRow(LedgerRow, table=True):
     version: int = Field(sa_column=Column(serial(), nullable=False))
     digest: str = Field(sa_column=Column(String(64), nullable=False))
     read_at: datetime = time_column()
+    state: str = Field(default="", sa_column=Column(String(200), nullable=False, server_default=""))
+    shape: str = Field(default="", sa_column=Column(String(16), nullable=False, server_default=""))
+
+
+class BookmarkRow(LedgerRow, table=True):
+    """How far a walk of the service's lists has come, as JSON; written only by who leads (`token`)."""
+
+    __tablename__ = "bookmarks"
+
+    application: str = application_column(primary_key=True)
+    walk: str = Field(sa_column=Column(String(40), primary_key=True))
+    token: int = Field(sa_column=Column(serial(), nullable=False))
+    state: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    updated_at: datetime = time_column()
+
+
+class BudgetRow(LedgerRow, table=True):
+    """A named short text that processes share and change atomically: a bucket of the request budget, a circuit."""
+
+    __tablename__ = "budgets"
+
+    name: str = Field(sa_column=Column(String(200), primary_key=True))
+    value: str = Field(sa_column=Column(Text, nullable=False))
 
 
 class SequenceRow(LedgerRow, table=True):

@@ -1,0 +1,43 @@
+"""Figures: what the stages count and gauge, for the metrics endpoint and `status` to read whenever they like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number. `kind` is `counter` (only goes up in one process) or `gauge`; never a payload or an id in it."""
+
+    name: str
+    kind: str
+    application: str
+    value: float
+
+
+class Figures:
+    """The numbers of one process's stages. Kept here, so that a stage knows nothing of how they are shown."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, str], float] = {}
+        self._gauges: dict[tuple[str, str], float] = {}
+
+    def count(self, name: str, application: str, by: float = 1) -> None:
+        """Add to a counter."""
+        self._counters[name, application] = self._counters.get((name, application), 0) + by
+
+    def gauge(self, name: str, application: str, value: float) -> None:
+        """Set a gauge."""
+        self._gauges[name, application] = value
+
+    def value(self, name: str, application: str) -> float:
+        """One number; 0 when nothing was counted yet."""
+        key = (name, application)
+        return self._counters.get(key, self._gauges.get(key, 0))
+
+    def __iter__(self) -> Iterator[Figure]:
+        for (name, application), value in sorted(self._counters.items()):
+            yield Figure(name, "counter", application, value)
+        for (name, application), value in sorted(self._gauges.items()):
+            yield Figure(name, "gauge", application, value)

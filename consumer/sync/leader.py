@@ -1,0 +1,137 @@
+"""Leader: work that only one process at a time does, under a lease in the ledger with a fencing token (case B26)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.errors import ConsumerError, LeaseLost
+from consumer.ledger import Database, leases
+from consumer.sync.rounds import STOP_GRACE_S, Trouble, rest
+
+LOG = structlog.get_logger()
+
+Work = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+"""Runs until its event is set. It may be cancelled at any point when the lease is lost."""
+
+
+class Leader:
+    """Competes for one role and runs the work while it holds it.
+
+    `holder` is unique per process and start. A lease lasts `lease_s` seconds and is renewed three times as often, so
+    another process takes over at most `lease_s` plus a third of it after this one died, and at once after a clean
+    stop. The work is cancelled a moment before the lease can run out, whatever the database does meanwhile.
+    """
+
+    def __init__(self, database: Database, *, role: str, holder: str, clock: Clock, lease_s: float = 15.0) -> None:
+        self.role = role
+        self._database = database
+        self._holder = holder
+        self._clock = clock
+        self._lease_s = lease_s
+        self._renew_s = lease_s / 3
+        self._lease: leases.Lease | None = None
+        self._good_until = 0.0
+        self._trouble = Trouble(f"lease {role}")
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process holds the role now."""
+        return self._lease is not None and self._clock.monotonic() < self._good_until
+
+    @property
+    def token(self) -> int:
+        """The fencing token to store with what the role writes. Raises LeaseLost when another may lead by now."""
+        if self._lease is None or not self.leads:
+            raise LeaseLost(role=self.role)
+        return self._lease.token
+
+    async def run(self, stop: asyncio.Event, work: Work) -> None:
+        """Compete, lead, hand over; until `stop`. Work that fails is started anew while the lease is held."""
+        while not stop.is_set():
+            if await self._take():
+                try:
+                    await self._lead(stop, work)
+                finally:
+                    await self._give_back()
+            else:
+                await rest(self._clock, self._renew_s, stop)
+
+    async def once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Do a bounded piece of work if the role is free now; False when another process leads.
+
+        Raises LeaseLost when the role is lost half way; the work is cancelled then.
+        """
+        if not await self._take():
+            return False
+        try:
+            doing = asyncio.create_task(work())
+            await self._keep_while(doing, asyncio.Event())
+            if doing.cancelled():
+                raise LeaseLost(role=self.role)
+            doing.result()
+        finally:
+            await self._give_back()
+        return True
+
+    async def _lead(self, stop: asyncio.Event, work: Work) -> None:
+        LOG.info("leads", role=self.role)
+        ending = asyncio.Event()
+        doing = asyncio.create_task(work(ending))
+        try:
+            await self._keep_while(doing, stop)
+            ending.set()
+            if self.leads and not doing.done():
+                await asyncio.wait((doing,), timeout=STOP_GRACE_S + 1)
+        finally:
+            doing.cancel()
+            [outcome] = await asyncio.gather(doing, return_exceptions=True)
+        if isinstance(outcome, Exception):
+            LOG.error("leading failed", role=self.role, exc_info=outcome)
+            await rest(self._clock, self._renew_s, stop)
+
+    async def _keep_while(self, doing: asyncio.Task[None], stop: asyncio.Event) -> None:
+        """Renew until the work is done, `stop` is set, or the lease is lost (then the work is cancelled)."""
+        done = asyncio.Event()
+        doing.add_done_callback(lambda _: done.set())
+        try:
+            while not doing.done() and not stop.is_set():
+                await rest(self._clock, self._renew_s, stop, done)
+                if doing.done() or stop.is_set() or await self._take():
+                    continue
+                if not self.leads:
+                    LOG.warning("no longer leads", role=self.role)
+                    return
+        finally:
+            if not doing.done() and not (stop.is_set() and self.leads):
+                doing.cancel()
+                await asyncio.gather(doing, return_exceptions=True)
+
+    async def _take(self) -> bool:
+        """Take or renew the lease; False when another holds it, or when the database does not answer in time."""
+        asked_at = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._renew_s), self._database.transaction() as session:
+                lease = await leases.acquire(session, self.role, self._holder, self._clock.now(), self._lease_s)
+        except (ConsumerError, TimeoutError) as error:
+            self._trouble.failed(error)
+            return False
+        self._trouble.well()
+        self._lease = lease
+        # Reckoned from before the request, and a little short: our time is over before the lease is.
+        self._good_until = asked_at + self._lease_s * 0.9 if lease else 0.0
+        return lease is not None
+
+    async def _give_back(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        try:
+            async with asyncio.timeout(self._renew_s), self._database.transaction() as session:
+                await leases.release(session, lease)
+        except (ConsumerError, TimeoutError) as error:
+            self._trouble.failed(error)  # it runs out by itself

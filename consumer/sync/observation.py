@@ -1,0 +1,93 @@
+"""Observation: an authenticated read of an order or a subscription, as an event of our own. Pure.
+
+The event's `data` is `{"version", "read_at", "record"}`: the version taken before the request (case A40), when it was
+read, and the service's record untouched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+
+from consumer.events import Event, Source
+from consumer.ledger.reads import Observed
+from consumer.wire import own_event
+
+ObjectKind = Literal["order", "subscription"]
+
+MEANING = ("status", "end_reason", "cancel_at_period_end", "cancel_reason", "merchant_cancel_requested")
+"""The fields of a record whose change is a change of state (spec, Subscription, Order and payment)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One object as it was read. `object_id` is the merchant's order id, or the subscription's id."""
+
+    application: str
+    kind: ObjectKind
+    object_id: str
+    version: int
+    read_at: datetime
+    record: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The aggregate."""
+        return f"{self.kind}:{self.object_id}"
+
+    @property
+    def observed(self) -> Observed:
+        """What the ledger keeps of it, to compare the next one with."""
+        return Observed(
+            application=self.application,
+            kind=self.kind,
+            object_id=self.object_id,
+            version=self.version,
+            digest=digest(self.record),
+            read_at=self.read_at,
+            state=meaning(self.record),
+            shape=shape(self.record),
+        )
+
+    def event(self) -> Event:
+        """`order.observed` or `subscription.observed`. Its id is made of the version, not of the content: the same
+        content seen again after another one in between is a new fact."""
+        return own_event(
+            application=self.application,
+            id=observation_id(self.application, self.kind, self.object_id, self.version),
+            type=f"{self.kind}.observed",
+            key=self.key,
+            source=Source.READ,
+            at=self.read_at,
+            data={"version": self.version, "read_at": self.read_at.isoformat(), "record": dict(self.record)},
+        )
+
+
+def observation_id(application: str, kind: str, object_id: str, version: int) -> str:
+    """The id of an observation: the same read is the same event, however often it is published."""
+    seed = f"{application}\0{kind}\0{object_id}\0{version}"
+    return "obs_" + hashlib.sha256(seed.encode()).hexdigest()[:40]
+
+
+def digest(record: Mapping[str, Any]) -> str:
+    """A fingerprint of the whole content, whatever the order of its fields."""
+    return hashlib.sha256(orjson.dumps(dict(record), option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def meaning(record: Mapping[str, Any]) -> str:
+    """The record's state in documented fields, as a short text: equal texts mean that nothing documented changed."""
+    return "|".join(_word(record.get(name)) for name in MEANING)[:200]
+
+
+def shape(record: Mapping[str, Any]) -> str:
+    """A fingerprint of which fields the record has: a list may show fewer than a single read does (case B22)."""
+    return hashlib.sha256("\0".join(sorted(record)).encode()).hexdigest()[:16]
+
+
+def _word(value: Any) -> str:
+    return "" if value is None else str(value)[:40]

@@ -1,0 +1,182 @@
+"""Refresh: the reads that handlers asked for. A request is always answered, by an observation.
+
+Why always, and not only when the record differs from the last observation: who asked waits for the answer. A handler
+clears its "must be read" mark and plans its next check by it; silence would break that chain for good (A14, A30).
+Walks nobody asked for (reconcile) publish only what differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.ledger import Database, reads
+from consumer.ledger.tables import ReadRow
+from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
+from consumer.retry import RetryPolicy
+from consumer.sync.figures import Figures
+from consumer.sync.observation import Observation
+from consumer.sync.outlet import Outlet
+from consumer.sync.reader import Reader, held_up_s
+from consumer.sync.rounds import Trouble, repeat
+
+LOG = structlog.get_logger()
+
+ALARM_AFTER_ATTEMPTS = 8
+
+
+def _slow() -> RetryPolicy:
+    return RetryPolicy(attempts=1000, first_s=5.0, factor=3.0, ceiling_s=6 * 3600.0, jitter=0.2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshPolicy:
+    """`batch`: reads per round; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
+    `idle_s`: how often the ledger is looked at when nothing wakes the stage."""
+
+    batch: int = 100
+    concurrency: int = 4
+    idle_s: float = 1.0
+    retry: RetryPolicy = field(default_factory=_slow)
+
+
+class Refresh:
+    """Does the due reads of one application. One process at a time does (see Leader)."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        database: Database,
+        outlet: Outlet,
+        *,
+        clock: Clock,
+        figures: Figures | None = None,
+        policy: RefreshPolicy | None = None,
+    ) -> None:
+        self.application = reader.application
+        self._api = reader.client.with_priority(Priority.REFRESH)
+        self._database = database
+        self._outlet = outlet
+        self._clock = clock
+        self.figures = figures or Figures()
+        self._policy = policy or RefreshPolicy()
+        self._held_until = 0.0
+        self.wake = asyncio.Event()
+        self.trouble = Trouble(f"refresh {reader.application}")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
+
+    async def _step(self) -> float:
+        if await self.once():
+            return 0.0
+        return max(self._policy.idle_s, self._held_until - self._clock.monotonic())
+
+    async def once(self) -> int:
+        """One round over the due reads; returns how many were answered.
+
+        Raises LedgerError, BrokerError (the reads stay due), and the PaymentsError that holds all calls up.
+        """
+        if self._clock.monotonic() < self._held_until:
+            return 0
+        async with self._database.reading() as session:
+            due = await reads.due(session, self._clock.now(), self._policy.batch, self.application)
+        waiting, held_up, answered = iter(due), list[PaymentsError](), list[ReadRow]()
+        workers = [self._work_off(waiting, held_up, answered) for _ in range(min(self._policy.concurrency, len(due)))]
+        await asyncio.gather(*workers)
+        if held_up:
+            self._held_until = self._clock.monotonic() + (held_up_s(held_up[0]) or 0.0)
+            if not answered:
+                raise held_up[0]
+        return len(answered)
+
+    async def _work_off(
+        self, waiting: Iterator[ReadRow], held_up: list[PaymentsError], answered: list[ReadRow]
+    ) -> None:
+        for row in waiting:
+            if held_up:
+                return
+            try:
+                observations = await self._read(row)
+            except PaymentsError as error:
+                if held_up_s(error) is not None:
+                    held_up.append(error)
+                    return
+                await self._put_off(row, error)
+                continue
+            await self._answer(row, observations)
+            answered.append(row)
+
+    async def _read(self, row: ReadRow) -> Sequence[Observation]:
+        """The answer of the service. The version is taken, and committed, before the request leaves (case A40)."""
+        async with self._database.transaction() as session:
+            version = await reads.next_version(session)
+        if row.kind == "subscription":
+            subscription = await self._api.subscriptions.retrieve(row.object_id)
+            return [self._observation(row, "subscription", row.object_id, version, subscription.raw)]
+        if row.kind == "order":
+            order = await self._api.orders.lookup(row.object_id)
+            return [self._observation(row, "order", row.object_id, version, order.raw)]
+        if row.kind == "service_order":
+            order = await self._api.orders.retrieve(row.object_id)
+            return self._of_order(row, order.order_id, version, order.raw)
+        if row.kind == "session":
+            found = await self._api.checkout_sessions.retrieve(row.object_id)
+            if found.order is None:
+                return []  # a subscription session has no order (cases F22, F23)
+            return self._of_order(row, found.order.order_id or found.order_id, version, found.order.raw)
+        LOG.error("a read of an unknown kind was asked for", application=row.application, kind=row.kind)
+        return []
+
+    def _of_order(
+        self, row: ReadRow, order_id: str | None, version: int, record: dict[str, object]
+    ) -> list[Observation]:
+        """An order read otherwise than by the merchant's id; without that id nobody's order can be told from it."""
+        if order_id is None:
+            self.figures.count("reads_without_order_id", self.application)
+            LOG.warning("the order's record shows no order id of the merchant", application=row.application)
+            return []
+        return [self._observation(row, "order", order_id, version, record)]
+
+    def _observation(
+        self, row: ReadRow, kind: str, object_id: str, version: int, record: dict[str, object]
+    ) -> Observation:
+        return Observation(
+            application=row.application,
+            kind="subscription" if kind == "subscription" else "order",
+            object_id=object_id,
+            version=version,
+            read_at=self._clock.now(),
+            record=record,
+        )
+
+    async def _answer(self, row: ReadRow, observations: Sequence[Observation]) -> None:
+        """Publish first, then tick off: after a crash in between it is read again, in a newer version."""
+        await self._outlet.publish([one.event() for one in observations])
+        async with self._database.transaction() as session:
+            await reads.keep_observations(session, [one.observed for one in observations])
+            await reads.done(session, [row], self._clock.now())
+        self.figures.count("reads_answered", self.application)
+
+    async def _put_off(self, row: ReadRow, error: PaymentsError) -> None:
+        """Not found, refused or failed: due again later, for ever. Absence never means that something ended (G7)."""
+        attempt = row.attempts + 1
+        wait_s = self._policy.retry.wait_s(attempt, 0.5)
+        async with self._database.transaction() as session:
+            due_at = self._clock.now() + timedelta(seconds=wait_s)
+            await reads.put_off(session, row, due_at=due_at, code=error.code)
+        self.figures.count("reads_failed", self.application)
+        if isinstance(error, ResourceNotFound):
+            self.figures.count("reads_not_found", self.application)
+        if attempt == ALARM_AFTER_ATTEMPTS:
+            request_id = error.request_id if isinstance(error, ApiError) else None
+            LOG.error(
+                "a record cannot be read; its state is kept as it is",
+                application=row.application, kind=row.kind, code=error.code, attempts=attempt, request_id=request_id,
+            )  # fmt: skip

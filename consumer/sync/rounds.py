@@ -1,0 +1,113 @@
+"""Rounds: how a stage's step is repeated until it is told to stop, and what is said when steps fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.errors import ConsumerError
+from consumer.retry import RetryPolicy
+
+LOG = structlog.get_logger()
+
+STOP_GRACE_S = 3.0
+Step = Callable[[], Coroutine[Any, Any, float]]
+_BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, jitter=0.0)
+
+
+class Trouble:
+    """Says once that something fails, and once that it works again; counts the failures in between."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._code: str | None = None
+        self.failures = 0
+
+    @property
+    def code(self) -> str | None:
+        """Why the last step failed; None while all is well."""
+        return self._code
+
+    def failed(self, error: Exception) -> None:
+        """A step failed. Logged when its code is another than before."""
+        self.failures += 1
+        code = error.code if isinstance(error, ConsumerError) else type(error).__name__
+        if code == self._code:
+            return
+        self._code = code
+        if isinstance(error, ConsumerError):
+            LOG.warning("stage is held up", stage=self._stage, code=code, reason=error.message)
+        else:
+            LOG.error("stage failed unexpectedly", stage=self._stage, code=code, exc_info=error)
+
+    def well(self) -> None:
+        """A step went through."""
+        if self._code is not None:
+            LOG.info("stage goes on", stage=self._stage, was=self._code, failures=self.failures)
+        self._code = None
+        self.failures = 0
+
+    def wait_s(self) -> float:
+        """Seconds to wait after the failures so far."""
+        return _BACKOFF.wait_s(max(1, self.failures), 0)
+
+
+async def rest(clock: Clock, seconds: float, *signals: asyncio.Event) -> None:
+    """Wait that many seconds of the clock, or until one of the signals is set."""
+    waits: list[asyncio.Task[Any]] = [asyncio.create_task(signal.wait()) for signal in signals]
+    waits.append(asyncio.create_task(clock.sleep(seconds)))
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _ended(waits)
+
+
+async def repeat(
+    step: Step,
+    *,
+    stop: asyncio.Event,
+    wake: asyncio.Event,
+    clock: Clock,
+    trouble: Trouble,
+    grace_s: float = STOP_GRACE_S,
+) -> None:
+    """Run `step` until `stop` is set. It returns the seconds to wait before the next one; `wake` cuts the wait.
+
+    A failing step never ends the stage: it is said once and tried again with growing waits. At `stop` a step under
+    way gets `grace_s` seconds, then it is cancelled; a step is written so that it can be cut anywhere.
+    """
+    while not stop.is_set():
+        wake.clear()
+        try:
+            wait_s = await _until(step, stop, grace_s)
+        except Exception as error:  # noqa: BLE001 - a stage outlives its step's failures, whatever they are
+            trouble.failed(error)
+            wait_s = trouble.wait_s()
+        else:
+            if wait_s is None:
+                return
+            trouble.well()
+        await rest(clock, wait_s, stop, wake)
+
+
+async def _until(step: Step, stop: asyncio.Event, grace_s: float) -> float | None:
+    """The step's result; None when it was cut by `stop`."""
+    work = asyncio.create_task(step())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            await asyncio.wait((work,), timeout=grace_s)
+        return work.result() if work.done() else None
+    finally:
+        await _ended([work, stopping])
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,144 @@
+"""A broker, a ledger, a client and a service for the sync stages; no real time passes where a clock is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from consumer.broker import EmbeddedBroker, Message, Record, TopicConfig
+from consumer.events import Delivery, Event, Locators
+from consumer.ledger import Database, events
+from consumer.payments import Credentials, PaymentsClient
+from consumer.sync.figures import Figures
+from consumer.sync.outlet import Outlet
+from consumer.sync.reader import Reader
+from consumer.wire import pack_delivery, unpack_event
+from tests.sync.service import ScriptedService, scripted_service
+
+DELIVERIES, EVENTS = "payments.deliveries", "payments.events"
+LOCATORS = Locators()
+
+
+class SteppedClock:
+    """A clock whose sleepers do not wait: time jumps to where they wanted to be."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 1, 1, tzinfo=UTC)
+        self._elapsed_s = 0.0
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._elapsed_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(max(0.0, seconds))
+
+    def advance(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
+        self._elapsed_s += seconds
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    found = EmbeddedBroker(tmp_path / "log.db")
+    await found.start()
+    topics = (DELIVERIES, EVENTS)
+    await found.ensure_topics(
+        TopicConfig(name=name, partitions=4, retention_s=None, max_record_bytes=2**21) for name in topics
+    )
+    yield found
+    await found.stop()
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[ScriptedService]:
+    async with scripted_service() as found:
+        yield found
+
+
+@pytest.fixture
+async def reader(service: ScriptedService, clock: SteppedClock) -> AsyncIterator[Reader]:
+    credentials = Credentials("svc_app_test", ["svc_sk_live_test"])
+    async with PaymentsClient(service.address, credentials, clock=clock) as client:
+        yield Reader(application="default", client=client)
+
+
+@dataclass
+class World:
+    """What a sync stage works between, with the shortcuts that the tests share."""
+
+    broker: EmbeddedBroker
+    database: Database
+    service: ScriptedService
+    reader: Reader
+    clock: SteppedClock
+    figures: Figures = field(default_factory=Figures)
+
+    @property
+    def outlet(self) -> Outlet:
+        return Outlet(self.broker, EVENTS)
+
+    async def deliver(self, *deliveries: Delivery) -> None:
+        """Publish deliveries as receive does."""
+        packed = [pack_delivery(one, LOCATORS) for one in deliveries]
+        messages = [Message(key=one.key, value=one.value, headers=one.headers) for one in packed]
+        await self.broker.publish_many(DELIVERIES, messages)
+
+    async def published(self, topic: str = EVENTS) -> list[Event]:
+        """Everything on topic `events` so far, in the order of arrival within each partition."""
+        return [unpack_event(one.key, one.value, one.headers, LOCATORS) for one in await read_all(self.broker, topic)]
+
+    async def work(self) -> None:
+        """Record what is on topic `events`, as the workers do."""
+        async with self.database.transaction() as session:
+            await events.record(session, await self.published(), self.clock.now())
+
+
+async def read_all(broker: EmbeddedBroker, topic: str) -> Sequence[Record]:
+    subscription = broker.subscribe((topic,), f"test-{id(object())}-{len(broker._subscriptions)}")
+    await subscription.start()
+    found: list[Record] = []
+    try:
+        while (lag := sum(one.records for one in (await subscription.lag()).values())) or not subscription.assignment():
+            found += (more := await subscription.poll(5000, 1.0))
+            await subscription.commit({one.partition: one.offset + 1 for one in more})
+            assert lag is not None
+    finally:
+        await subscription.stop()
+    return found
+
+
+@pytest.fixture
+def world(
+    broker: EmbeddedBroker,
+    sqlite_ledger: Database,
+    service: ScriptedService,
+    reader: Reader,
+    clock: SteppedClock,
+) -> World:
+    return World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+
+
+def delivery(raw: bytes, number: int = 1, *, event_id: str | None = None, problem: str | None = None) -> Delivery:
+    """A delivery as receive makes it."""
+    return Delivery(
+        application="default",
+        id=f"dlv_{number}",
+        raw=raw,
+        received_at=datetime(2026, 1, 1, 0, 0, number % 60, tzinfo=UTC),
+        headers={"user-agent": "service/1"},
+        event_id=event_id,
+        problem=problem,
+        traceparent="00-11111111111111111111111111111111-2222222222222222-01",
+    )
