@@ -129,7 +129,11 @@ def _sqlite(url: str, path: str | None, pool_size: int) -> AsyncEngine:
     if path and path != ":memory:":
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     engine = create_async_engine(
-        url, pool_size=pool_size, pool_timeout=BUSY_TIMEOUT_S, connect_args={"timeout": BUSY_TIMEOUT_S}
+        url,
+        pool_size=pool_size,
+        pool_timeout=BUSY_TIMEOUT_S,
+        connect_args={"timeout": BUSY_TIMEOUT_S},
+        hide_parameters=True,  # an error's text must not carry a body or a customer
     )
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -157,6 +161,7 @@ def _postgresql(url: str, pool_size: int) -> AsyncEngine:
         max_overflow=5,
         pool_timeout=10,
         pool_pre_ping=True,
+        hide_parameters=True,
         connect_args={
             "timeout": 10,
             "command_timeout": 60,

@@ -68,10 +68,10 @@ async def mark_published(session: AsyncSession, rows: Sequence[OutboxRow], now: 
         await session.execute(update(_OUTBOX).where(_OUTBOX.c.seq.in_(numbers)).values(published_at=now))
 
 
-async def oldest_waiting(session: AsyncSession, now: datetime) -> datetime | None:
-    """When the oldest derived event that is due became so; None when nothing waits."""
-    statement = select(func.min(_OUTBOX.c.not_before)).where(
+async def waiting(session: AsyncSession, now: datetime) -> tuple[int, datetime | None]:
+    """How many derived events are due and not published, and since when the oldest is due."""
+    statement = select(func.count(), func.min(_OUTBOX.c.not_before)).where(
         _OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= now
     )
-    found: datetime | None = (await session.execute(statement)).scalar()
-    return found
+    count, oldest = (await session.execute(statement)).one()
+    return int(count), oldest

@@ -34,7 +34,7 @@ class Contexts:
             is_replay=is_replay,
             now=self.clock.now(),
             log=structlog.get_logger("handler").bind(
-                application=event.application, event=event.id, type=event.type, handler=handler.name, attempt=attempt
+                application=event.application, event_id=event.id, type=event.type, handler=handler.name, attempt=attempt
             ),
             options=self.options.get(handler.plugin, {}),
             session=session,

@@ -149,14 +149,14 @@ class Intake:
         except LedgerError:
             raise
         except Exception as error:  # noqa: BLE001 - stored as the failure of its runs, below
-            _log.exception("event_breaks_its_transaction", application=event.application, event=event.id)
+            _log.exception("event_breaks_its_transaction", application=event.application, event_id=event.id)
             cause = error
         try:
             return await self._store([event], [], Way.SINGLY, broken=failed(cause))
         except LedgerError:
             raise
-        except Exception:
-            _log.exception("event_cannot_be_stored", application=event.application, event=event.id)
+        except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
+            _log.exception("event_cannot_be_stored", application=event.application, event_id=event.id)
             return await self._store([], [(_event_delivery(event), "not_storable")], Way.SINGLY)
 
     def _decode(self, records: Sequence[Record]) -> tuple[list[Event], list[tuple[Delivery, str]]]:

@@ -1,16 +1,73 @@
-"""Observer: what the worker tells the outside about itself: metrics, and a log line for what someone must know."""
+"""Observer: what the worker tells the outside about itself: metrics, and a line for what someone must know."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import structlog
 
 from consumer.broker.base import Record
-from consumer.clock import Clock
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.metrics import Metrics
 from consumer.work.intake import Taken
 from consumer.work.results import Result
 
+WAITING = (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD)
+
 _log = structlog.get_logger(__name__)
+
+
+class Observer:
+    """Counts what happens. It decides nothing."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._shown: set[tuple[str, str]] = set()
+
+    def batch(self, taken: Taken, records: Sequence[Record], seconds: float) -> None:
+        """A batch was stored."""
+        self._metrics.batch_records.observe(len(records))
+        self._metrics.commit_seconds.observe(seconds)
+        new = Counter((e.application, e.type, e.trust.value, e.source.value) for e in taken.recorded)
+        for (application, event_type, trust, source), count in new.items():
+            label = self._metrics.type_label(event_type)
+            self._metrics.events.labels(application, label, trust, source, "new").inc(count)
+        for result, count in (("duplicate", taken.duplicates), ("refused", taken.refused)):
+            if count:
+                self._metrics.events.labels("all", "all", "all", "all", result).inc(count)
+        for run in taken.runs:
+            if run.status is not RunStatus.PARKED and (run.attempts or run.code):
+                self._outcome(run.handler, run.status, run.code, run.event_id, run.reason)
+
+    def run(self, result: Result) -> None:
+        """An attempt that the runner made was stored."""
+        finish = result.finish
+        self._metrics.run_seconds.labels(finish.run.handler).observe(result.seconds)
+        self._outcome(finish.run.handler, finish.status, finish.code, finish.run.event_id, finish.reason)
+
+    def runs(self, waiting: Mapping[tuple[str, str], int]) -> None:
+        """How many runs wait, by (handler, status)."""
+        for handler, status in self._shown - waiting.keys():
+            self._metrics.waiting.labels(handler, status).set(0)
+        for (handler, status), count in waiting.items():
+            self._metrics.waiting.labels(handler, status).set(count)
+        self._shown |= waiting.keys()
+
+    def paused(self, names: frozenset[str], known: Sequence[str]) -> None:
+        """Which handlers are paused now."""
+        for name in known:
+            self._metrics.paused.labels(name).set(1 if name in names else 0)
+
+    def outbox(self, waiting: int, oldest_s: float) -> None:
+        """How many derived events wait to be published, and for how long the oldest."""
+        self._metrics.outbox_waiting.set(waiting)
+        self._metrics.outbox_seconds.set(oldest_s)
+
+    def _outcome(self, handler: str, status: RunStatus, code: str | None, event_id: str, reason: str | None) -> None:
+        self._metrics.runs.labels(handler, status.value).inc()
+        if status is RunStatus.RETRYING:
+            self._metrics.retries.labels(handler).inc()
+        if status is RunStatus.DEAD:
+            self._metrics.dead.labels(handler).inc()
+            _log.error("run_dead", handler=handler, event_id=event_id, code=code, reason=reason)

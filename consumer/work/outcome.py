@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
 from consumer.plugin import Reject, RetryLater
 from consumer.retry import Failure
-from consumer.telemetry.logs import redact_text
+from consumer.telemetry.redaction import scrub
 
 REASON_MAX_CHARS = 300
 FRAMES_IN_FINGERPRINT = 3
@@ -39,17 +39,22 @@ def failed(error: BaseException) -> Failed:
 def _failure(error: BaseException) -> Failure:
     match error:
         case RetryLater():
-            return Failure(error.code, redact_text(error.reason)[:REASON_MAX_CHARS], after_s=error.after_s)
+            return Failure(error.code, _clean(error.reason), after_s=error.after_s)
         case Reject():
-            return Failure(error.code, redact_text(error.reason)[:REASON_MAX_CHARS], permanent=True)
+            return Failure(error.code, _clean(error.reason), permanent=True)
         case HandlerMisuse() | HandlerInvalid():
-            return Failure(error.code, error.message, permanent=True)
+            return Failure(error.code, _clean(error.message), permanent=True)
         case ConsumerError():
-            return Failure(error.code, redact_text(error.message)[:REASON_MAX_CHARS])
+            return Failure(error.code, _clean(error.message))
         case Exception():
-            return Failure("handler_failed", redact_text(f"{type(error).__name__}: {error}")[:REASON_MAX_CHARS])
+            return Failure("handler_failed", _clean(f"{type(error).__name__}: {error}"))
         case _:
             return Failure("handler_crashed", f"the handler raised {type(error).__name__}")
+
+
+def _clean(reason: str) -> str:
+    """One bounded line without secrets; PostgreSQL's text cannot hold a NUL."""
+    return scrub(reason).replace("\0", "").replace("\n", " ")[:REASON_MAX_CHARS]
 
 
 def _fingerprint(error: BaseException) -> str:

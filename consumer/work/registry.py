@@ -64,7 +64,7 @@ class Registry:
 
 
 async def _cannot_run(event: Event, ctx: Context) -> None:
-    raise HandlerInvalid("the handler's plugin could not be loaded", event=event.id, attempt=ctx.attempt)
+    raise HandlerInvalid("the handler's plugin could not be loaded", event_id=event.id, attempt=ctx.attempt)
 
 
 def load_registry(allowed: Collection[str] | None = None, renamed: Mapping[str, str] | None = None) -> Registry:

@@ -6,7 +6,7 @@ Publish, then mark: after a crash in between the event goes out twice, which its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import orjson
 import structlog
@@ -39,14 +39,12 @@ class Relay:
         topic: str,
         clock: Clock,
         worker: str,
-        on_published: Callable[[int], None],
     ) -> None:
         self._database = database
         self._broker = broker
         self._topic = topic
         self._clock = clock
         self._worker = worker
-        self._on_published = on_published
         self._wake = asyncio.Event()
         self._lease: leases.Lease | None = None
 
@@ -95,7 +93,6 @@ class Relay:
     async def _mark(self, rows: Sequence[OutboxRow]) -> None:
         async with self._database.transaction() as session:
             await outbox.mark_published(session, rows, self._clock.now())
-        self._on_published(len(rows))
 
     def _message(self, row: OutboxRow) -> Message:
         event = own_event(

@@ -78,6 +78,8 @@ class Runner:
         storing = asyncio.create_task(self._results.run(), name="runner:results")
         try:
             while not stop.is_set():
+                if storing.done():
+                    storing.result()  # it never ends by itself: what ended it must be seen, and ends the worker
                 self._wake.clear()
                 if not await self._claim():
                     await self._wait_for_work()
@@ -167,10 +169,10 @@ class Runner:
         try:
             result = await self._attempt_in_transaction(handler, run, event)
         except LedgerError as error:
-            _log.warning("run_not_stored", handler=handler.name, event=event.id, code=error.code)
+            _log.warning("run_not_stored", handler=handler.name, event_id=event.id, code=error.code)
             self._forget([run])
         except Exception as error:  # noqa: BLE001 - it is the run's failure, and stored as such
-            _log.exception("transaction_broke", handler=handler.name, event=event.id)
+            _log.exception("transaction_broke", handler=handler.name, event_id=event.id)
             self._results.add(
                 conclude(handler, run, event, failed(error), worker=self._worker, started_at=started_at,
                          now=self._clock.now())

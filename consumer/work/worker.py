@@ -15,7 +15,7 @@ from consumer.broker.base import Broker, Partition, Record, Subscription
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.events import Locators
-from consumer.ledger import Database, handlers, runs
+from consumer.ledger import Database, handlers, outbox, runs
 from consumer.work.contexts import Contexts
 from consumer.work.executor import Executor
 from consumer.work.intake import Intake, Taken
@@ -193,16 +193,24 @@ class Worker:
         """Renew claims, honour pauses, let go what waits behind nothing."""
         if renew:
             await self._runner.renew_claims()
+            await self._measure()
         async with self._database.reading() as session:
             paused = await handlers.paused(session)
             stranded = await runs.has_stranded(session)
-            self._observer.runs(await runs.count_by_status(session))
         self._intake.paused = self._runner.paused = paused
+        self._observer.paused(paused, [handler.name for handler in self._registry.handlers])
         if stranded:
             async with self._database.transaction() as session:
                 released = await runs.release_parked(session, self._clock.now())
             if released:
                 self._runner.wake()
+
+    async def _measure(self) -> None:
+        now = self._clock.now()
+        async with self._database.reading() as session:
+            self._observer.runs(await runs.count_by_status(session))
+            waiting, oldest = await outbox.waiting(session, now)
+        self._observer.outbox(waiting, (now - oldest).total_seconds() if oldest else 0.0)
 
 
 def worker_id() -> str:
@@ -224,9 +232,7 @@ def build_worker(
     """Put a worker together; `locators` per application."""
     name = worker_id()
     executor = Executor()
-    relay = Relay(
-        database=database, broker=broker, topic=config.topic, clock=clock, worker=name, on_published=observer.relayed
-    )
+    relay = Relay(database=database, broker=broker, topic=config.topic, clock=clock, worker=name)
     intake = Intake(
         database=database,
         registry=registry,

@@ -1,0 +1,66 @@
+"""However often an event comes, each handler succeeds on it once."""
+
+from __future__ import annotations
+
+from consumer.broker import Broker
+from consumer.ledger import Database
+from consumer.plugin import Context, Event, handles
+from tests.support.ports import eventually
+from tests.work.workshop import Workshop, order_paid
+
+
+# case: F2, G2, I21, H1
+async def test_the_same_event_five_times_is_one_run_per_handler(database: Database, broker: Broker) -> None:
+    effects: list[str] = []
+
+    @handles("order.paid")
+    async def ship(event: Event, ctx: Context) -> None:
+        effects.append(ctx.idempotency_key)
+
+    shop = Workshop(database, broker, [ship])
+    await shop.publish(*[order_paid(1)] * 5, order_paid(2))
+    async with shop.working():
+        await eventually(lambda: len(effects) == 2)
+        await shop.publish(order_paid(1), order_paid(3))
+        await eventually(lambda: len(effects) == 3)
+    assert await shop.statuses() == ["succeeded"] * 3
+    assert len(set(effects)) == 3
+
+
+# case: F3, G2
+async def test_two_workers_that_get_the_same_event_at_once_make_one_effect(database: Database, broker: Broker) -> None:
+    effects: list[str] = []
+    shop = Workshop(database, broker, [])
+
+    @handles("order.paid", transactional=True)
+    async def project(event: Event, ctx: Context) -> None:
+        ctx.emit("fulfilment.requested", event.key, {}, once="order")
+
+    @handles("fulfilment.requested")
+    async def ship(event: Event, ctx: Context) -> None:
+        effects.append(event.key)
+
+    shop.functions = [project, ship]
+    # The same events under many keys of the log: they land on several partitions, so both workers hold some.
+    for number in range(30):
+        await shop.publish(order_paid(number, f"order-{number}"))
+    async with shop.working(), shop.working():
+        for number in range(30):
+            await shop.publish(order_paid(number, f"order-{number}"))
+        await eventually(lambda: len(effects) >= 30, within_s=20)
+    assert sorted(effects) == sorted(f"order:order-{number}" for number in range(30))
+
+
+# case: G8, F25
+async def test_the_same_id_in_two_applications_is_two_events(database: Database, broker: Broker) -> None:
+    seen: list[str] = []
+
+    @handles("order.paid")
+    async def ship(event: Event, ctx: Context) -> None:
+        seen.append(ctx.application)
+
+    shop = Workshop(database, broker, [ship], applications=("default", "second"))
+    await shop.publish(order_paid(1), order_paid(1, application="second"))
+    async with shop.working():
+        await eventually(lambda: len(seen) == 2)
+    assert sorted(seen) == ["default", "second"]

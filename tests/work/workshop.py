@@ -1,0 +1,107 @@
+"""A workshop: real workers on a real log and a real ledger, with handlers of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import select
+
+from consumer.broker import Broker, Message, TopicConfig
+from consumer.clock import Clock, SystemClock
+from consumer.events import Event, Locators, Source, Trust, build_event
+from consumer.ledger import Database
+from consumer.ledger.tables import RunRow
+from consumer.plugin import declared
+from consumer.telemetry.metrics import Metrics
+from consumer.wire import pack_event
+from consumer.work.contexts import Contexts
+from consumer.work.observer import Observer
+from consumer.work.registry import Registry
+from consumer.work.worker import Worker, WorkerConfig, build_worker
+
+TOPIC = "payments.events"
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def order_paid(number: int | str, order: str | None = None, *, application: str = "default") -> Event:
+    """An `order.paid` as the service would send it."""
+    return service_event(f"evt_{number}", "order.paid", order or f"order-{number}", application=application)
+
+
+def service_event(event_id: str, event_type: str, order: str, *, application: str = "default") -> Event:
+    """A signed webhook of any type about an order."""
+    raw = orjson.dumps({"id": event_id, "type": event_type, "data": {"object": {"order_id": order}}})
+    return build_event(
+        raw, Locators(), application=application, trust=Trust.SIGNED, source=Source.WEBHOOK, received_at=AT
+    )
+
+
+def message(event: Event) -> Message:
+    """The event as a stage would publish it."""
+    packed = pack_event(event)
+    return Message(key=packed.key, value=packed.value, headers=packed.headers)
+
+
+@dataclass
+class Workshop:
+    """What a test holds in its hands."""
+
+    database: Database
+    broker: Broker
+    functions: Sequence[Callable[..., Coroutine[Any, Any, None]]]
+    clock: Clock = field(default_factory=SystemClock)
+    config: WorkerConfig = field(default_factory=lambda: WorkerConfig(topic=TOPIC, drain_s=5))
+    metrics: Metrics = field(default_factory=Metrics)
+    applications: tuple[str, ...] = ("default",)
+
+    async def publish(self, *events: Event) -> None:
+        """Put events on the log, in this order."""
+        await self.broker.publish_many(TOPIC, [message(event) for event in events])
+
+    def worker(self) -> Worker:
+        """A further worker process, as it were."""
+        found = [declared(function) for function in self.functions]
+        return build_worker(
+            database=self.database,
+            broker=self.broker,
+            registry=Registry([replace(handler, plugin="test") for handler in found if handler is not None]),
+            contexts=Contexts(clock=self.clock),
+            locators={name: Locators() for name in self.applications},
+            clock=self.clock,
+            observer=Observer(self.metrics),
+            config=self.config,
+        )
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[Worker]:
+        """A worker that runs for as long as the block does, and then stops cleanly."""
+        worker, stop = self.worker(), asyncio.Event()
+        task = asyncio.create_task(worker.run(stop))
+        try:
+            yield worker
+        finally:
+            stop.set()
+            async with asyncio.timeout(30):
+                await task
+
+    async def runs(self, handler: str | None = None) -> list[RunRow]:
+        """The runs in the ledger, by arrival."""
+        statement = select(RunRow).order_by(RunRow.__table__.c.seq)
+        async with self.database.reading() as session:
+            rows = (await session.execute(statement)).scalars().all()
+        return [row for row in rows if handler is None or row.handler.endswith(handler)]
+
+    async def statuses(self, handler: str | None = None) -> list[str]:
+        """The runs' states, by arrival."""
+        return [row.status for row in await self.runs(handler)]
+
+
+async def make_topics(broker: Broker) -> None:
+    """The topic the worker reads."""
+    await broker.ensure_topics([TopicConfig(name=TOPIC, partitions=3, retention_s=None, max_record_bytes=1 << 20)])
