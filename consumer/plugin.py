@@ -29,7 +29,7 @@ from structlog.typing import FilteringBoundLogger
 
 from consumer.columns import UtcDateTime, insert_into
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
-from consumer.events import Event, Source, Trust
+from consumer.events import Event, Source, Trust, parse_time
 from consumer.retry import OnDead, RetryPolicy
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "UtcDateTime",
     "handles",
     "insert_into",
+    "parse_time",
 ]
 
 HandlerFunction = Callable[[Event, "Context"], Coroutine[Any, Any, None]]
