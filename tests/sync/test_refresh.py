@@ -1,0 +1,179 @@
+"""Refresh: who asks for a read gets an answer, and an answer that does not come changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from consumer.events import Event, Source, Trust
+from consumer.ledger import reads
+from consumer.ledger.tables import ReadRow
+from consumer.payments import PaymentsError
+from consumer.plugin import ReadKind, ReadRequest
+from consumer.sync.observation import digest, meaning, observation_id, shape
+from consumer.sync.refresh import Refresh
+from tests.sync.conftest import World
+
+
+def refresh(world: World) -> Refresh:
+    return Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures)
+
+
+async def ask(world: World, kind: ReadKind, object_id: str, after_s: float = 0) -> None:
+    request = ReadRequest(kind=kind, object_id=object_id, not_before=world.clock.now() + timedelta(seconds=after_s))
+    async with world.database.transaction() as session:
+        await reads.ask(session, "default", [request], world.clock.now())
+
+
+async def pending(world: World) -> Sequence[ReadRow]:
+    async with world.database.reading() as session:
+        return await reads.due(session, world.clock.now() + timedelta(days=365), 100)
+
+
+def subscription(world: World, status: str, name: str = "sub_1") -> None:
+    world.service.records[f"/v1/subscriptions/{name}"] = {"id": name, "status": status}
+
+
+async def answers(world: World) -> list[Event]:
+    return sorted(await world.published(), key=lambda event: event.data["data"]["version"])
+
+
+async def test_a_subscription_is_read_and_answered_with_an_observation(world: World) -> None:
+    # case: A40, B27
+    subscription(world, "ACTIVE")
+    await ask(world, "subscription", "sub_1")
+    assert await refresh(world).once() == 1
+    [event] = await answers(world)
+    assert (event.type, event.key, event.trust, event.source) == (
+        "subscription.observed",
+        "subscription:sub_1",
+        Trust.READ,
+        Source.READ,
+    )
+    assert event.id == observation_id("default", "subscription", "sub_1", 1)
+    assert event.data["data"]["record"] == {"id": "sub_1", "status": "ACTIVE"}
+    assert await pending(world) == []
+
+
+async def test_an_order_is_read_by_the_merchants_id_whatever_is_in_it(world: World) -> None:
+    # case: F26
+    odd = "A/1 &é?x=1#"
+    world.service.records[f"/v1/orders/lookup?{odd}"] = {"id": "ord_1", "order_id": odd, "status": "PAID"}
+    await ask(world, "order", odd)
+    await refresh(world).once()
+    [event] = await answers(world)
+    assert (event.type, event.key, event.order_id) == ("order.observed", f"order:{odd}", odd)
+
+
+async def test_a_session_gives_its_order_and_a_subscription_session_gives_none(world: World) -> None:
+    # case: F5, F22, F23
+    order = {"id": "ord_1", "order_id": "A-1", "status": "PAID"}
+    world.service.records["/v1/checkout-sessions/cs_1"] = {"id": "cs_1", "status": "COMPLETED", "order": order}
+    world.service.records["/v1/checkout-sessions/cs_2"] = {"id": "cs_2", "status": "COMPLETED", "order": None}
+    world.service.records["/v1/orders/ord_1"] = order
+    await ask(world, "session", "cs_1")
+    await ask(world, "session", "cs_2")
+    await ask(world, "service_order", "ord_1")
+    await refresh(world).once()
+    assert [event.key for event in await answers(world)] == ["order:A-1", "order:A-1"]
+    assert await pending(world) == []
+
+
+async def test_an_order_without_the_merchants_id_is_said_and_not_guessed(world: World) -> None:
+    # case: U10
+    world.service.records["/v1/orders/ord_1"] = {"id": "ord_1", "status": "PAID"}
+    await ask(world, "service_order", "ord_1")
+    await refresh(world).once()
+    assert await answers(world) == []
+    assert world.figures.value("reads_without_order_id", "default") == 1
+
+
+async def test_every_request_is_answered_even_when_nothing_changed(world: World) -> None:
+    # case: A14, A30
+    subscription(world, "ACTIVE")
+    stage = refresh(world)
+    for _ in range(3):
+        await ask(world, "subscription", "sub_1")
+        await stage.once()
+    events = await answers(world)
+    assert len({event.id for event in events}) == 3
+    assert [event.data["data"]["version"] for event in events] == [1, 2, 3]
+
+
+async def test_the_version_is_taken_before_the_request_leaves(world: World) -> None:
+    # case: A40
+    subscription(world, "ACTIVE")
+    await ask(world, "subscription", "sub_1")
+    world.service.gate = asyncio.Event()
+    under_way = asyncio.create_task(refresh(world).once())
+    async with asyncio.timeout(5):
+        await world.service.entered.wait()
+    async with world.database.transaction() as session:
+        later = await reads.next_version(session)
+    subscription(world, "ENDED")
+    world.service.gate.set()
+    await under_way
+    [event] = await answers(world)
+    assert event.data["data"]["version"] < later
+
+
+async def test_requests_coalesce_and_one_that_comes_while_the_read_is_under_way_is_not_lost(world: World) -> None:
+    # case: A40
+    subscription(world, "ACTIVE")
+    for _ in range(5):
+        await ask(world, "subscription", "sub_1")
+    world.service.gate = asyncio.Event()
+    stage = refresh(world)
+    under_way = asyncio.create_task(stage.once())
+    async with asyncio.timeout(5):
+        await world.service.entered.wait()
+    await ask(world, "subscription", "sub_1")
+    world.service.gate.set()
+    assert await under_way == 1
+    assert len(await pending(world)) == 1
+    assert await stage.once() == 1
+    assert world.service.calls["/v1/subscriptions/sub_1"] == 2
+
+
+async def test_a_read_is_not_done_before_its_time(world: World) -> None:
+    # case: A30
+    subscription(world, "ACTIVE")
+    await ask(world, "subscription", "sub_1", after_s=3600)
+    stage = refresh(world)
+    assert await stage.once() == 0
+    world.clock.advance(3601)
+    assert await stage.once() == 1
+
+
+@pytest.mark.parametrize("status", [401, 404, 409, 429, 500])
+async def test_no_answer_never_means_gone(world: World, status: int) -> None:
+    # case: G7, A34, A53
+    subscription(world, "ACTIVE")
+    await ask(world, "subscription", "sub_1")
+    world.service.failing["*"] = status
+    stage = refresh(world)
+    for _ in range(20):
+        with suppress(PaymentsError):
+            await stage.once()
+        world.clock.advance(60)
+    assert await answers(world) == []
+    [row] = await pending(world)
+    assert (row.attempts > 0) == (status not in (401, 429))
+    world.service.failing.clear()
+    world.clock.advance(7 * 3600)
+    assert await stage.once() == 1
+    assert [event.data["data"]["record"]["status"] for event in await answers(world)] == ["ACTIVE"]
+
+
+def test_digest_meaning_and_shape_tell_what_changed() -> None:
+    # case: A40
+    one = {"id": "sub_1", "status": "ACTIVE", "period_end": 1}
+    same = {"period_end": 1, "status": "ACTIVE", "id": "sub_1"}
+    later = one | {"period_end": 2}
+    assert digest(one) == digest(same) != digest(later)
+    assert meaning(one) == meaning(later) != meaning(one | {"status": "PAST_DUE"})
+    assert shape(one) == shape(later) != shape({"id": "sub_1", "status": "ACTIVE"})
