@@ -1,0 +1,214 @@
+"""Deciding about one customer: gather, call the pure `decide`, write and announce what changed. One at a time per
+customer, by the lock on the customer's row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import and_, case, func, select, update
+
+from consumer.plugin import Context, insert_into
+from handlers.access.policy import Policy
+from handlers.access.rules import Decision, OperatorSource, decide
+from handlers.access.subscription import Subscription
+from handlers.access.tables import (
+    BRAKES,
+    CUSTOMERS,
+    ENTITLEMENTS,
+    FINDINGS,
+    SOURCES,
+    SUBSCRIPTIONS,
+    AccessBrake,
+)
+from handlers.findings import open_finding
+
+GRANTED, REVOKED, CUSTOMER_DUE = "access.granted", "access.revoked", "access.customer_due"
+SUBSCRIPTIONS_MAX = 200
+_FIELDS = tuple(field.name for field in fields(Subscription))
+
+
+class Kind(StrEnum):
+    """What a decision rests on. `read`: a read that no verified event announced; the brake is for those."""
+
+    EVENT = "event"
+    READ = "read"
+    TIMER = "timer"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """What made us decide, and when."""
+
+    event_id: str
+    at: datetime
+    kind: Kind
+
+
+async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -> None:
+    """Decide anew for every entitlement of the customer, as of the cause's time (never earlier than last time)."""
+    now = await _lock(ctx, customer, cause.at)
+    subscriptions = await _subscriptions(ctx, customer)
+    grants, holds = await _operator_sources(ctx, customer)
+    standing = await _standing(ctx, customer)
+    decisions = decide(subscriptions, grants, holds, policy, now, known=standing)
+    for entitlement, decision in decisions.items():
+        await _settle(ctx, customer, entitlement, decision, standing.get(entitlement), policy, cause, now)
+    checks = [decision.next_check for decision in decisions.values() if decision.next_check is not None]
+    if checks:
+        due = min(checks)
+        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", {"due": due.isoformat()}, not_before=due, once=due.isoformat())
+
+
+async def _lock(ctx: Context, customer: str, at: datetime) -> datetime:
+    """Lock the customer and move its time on; an event from the archive decides as of the latest time seen."""
+    insert = insert_into(CUSTOMERS, ctx.session.get_bind().dialect.name)
+    later = case((insert.excluded.as_of > CUSTOMERS.c.as_of, insert.excluded.as_of), else_=CUSTOMERS.c.as_of)
+    statement = insert.values(application=ctx.application, customer=customer, as_of=at).on_conflict_do_update(
+        index_elements=["application", "customer"], set_={"as_of": later}
+    )
+    found: datetime = (await ctx.session.execute(statement.returning(CUSTOMERS.c.as_of))).scalar_one()
+    return found
+
+
+async def _subscriptions(ctx: Context, customer: str) -> dict[str, Subscription]:
+    """The customer's subscriptions, live ones first; bounded."""
+    ended_last = case((SUBSCRIPTIONS.c.status == "ENDED", 1), else_=0)
+    wanted = (
+        select(SUBSCRIPTIONS)
+        .where(SUBSCRIPTIONS.c.application == ctx.application, SUBSCRIPTIONS.c.customer == customer)
+        .order_by(ended_last, SUBSCRIPTIONS.c.ended_at.desc())
+        .limit(SUBSCRIPTIONS_MAX)
+    )
+    rows = (await ctx.session.execute(wanted)).mappings()
+    return {row["subscription_id"]: Subscription(**{name: row[name] for name in _FIELDS}) for row in rows}
+
+
+async def _operator_sources(ctx: Context, customer: str) -> tuple[list[OperatorSource], list[OperatorSource]]:
+    wanted = select(SOURCES).where(
+        SOURCES.c.application == ctx.application, SOURCES.c.customer == customer, SOURCES.c.ended_at.is_(None)
+    )
+    grants: list[OperatorSource] = []
+    holds: list[OperatorSource] = []
+    for row in (await ctx.session.execute(wanted)).mappings():
+        source = OperatorSource(id=row["id"], entitlement=row["entitlement"], until=row["until"])
+        (holds if row["kind"] == "hold" else grants).append(source)
+    return grants, holds
+
+
+async def _standing(ctx: Context, customer: str) -> dict[str, Mapping[str, Any]]:
+    wanted = select(ENTITLEMENTS).where(
+        ENTITLEMENTS.c.application == ctx.application, ENTITLEMENTS.c.customer == customer
+    )
+    rows = (await ctx.session.execute(wanted)).mappings()
+    return {row["entitlement"]: dict(row) for row in rows}
+
+
+async def _settle(
+    ctx: Context,
+    customer: str,
+    entitlement: str,
+    decision: Decision,
+    standing: Mapping[str, Any] | None,
+    policy: Policy,
+    cause: Cause,
+    now: datetime,
+) -> None:
+    """Write one decision; announce it only if it is another than the standing one."""
+    was = bool(standing and standing["allowed"])
+    if standing and was and not decision.allowed:
+        if standing["braked"] and cause.kind in (Kind.READ, Kind.TIMER):
+            return
+        if cause.kind is Kind.READ and await _braked(ctx, customer, entitlement, policy, now):
+            return
+    version = (standing["version"] if standing else 0) + (decision.allowed != was)
+    values = {
+        "allowed": decision.allowed,
+        "until": decision.until,
+        "reasons": list(decision.reasons),
+        "version": version,
+        "braked": False,
+    }
+    if decision.allowed == was and standing is not None and all(standing[name] == values[name] for name in values):
+        return
+    await _write(ctx, customer, entitlement, values, now, changed=decision.allowed != was)
+    if decision.allowed != was:
+        _announce(ctx, customer, entitlement, decision, version, cause)
+
+
+async def _write(
+    ctx: Context, customer: str, entitlement: str, values: dict[str, Any], now: datetime, *, changed: bool
+) -> None:
+    insert = insert_into(ENTITLEMENTS, ctx.session.get_bind().dialect.name)
+    new = {**values, "changed_at": now} if changed else values
+    await ctx.session.execute(
+        insert.values(
+            application=ctx.application, customer=customer, entitlement=entitlement, **values, changed_at=now
+        ).on_conflict_do_update(index_elements=["application", "customer", "entitlement"], set_=new)
+    )
+
+
+def _announce(ctx: Context, customer: str, entitlement: str, decision: Decision, version: int, cause: Cause) -> None:
+    data = {
+        "customer": customer,
+        "entitlement": entitlement,
+        "allowed": decision.allowed,
+        "until": decision.until.isoformat() if decision.until else None,
+        "reasons": list(decision.reasons),
+        "version": version,
+        "before": {"allowed": not decision.allowed},
+    }
+    # The cause is part of the id: a rebuilt projection that counts differently can never swallow a real change.
+    once = f"{entitlement}:{version}:{cause.event_id}"
+    ctx.emit(GRANTED if decision.allowed else REVOKED, f"customer:{customer}", data, once=once)
+    ctx.note(
+        f"customer:{customer}",
+        "access.granted" if decision.allowed else "access.revoked",
+        {"entitlement": entitlement, "allowed": not decision.allowed},
+        {
+            "entitlement": entitlement,
+            "allowed": decision.allowed,
+            "reasons": list(decision.reasons),
+            "version": version,
+        },
+    )
+
+
+async def _braked(ctx: Context, customer: str, entitlement: str, policy: Policy, now: datetime) -> bool:
+    """Whether this revocation must wait for an operator: too many in one window that rest on reads alone (case B31)."""
+    if policy.brake is None:
+        return False
+    await ctx.insert_new(AccessBrake(application=ctx.application, since=now, revoked=0))
+    row = await ctx.locked(AccessBrake, application=ctx.application)
+    count = row["revoked"] if row is not None and now - row["since"] < policy.brake.window else 0
+    live = await _live(ctx)
+    if count < max(policy.brake.minimum, int(policy.brake.share * live)):
+        values = {"revoked": count + 1} if count else {"revoked": 1, "since": now}
+        await ctx.session.execute(update(BRAKES).where(BRAKES.c.application == ctx.application).values(values))
+        return False
+    one = and_(
+        ENTITLEMENTS.c.application == ctx.application,
+        ENTITLEMENTS.c.customer == customer,
+        ENTITLEMENTS.c.entitlement == entitlement,
+    )
+    await ctx.session.execute(update(ENTITLEMENTS).where(one).values(braked=True))
+    ctx.log.error("revocations_stopped", revoked=count, live=live)
+    await open_finding(ctx, FINDINGS, "brake", ctx.application, now, {"revoked": count, "live": live})
+    return True
+
+
+async def _live(ctx: Context) -> int:
+    wanted = select(func.count()).where(ENTITLEMENTS.c.application == ctx.application, ENTITLEMENTS.c.allowed)
+    return int((await ctx.session.execute(wanted)).scalar_one())
+
+
+async def braked_customers(ctx: Context, limit: int, *, after: str) -> Sequence[str]:
+    """Customers with a revocation that waits for an operator, in order, from one on."""
+    wanted = select(ENTITLEMENTS.c.customer).where(
+        ENTITLEMENTS.c.application == ctx.application, ENTITLEMENTS.c.braked, ENTITLEMENTS.c.customer > after
+    )
+    return (await ctx.session.execute(wanted.distinct().order_by(ENTITLEMENTS.c.customer).limit(limit))).scalars().all()

@@ -1,0 +1,164 @@
+"""What a fact does to a subscription. Pure: the subscription as we know it and a fact in, what it is afterwards out.
+
+    fact                          effect                                                           case
+    subscription.created          heard of; ACTIVE for now only if no read comes                   A1 A6
+    a read                        the newest version is the state                                  A5 A7 A10 A17 A40
+    subscription.ended            ENDED for good, at once                                          A13 A16 A21 A45
+    a read that says ENDED        ENDED for good, whatever its version                             A14 B20
+    anything once ENDED           nothing; a later charge is flagged                               A22 A24
+    any other event               asks for a read; payloads say that something changed, not what   U29
+
+An end that may be one half of a re-subscription settles first: its grant outlives it for a while (case A25).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from handlers.access.policy import Policy
+from handlers.access.subscription import (
+    ACTIVE,
+    CUSTOMER_RANK,
+    ENDED,
+    PAST_DUE,
+    PAYER_CANCELED,
+    Details,
+    Reading,
+    Subscription,
+)
+
+
+def mentioned(sub: Subscription, details: Details, source: str) -> Subscription:
+    """Details fill what is unknown; a read's replace a payload's, a payload's replace nothing (case U29)."""
+    from_read = source == "read"
+
+    def pick(known: str | None, said: str | None) -> str | None:
+        return (said or known) if from_read else (known or said)
+
+    known = replace(
+        sub,
+        price_id=pick(sub.price_id, details.price_id),
+        product_id=pick(sub.product_id, details.product_id),
+        session_id=pick(sub.session_id, details.session_id),
+        order_id=pick(sub.order_id, details.order_id),
+    )
+    return known if details.customer is None else attached(known, details.customer, source)
+
+
+def attached(sub: Subscription, customer: str, source: str) -> Subscription:
+    """Whose it is, unless somebody with a better word said so already."""
+    if sub.customer is not None and CUSTOMER_RANK[source] <= CUSTOMER_RANK[sub.customer_source]:
+        return sub
+    return replace(sub, customer=customer, customer_source=source)
+
+
+def hinted(sub: Subscription, at: datetime) -> Subscription:
+    """A verified event spoke of it: what a read shows next was announced."""
+    return sub if sub.status == ENDED else replace(sub, hinted_at=max(at, sub.hinted_at or at))
+
+
+def lease_over(sub: Subscription, due: datetime, at: datetime, policy: Policy) -> Subscription:
+    """The lease that ended at `due` is renewed once per timer; one that moved on meanwhile stays (case A14)."""
+    if sub.lease_until is None or sub.lease_until > due:
+        return sub
+    return replace(sub, lease_until=leased_until(sub, at, policy))
+
+
+def provisional(sub: Subscription) -> Subscription:
+    """No read has come since `subscription.created`: it counts as ACTIVE until one does."""
+    if sub.status is not None or sub.version:
+        return sub
+    return replace(sub, status=ACTIVE, provisional=True)
+
+
+def renewed(sub: Subscription, occurred_at: datetime | None) -> Subscription:
+    """A charge. On an ended subscription it is flagged, and changes nothing else (case A22)."""
+    known = [at for at in (sub.renewed_at, occurred_at) if at is not None]
+    after = replace(sub, renewed_at=max(known) if known else None)
+    if sub.status != ENDED:
+        return after
+    end = sub.ended_at or sub.read_at
+    # Without the service's times the order of arrival decides, and a tie is late: an operator looks, nothing is done.
+    late = occurred_at is None or end is None or occurred_at >= end
+    return replace(after, charged_after_end=sub.charged_after_end or late)
+
+
+def ended(
+    sub: Subscription, *, at: datetime, ended_at: datetime | None, reason: str | None, policy: Policy
+) -> Subscription:
+    """Final (SU-T11). `at` is our clock, `ended_at` the service's; a known reason is never replaced by none."""
+    times = [time for time in (sub.ended_at, ended_at) if time is not None]
+    first = sub.status != ENDED
+    after = replace(
+        sub,
+        status=ENDED,
+        provisional=False,
+        end_reason=sub.end_reason or reason,
+        ended_at=min(times) if times else None,
+        past_due_since=None,
+        lease_until=None,
+        settle_from=at if first and sub.is_live else sub.settle_from,
+    )
+    late = after.renewed_at is not None and after.ended_at is not None and after.renewed_at > after.ended_at
+    after = replace(after, charged_after_end=sub.charged_after_end or late)
+    still_open = first or (sub.settle_until is not None and at < sub.settle_until)
+    return replace(after, settle_until=settles_until(after, policy)) if still_open else after
+
+
+def settles_until(sub: Subscription, policy: Policy) -> datetime | None:
+    """How long an ended subscription still grants, for its successor to arrive; None: not at all.
+
+    Only a re-subscription ends a subscription with PAYER_CANCELED before its period does (SU-T10; a cancel waits for
+    the period's end, SU-T6). A merchant's cancel and a failed payment revoke at once, and so does an end on time.
+    """
+    if sub.settle_from is None or sub.end_reason not in (None, PAYER_CANCELED):
+        return None
+    if sub.period_end is not None and sub.ended_at is not None:
+        on_time = sub.ended_at >= sub.period_end
+    else:
+        on_time = sub.cancel_at_period_end or sub.merchant_cancel_requested
+    if on_time:
+        return None
+    return sub.settle_from + (policy.resubscribe if sub.end_reason == PAYER_CANCELED else policy.settle)
+
+
+def observed(sub: Subscription, reading: Reading, at: datetime, policy: Policy) -> Subscription:
+    """A read: the newest is the state, and ENDED in any of them is final."""
+    newer = reading.version > sub.version
+    known = sub
+    if newer:
+        known = replace(
+            mentioned(sub, reading.details, "read"),
+            version=reading.version,
+            read_at=reading.read_at,
+            period_end=reading.period_end or sub.period_end,
+            end_reason=reading.end_reason or sub.end_reason,
+            cancel_at_period_end=reading.cancel_at_period_end,
+            cancel_reason=reading.cancel_reason,
+            merchant_cancel_requested=reading.merchant_cancel_requested,
+        )
+    if reading.status == ENDED:
+        return ended(known, at=at, ended_at=reading.ended_at, reason=reading.end_reason, policy=policy)
+    if not newer or sub.status == ENDED:
+        return known
+    since = known.past_due_since or min(reading.past_due_since or reading.read_at, reading.read_at)
+    live = replace(
+        known,
+        status=reading.status,
+        provisional=False,
+        past_due_since=since if reading.status == PAST_DUE else None,
+    )
+    return replace(live, lease_until=leased_until(live, at, policy))
+
+
+def leased_until(sub: Subscription, at: datetime, policy: Policy) -> datetime | None:
+    """When a live subscription is read again if nothing is heard of it (cases A14, A30, A51)."""
+    if not sub.is_live:
+        return None
+    if sub.status == PAST_DUE:
+        return at + policy.past_due_lease
+    if sub.period_end is None:
+        return at + policy.lease
+    expected = sub.period_end + policy.lease_slack
+    return expected if expected > at else at + policy.past_due_lease

@@ -1,0 +1,316 @@
+"""Access by subscription: who may use what follows the service's own state, whatever arrives in whatever order.
+
+Events say that something changed, reads say what it is now; only `subscription.ended` is final by itself. A change of
+the decision, and nothing else, is emitted as `access.granted` / `access.revoked`. The rules are in `facts.py` (one
+subscription) and `rules.py` (`decide`); here facts are taken out of events.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import or_, select, update
+
+from consumer.plugin import Context, Event, Reject, Trust, handles, insert_into
+from handlers.access import facts
+from handlers.access.decisions import CUSTOMER_DUE, Cause, Kind, braked_customers, recompute
+from handlers.access.policy import Policy
+from handlers.access.records import details_of, moment, reading_of
+from handlers.access.store import SUBSCRIPTION_DUE, apply, to_subscription, wake
+from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, STATUSES, Subscription
+from handlers.access.tables import (
+    CUSTOMERS,
+    FINDINGS,
+    LINKS,
+    SOURCES,
+    SUBSCRIPTIONS,
+    AccessSource,
+    AccessSubscription,
+)
+from handlers.findings import close_finding, open_finding
+from handlers.pointers import look, marked_as_test
+
+BATCH = 500
+_OWN = ("drv_", "obs_")
+
+
+@handles("subscription.*", transactional=True, name="access:subscription")
+async def subscription(event: Event, ctx: Context) -> None:
+    """Everything the service says about a subscription, and every read of one."""
+    policy = Policy.model_validate(ctx.options)
+    if event.type == "subscription.observed":
+        await _observed(event, ctx, policy)
+        return
+    if event.trust is Trust.CLAIMED:
+        raise Reject("the event is not verified")
+    if event.subscription_id is None or marked_as_test(event, policy.test_markers):
+        ctx.log.info("subscription_event_ignored", type=event.type, event_id=event.id)
+        return
+    match event.type:
+        case "subscription.created":
+            await _created(event, ctx, policy, event.subscription_id)
+        case "subscription.ended":
+            await _ended(event, ctx, policy, event.subscription_id)
+        case _:
+            await _hinted(event, ctx, policy, event.subscription_id)
+
+
+async def _created(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
+    """Grant access here (EV:subscription.created): by the read that follows, or provisionally when none comes."""
+    change = await apply(ctx, event, id_, policy, partial(_heard, event=event, policy=policy))
+    if change.after.status == ENDED:
+        return
+    ctx.request_read("subscription", id_)
+    if change.after.status is None and policy.provisional_after is not None:
+        due = event.received_at + policy.provisional_after
+        wake(ctx, id_, "provisional", due)
+
+
+async def _ended(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
+    """Final, and it does not wait for the reason; a read brings that later (case A45)."""
+    reason = look(event, ("/end_reason",))
+    said = reason if isinstance(reason, str) and len(reason) <= 255 else None
+
+    def fact(sub: Subscription) -> Subscription:
+        heard = _heard(sub, event=event, policy=policy)
+        return facts.ended(heard, at=event.received_at, ended_at=event.occurred_at, reason=said, policy=policy)
+
+    change = await apply(ctx, event, id_, policy, fact)
+    if change.after.version == 0 or change.after.end_reason is None:
+        ctx.request_read("subscription", id_)
+
+
+async def _hinted(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
+    """Something changed; a read says what. A charge after the end is flagged, never re-granted (case A22)."""
+
+    def fact(sub: Subscription) -> Subscription:
+        heard = _heard(sub, event=event, policy=policy)
+        return facts.renewed(heard, event.occurred_at) if event.type == "subscription.renewed" else heard
+
+    change = await apply(ctx, event, id_, policy, fact)
+    if change.after.status != ENDED:
+        ctx.request_read("subscription", id_)
+
+
+def _heard(sub: Subscription, *, event: Event, policy: Policy) -> Subscription:
+    return facts.hinted(facts.mentioned(sub, details_of(event, policy), "payload"), event.received_at)
+
+
+async def _observed(event: Event, ctx: Context, policy: Policy) -> None:
+    """A read. An unknown status changes nothing and is shown (case A35)."""
+    id_ = _own(event).subscription_id
+    reading = reading_of(event, policy)
+    if id_ is None or reading is None:
+        raise Reject("an observation needs a subscription, a version and a record")
+    if reading.status not in STATUSES:
+        ctx.log.warning("unknown_enum", field="subscription.status", subscription_id=id_)
+        detail = {"status": reading.status[:255]}
+        await open_finding(ctx, FINDINGS, "unknown_status", id_, event.received_at, detail)
+        return
+    if reading.end_reason is not None and reading.end_reason not in END_REASONS:
+        ctx.log.warning("unknown_enum", field="subscription.end_reason", subscription_id=id_)
+        detail = {"end_reason": reading.end_reason}
+        await open_finding(ctx, FINDINGS, "unknown_end_reason", id_, event.received_at, detail)
+    change = await apply(ctx, event, id_, policy, lambda sub: facts.observed(sub, reading, event.received_at, policy))
+    if reading.version <= change.before.version:
+        return
+    if change.after.status == ENDED and reading.status != ENDED:
+        detail = {"read": reading.status, "read_at": reading.read_at.isoformat()}
+        await open_finding(ctx, FINDINGS, "disagreement", id_, event.received_at, detail)
+
+
+@handles(SUBSCRIPTION_DUE, transactional=True, name="access:subscription_due")
+async def subscription_due(event: Event, ctx: Context) -> None:
+    """A timer of one subscription went off."""
+    policy = Policy.model_validate(ctx.options)
+    id_, why, due = _own(event).subscription_id, event.find("/data/why"), moment(event, ("/data/due",))
+    if id_ is None or due is None:
+        raise Reject("a timer needs a subscription and its time")
+    match why:
+        case "provisional":
+            await apply(ctx, event, id_, policy, facts.provisional)
+        case "lease":
+            await _lease_over(event, ctx, policy, id_, due)
+        case "unmapped":
+            await _still_unmapped(event, ctx, policy, id_)
+
+
+async def _lease_over(event: Event, ctx: Context, policy: Policy, id_: str, due: datetime) -> None:
+    """Nothing was heard since: read, and take nothing away (cases A14, A30, A51)."""
+
+    def fact(sub: Subscription) -> Subscription:
+        return facts.lease_over(sub, due, max(event.received_at, due), policy)
+
+    change = await apply(ctx, event, id_, policy, fact)
+    if change.touched("lease_until"):
+        ctx.request_read("subscription", id_)
+
+
+async def _still_unmapped(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
+    """Look again whether the price has a mapping by now (case A32)."""
+    found = await ctx.locked(AccessSubscription, application=ctx.application, subscription_id=id_)
+    if found is None:
+        return
+    sub = to_subscription(found)
+    is_mapped = policy.grants_of(sub.price_id, sub.product_id) is not None
+    if is_mapped or not sub.is_live:
+        await close_finding(ctx, FINDINGS, "unmapped_price", id_, event.received_at)
+        if sub.customer is not None:
+            await recompute(ctx, sub.customer, policy, Cause(event_id=event.id, at=event.received_at, kind=Kind.TIMER))
+        return
+    waited = event.find("/data/wait_s")
+    doubled = 2 * timedelta(seconds=waited if isinstance(waited, int | float) else 0)
+    wait = min(policy.unmapped_retry_max, max(policy.unmapped_retry, doubled))
+    wake(ctx, id_, "unmapped", event.received_at + wait, wait.total_seconds())
+
+
+@handles(CUSTOMER_DUE, transactional=True, name="access:customer_due")
+async def customer_due(event: Event, ctx: Context) -> None:
+    """A deadline of a customer's decision passed (case A41), or somebody asked for a fresh decision."""
+    policy = Policy.model_validate(ctx.options)
+    customer, due = _own(event).customer, moment(event, ("/data/due",))
+    if customer is None:
+        raise Reject("a timer needs a customer")
+    at = event.received_at if due is None else max(event.received_at, due)
+    kind = Kind.OPERATOR if event.find("/data/released") is True else Kind.TIMER
+    await recompute(ctx, customer, policy, Cause(event_id=event.id, at=at, kind=kind))
+
+
+@handles("checkout.registered", transactional=True, name="access:checkout_registered")
+async def checkout_registered(event: Event, ctx: Context) -> None:
+    """The merchant said whose a checkout is; subscriptions that waited for it are attached now (case A37)."""
+    policy = Policy.model_validate(ctx.options)
+    said = _own(event).data["data"]
+    customer, session_id, order_id = said.get("customer"), said["session_id"], said.get("order_id")
+    if customer is None:
+        return
+    insert = insert_into(LINKS, ctx.session.get_bind().dialect.name)
+    values = {"order_id": order_id, "customer": customer, "registered_at": event.received_at}
+    await ctx.session.execute(
+        insert.values(application=ctx.application, session_id=session_id, **values).on_conflict_do_update(
+            index_elements=["application", "session_id"], set_=values
+        )
+    )
+    matches = [SUBSCRIPTIONS.c.session_id == session_id]
+    matches += [SUBSCRIPTIONS.c.order_id == order_id] if order_id else []
+    waiting = (
+        select(SUBSCRIPTIONS.c.subscription_id)
+        .where(SUBSCRIPTIONS.c.application == ctx.application, or_(*matches))
+        .order_by(SUBSCRIPTIONS.c.subscription_id)
+        .limit(BATCH)
+    )
+    for id_ in (await ctx.session.execute(waiting)).scalars().all():
+        await apply(ctx, event, id_, policy, lambda sub: facts.attached(sub, customer, "checkout"))
+
+
+@handles("access.customer_attached", transactional=True, name="access:customer_attached")
+async def customer_attached(event: Event, ctx: Context) -> None:
+    """An operator or a resolver plugin says whose a subscription is (case A36); decided from the current state."""
+    policy = Policy.model_validate(ctx.options)
+    id_, customer, by = _own(event).subscription_id, event.find("/data/customer"), event.find("/data/source")
+    if id_ is None or not isinstance(customer, str) or not customer:
+        raise Reject("attaching needs a subscription and a customer")
+    source = by if by in CUSTOMER_RANK and by else "operator"
+    await apply(ctx, event, id_, policy, lambda sub: facts.attached(sub, customer, source))
+
+
+@handles("access.held", "access.complimentary_granted", transactional=True, name="access:source_added")
+async def source_added(event: Event, ctx: Context) -> None:
+    """An operator's hold or complimentary grant: a source of its own (case A42)."""
+    policy = Policy.model_validate(ctx.options)
+    customer = _customer(event)
+    said: dict[str, Any] = event.data["data"]
+    source = AccessSource(
+        application=ctx.application,
+        id=event.id,
+        kind="hold" if event.type == "access.held" else "complimentary",
+        customer=customer,
+        entitlement=said.get("entitlement"),
+        until=moment(event, ("/data/until",)),
+        reason=said.get("reason"),
+        by=said.get("by"),
+        created_at=event.received_at,
+    )
+    await ctx.insert_new(source)
+    await recompute(ctx, customer, policy, Cause(event_id=event.id, at=event.received_at, kind=Kind.OPERATOR))
+
+
+@handles("access.hold_lifted", "access.complimentary_ended", transactional=True, name="access:source_ended")
+async def source_ended(event: Event, ctx: Context) -> None:
+    """An operator ends a hold or a complimentary grant, by its id."""
+    policy = Policy.model_validate(ctx.options)
+    customer = _customer(event)
+    kind = "hold" if event.type == "access.hold_lifted" else "complimentary"
+    one = (
+        (SOURCES.c.application == ctx.application)
+        & (SOURCES.c.id == str(event.find("/data/id")))
+        & (SOURCES.c.customer == customer)
+        & (SOURCES.c.kind == kind)
+        & SOURCES.c.ended_at.is_(None)
+    )
+    await ctx.session.execute(update(SOURCES).where(one).values(ended_at=event.received_at))
+    await recompute(ctx, customer, policy, Cause(event_id=event.id, at=event.received_at, kind=Kind.OPERATOR))
+
+
+@handles("access.brake_released", transactional=True, name="access:brake_released")
+async def brake_released(event: Event, ctx: Context) -> None:
+    """An operator looked and lets the stopped revocations go, a batch at a time."""
+    after = str(_own(event).find("/data/after") or "")
+    customers = await braked_customers(ctx, BATCH, after=after)
+    for customer in customers:
+        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", {"released": True})
+    if len(customers) == BATCH:
+        said = {**event.data["data"], "after": customers[-1]}
+        ctx.emit("access.brake_released", event.key, said)
+    else:
+        by = str(event.find("/data/by") or "operator")
+        await close_finding(ctx, FINDINGS, "brake", ctx.application, event.received_at, by=by)
+
+
+@handles("access.recheck", transactional=True, name="access:recheck")
+async def recheck(event: Event, ctx: Context) -> None:
+    """Decide anew for every customer, a batch at a time: after the policy or the mapping changed (case A32)."""
+    after = str(_own(event).find("/data/after") or "")
+    wanted = (
+        select(CUSTOMERS.c.customer)
+        .where(CUSTOMERS.c.application == ctx.application, CUSTOMERS.c.customer > after)
+        .order_by(CUSTOMERS.c.customer)
+        .limit(BATCH)
+    )
+    customers = (await ctx.session.execute(wanted)).scalars().all()
+    for customer in customers:
+        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", {})
+    if len(customers) == BATCH:
+        ctx.emit("access.recheck", event.key, {**event.data["data"], "after": customers[-1]})
+    if not after:
+        await _wake_unmapped(event, ctx)
+
+
+async def _wake_unmapped(event: Event, ctx: Context) -> None:
+    waiting = (
+        select(FINDINGS.c.subject)
+        .where(
+            FINDINGS.c.application == ctx.application,
+            FINDINGS.c.kind == "unmapped_price",
+            FINDINGS.c.closed_at.is_(None),
+        )
+        .limit(10 * BATCH)
+    )
+    for id_ in (await ctx.session.execute(waiting)).scalars():
+        wake(ctx, id_, "unmapped", event.received_at)
+
+
+def _own(event: Event) -> Event:
+    """Our own types come from our own stages; the service has no say in them."""
+    if not event.id.startswith(_OWN):
+        raise Reject("the service does not send events of this type")
+    return event
+
+
+def _customer(event: Event) -> str:
+    customer = _own(event).customer
+    if customer is None:
+        raise Reject("this needs a customer")
+    return customer

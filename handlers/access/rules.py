@@ -1,0 +1,124 @@
+"""Who has access to what, and why. Pure: no I/O, no clock of its own.
+
+    subscription                     access by it                                          case
+    ACTIVE                           yes; a passed period end alone takes nothing          A1 A5 A30 A51
+    ACTIVE, unread so far            yes, provisionally                                    the access model
+    PAST_DUE, policy keep            yes                                                   A8
+    PAST_DUE, policy grace           until its start plus the grace, whatever fails then   A8 A9 A41 A43
+    PAST_DUE, policy revoke          no                                                    A8
+    ENDED                            no; a possible re-subscription settles first          A13 A21 A24 A25
+    heard of, never read             no word                                               A3
+
+    beside subscriptions             access                                                case
+    complimentary grant              yes, until its end; no subscription event clears it   A42
+    hold                             no, whatever else grants                              A42
+
+Grants of one entitlement are a union (case A27); entitlements are independent of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from handlers.access.policy import Policy
+from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Subscription
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorSource:
+    """An operator's grant or hold. `entitlement` None: all of them; `until` None: until it is lifted."""
+
+    id: str
+    entitlement: str | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One reason for or against access, and when it changes by itself."""
+
+    allowed: bool
+    reason: str
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Access to one entitlement: `until` when it ends by policy (None: open end), `next_check` when to decide again."""
+
+    allowed: bool
+    until: datetime | None
+    reasons: tuple[str, ...]
+    next_check: datetime | None = None
+
+
+def decide(
+    subscriptions: Mapping[str, Subscription],
+    grants: Iterable[OperatorSource],
+    holds: Iterable[OperatorSource],
+    policy: Policy,
+    now: datetime,
+    known: Iterable[str] = (),
+) -> dict[str, Decision]:
+    """Entitlement to decision, for everything one customer has or had.
+
+    `subscriptions` by id; `known` are entitlements decided on before. While a live subscription's price is not
+    mapped, those that nothing else speaks for are left out: the queue decides, not the gap (case A32).
+    """
+    sources: dict[str, list[Source]] = {}
+    unmapped = False
+    for id_, subscription in sorted(subscriptions.items()):
+        names = policy.grants_of(subscription.price_id, subscription.product_id)
+        unmapped = unmapped or (names is None and subscription.is_live)
+        source = by_subscription(id_, subscription, policy, now)
+        if source is not None:
+            for name in names or ():
+                sources.setdefault(name, []).append(source)
+    held = tuple(holds)
+    for grant in grants:
+        if grant.until is None or now < grant.until:
+            source = Source(allowed=True, reason=f"complimentary:{grant.id}", until=grant.until)
+            for name in (grant.entitlement,) if grant.entitlement else sorted(policy.every_entitlement):
+                sources.setdefault(name, []).append(source)
+    if not unmapped:
+        for name in known:
+            sources.setdefault(name, [])
+    return {name: _united(found, _active(held, name, now)) for name, found in sorted(sources.items())}
+
+
+def by_subscription(id_: str, sub: Subscription, policy: Policy, now: datetime) -> Source | None:
+    """What one subscription says, or None while nothing is known of it."""
+    if sub.status == ACTIVE:
+        word = "provisional" if sub.provisional else "ending" if sub.will_end else "active"
+        return Source(allowed=True, reason=f"{word}:{id_}")
+    if sub.status == PAST_DUE:
+        grace = policy.grace(sub.price_id)
+        if grace is None or sub.past_due_since is None:
+            return Source(allowed=True, reason=f"past_due:{id_}")
+        deadline = sub.past_due_since + grace
+        if now < deadline:
+            return Source(allowed=True, reason=f"grace:{id_}", until=deadline)
+        return Source(allowed=False, reason=f"grace_over:{id_}")
+    if sub.status == ENDED:
+        if sub.settle_until is not None and now < sub.settle_until:
+            return Source(allowed=True, reason=f"settling:{id_}", until=sub.settle_until)
+        return Source(allowed=False, reason=f"ended:{id_}" + (f":{sub.end_reason}" if sub.end_reason else ""))
+    return None
+
+
+def _active(holds: tuple[OperatorSource, ...], name: str, now: datetime) -> list[OperatorSource]:
+    return [h for h in holds if h.entitlement in (None, name) and (h.until is None or now < h.until)]
+
+
+def _united(sources: list[Source], holds: list[OperatorSource]) -> Decision:
+    granting = [source for source in sources if source.allowed]
+    ends = [source.until for source in granting if source.until is not None]
+    until = max(ends) if granting and len(ends) == len(granting) else None
+    if holds:
+        lifts = [hold.until for hold in holds if hold.until is not None]
+        reasons = tuple(f"held:{hold.id}" for hold in holds)
+        return Decision(allowed=False, until=None, reasons=reasons, next_check=min(lifts) if lifts else None)
+    reasons = tuple(source.reason for source in (granting or sources)) or ("no_source",)
+    return Decision(allowed=bool(granting), until=until, reasons=reasons, next_check=min(ends) if ends else None)

@@ -1,0 +1,176 @@
+"""One subscription's row: a fact applied under its lock, its customer found, and what follows from the change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select, update
+
+from consumer.plugin import Context, Event
+from handlers.access import facts
+from handlers.access.decisions import Cause, Kind, recompute
+from handlers.access.policy import Policy
+from handlers.access.subscription import Subscription
+from handlers.access.tables import FINDINGS, LINKS, SUBSCRIPTIONS, AccessSubscription
+from handlers.findings import close_finding, open_finding
+
+SUBSCRIPTION_DUE = "access.subscription_due"
+OTHERS_MAX = 20
+ANNOUNCED = timedelta(hours=1)  # a read this soon after a verified event was announced by it
+_FIELDS = tuple(field.name for field in fields(Subscription))
+_DECIDING = ("customer", "price_id", "product_id", "status", "provisional", "past_due_since", "end_reason",
+             "settle_until", "cancel_at_period_end", "merchant_cancel_requested")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """A subscription before and after a fact."""
+
+    before: Subscription
+    after: Subscription
+
+    def touched(self, *names: str) -> bool:
+        """Whether one of these fields is different."""
+        return any(getattr(self.before, name) != getattr(self.after, name) for name in names)
+
+
+async def apply(
+    ctx: Context, event: Event, subscription_id: str, policy: Policy, fact: Callable[[Subscription], Subscription]
+) -> Change:
+    """Apply a fact to the subscription's row, find its customer, and decide anew if it matters.
+
+    The row is locked before it is read, so that two workers with facts about one subscription take turns.
+    """
+    change = await _written(ctx, subscription_id, fact)
+    if change.before != change.after:
+        _note(ctx, subscription_id, change)
+    await _queues(ctx, event, subscription_id, policy, change)
+    if change.touched("lease_until") and change.after.lease_until is not None:
+        wake(ctx, subscription_id, "lease", change.after.lease_until)
+    if change.touched(*_DECIDING):
+        await _decide(ctx, event, subscription_id, policy, change)
+    return change
+
+
+async def _written(ctx: Context, subscription_id: str, fact: Callable[[Subscription], Subscription]) -> Change:
+    key: dict[str, Any] = {"application": ctx.application, "subscription_id": subscription_id}
+    found = await ctx.locked(AccessSubscription, **key)
+    if found is None:
+        fresh = await _linked(ctx, fact(Subscription()))
+        if await ctx.insert_new(AccessSubscription(**key, **asdict(fresh))):
+            return Change(Subscription(), fresh)
+        found = await ctx.locked(AccessSubscription, **key)
+        if found is None:
+            raise RuntimeError("a row that stood in the way is gone; rows of this table are never deleted")
+    before = to_subscription(found)
+    after = await _linked(ctx, fact(before), before)
+    changed = {name: getattr(after, name) for name in _FIELDS if getattr(after, name) != getattr(before, name)}
+    if changed:
+        one = (SUBSCRIPTIONS.c.application == ctx.application) & (SUBSCRIPTIONS.c.subscription_id == subscription_id)
+        await ctx.session.execute(update(SUBSCRIPTIONS).where(one).values(changed))
+    return Change(before, after)
+
+
+async def _linked(ctx: Context, sub: Subscription, before: Subscription | None = None) -> Subscription:
+    """Look for the merchant's registration when the session or the order has just become known."""
+    known = before or Subscription()
+    if (sub.session_id, sub.order_id) == (known.session_id, known.order_id):
+        return sub
+    by = [LINKS.c.session_id == sub.session_id] if sub.session_id else []
+    by += [LINKS.c.order_id == sub.order_id] if sub.order_id else []
+    for condition in by:
+        wanted = select(LINKS.c.customer).where(LINKS.c.application == ctx.application, condition)
+        customer = (await ctx.session.execute(wanted.order_by(LINKS.c.registered_at.desc()).limit(1))).scalar()
+        if customer is not None:
+            return facts.attached(sub, customer, "checkout")
+    return sub
+
+
+def to_subscription(row: Any) -> Subscription:
+    """A row (mapping) of the table as the rules' value."""
+    return Subscription(**{name: row[name] for name in _FIELDS})
+
+
+async def _queues(ctx: Context, event: Event, subscription_id: str, policy: Policy, change: Change) -> None:
+    """The queues an operator sees: an unresolved subscriber, an unmapped price, money after the end."""
+    before, after, at = change.before, change.after, event.received_at
+    if after.charged_after_end and not before.charged_after_end:
+        detail = {"renewed_at": _plain(after.renewed_at), "ended_at": _plain(after.ended_at)}
+        await open_finding(ctx, FINDINGS, "charged_after_end", subscription_id, at, detail)
+    if after.is_live and after.customer is None and (not before.is_live or before.customer is not None):
+        ctx.log.warning("unresolved_subscriber", subscription_id=subscription_id)
+        detail = {"session_id": after.session_id, "order_id": after.order_id}
+        await open_finding(ctx, FINDINGS, "unresolved_subscriber", subscription_id, at, detail)
+        data = {"subscription_id": subscription_id, "price_id": after.price_id, **detail}
+        ctx.emit("access.unresolved", f"subscription:{subscription_id}", data, once="unresolved")
+    elif before.is_live and before.customer is None and after.customer is not None:
+        await close_finding(ctx, FINDINGS, "unresolved_subscriber", subscription_id, at)
+    await _mapping(ctx, event, subscription_id, policy, change)
+
+
+async def _mapping(ctx: Context, event: Event, subscription_id: str, policy: Policy, change: Change) -> None:
+    """A live subscription whose price grants nothing we know of waits, and is looked at again (case A32)."""
+    after, at = change.after, event.received_at
+    if policy.entitlements is None:
+        return
+    is_mapped = policy.grants_of(after.price_id, after.product_id) is not None
+    if not is_mapped and after.is_live and (not change.before.is_live or change.touched("price_id", "product_id")):
+        ctx.log.warning("unmapped_price", subscription_id=subscription_id, price_id=after.price_id)
+        detail = {"price_id": after.price_id, "product_id": after.product_id}
+        await open_finding(ctx, FINDINGS, "unmapped_price", subscription_id, at, detail)
+        wake(ctx, subscription_id, "unmapped", at + policy.unmapped_retry, policy.unmapped_retry.total_seconds())
+    elif is_mapped and change.before.is_live and change.touched("price_id", "product_id"):
+        await close_finding(ctx, FINDINGS, "unmapped_price", subscription_id, at)
+
+
+async def _decide(ctx: Context, event: Event, subscription_id: str, policy: Policy, change: Change) -> None:
+    announced = change.after.hinted_at is not None and event.received_at - change.after.hinted_at < ANNOUNCED
+    kind = Kind.READ if event.type == "subscription.observed" and not announced else Kind.EVENT
+    cause = Cause(event_id=event.id, at=event.received_at, kind=kind)
+    customers = {customer for customer in (change.before.customer, change.after.customer) if customer is not None}
+    for customer in sorted(customers):
+        await recompute(ctx, customer, policy, cause)
+    joined = change.after.is_live and change.after.customer is not None
+    if joined and not (change.before.is_live and change.before.customer == change.after.customer):
+        await _reread_others(ctx, subscription_id, str(change.after.customer))
+
+
+async def _reread_others(ctx: Context, subscription_id: str, customer: str) -> None:
+    """A new subscription may have ended another one without an event: read the customer's others (case A26)."""
+    others = (
+        select(SUBSCRIPTIONS.c.subscription_id)
+        .where(
+            SUBSCRIPTIONS.c.application == ctx.application,
+            SUBSCRIPTIONS.c.customer == customer,
+            SUBSCRIPTIONS.c.status.in_(("ACTIVE", "PAST_DUE")),
+            SUBSCRIPTIONS.c.subscription_id != subscription_id,
+        )
+        .limit(OTHERS_MAX)
+    )
+    for other in (await ctx.session.execute(others)).scalars():
+        ctx.request_read("subscription", other)
+
+
+def wake(ctx: Context, subscription_id: str, why: str, due: datetime, wait_s: float = 0) -> None:
+    """A timer for one subscription: comes back as `access.subscription_due` at that time."""
+    data = {"why": why, "due": due.isoformat(), "wait_s": wait_s}
+    key = f"subscription:{subscription_id}"
+    ctx.emit(SUBSCRIPTION_DUE, key, data, not_before=due, once=f"{why}:{due.isoformat()}")
+
+
+def _note(ctx: Context, subscription_id: str, change: Change) -> None:
+    names = [name for name in _FIELDS if change.touched(name)]
+    before, after = asdict(change.before), asdict(change.after)
+    ctx.note(
+        f"subscription:{subscription_id}",
+        "subscription.changed",
+        {name: _plain(before[name]) for name in names},
+        {name: _plain(after[name]) for name in names},
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,86 @@
+"""A subscription as we know it, and what an authenticated read of it says. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+ACTIVE, PAST_DUE, ENDED = "ACTIVE", "PAST_DUE", "ENDED"
+STATUSES = frozenset({ACTIVE, PAST_DUE, ENDED})
+PAYER_CANCELED, MERCHANT_CANCELED, PAYMENT_FAILED = "PAYER_CANCELED", "MERCHANT_CANCELED", "PAYMENT_FAILED"
+END_REASONS = frozenset({PAYER_CANCELED, MERCHANT_CANCELED, PAYMENT_FAILED})
+
+# Who said whose subscription it is; a higher rank replaces a lower one, never the other way round.
+CUSTOMER_RANK = {"": 0, "resolver": 1, "payload": 2, "read": 3, "checkout": 4, "operator": 5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """Facts beside the state, as a payload or a read mentions them."""
+
+    customer: str | None = None
+    price_id: str | None = None
+    product_id: str | None = None
+    session_id: str | None = None
+    order_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One authenticated read. `version` was taken before the request: an older one never overwrites a newer one."""
+
+    version: int
+    read_at: datetime
+    status: str
+    details: Details = field(default_factory=Details)
+    period_end: datetime | None = None
+    past_due_since: datetime | None = None
+    end_reason: str | None = None
+    ended_at: datetime | None = None
+    cancel_at_period_end: bool = False
+    cancel_reason: str | None = None
+    merchant_cancel_requested: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subscription:
+    """One subscription of one application.
+
+    `status` is None until a read (or `subscription.created`, provisionally) says more. Times of the service
+    (`period_end`, `ended_at`, `renewed_at`) are compared with each other only; ours (`read_at`, `settle_until`,
+    `past_due_since`, `lease_until`, `hinted_at`: the last verified event) with our own clock.
+    """
+
+    customer: str | None = None
+    customer_source: str = ""
+    price_id: str | None = None
+    product_id: str | None = None
+    session_id: str | None = None
+    order_id: str | None = None
+    status: str | None = None
+    provisional: bool = False
+    version: int = 0
+    read_at: datetime | None = None
+    period_end: datetime | None = None
+    past_due_since: datetime | None = None
+    end_reason: str | None = None
+    ended_at: datetime | None = None
+    settle_from: datetime | None = None
+    settle_until: datetime | None = None
+    cancel_at_period_end: bool = False
+    cancel_reason: str | None = None
+    merchant_cancel_requested: bool = False
+    renewed_at: datetime | None = None
+    charged_after_end: bool = False
+    lease_until: datetime | None = None
+    hinted_at: datetime | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it may grant something: ACTIVE or PAST_DUE."""
+        return self.status in (ACTIVE, PAST_DUE)
+
+    @property
+    def will_end(self) -> bool:
+        """A merchant's cancel stands even if the payer withdraws his own (cases A19, A20)."""
+        return self.is_live and (self.cancel_at_period_end or self.merchant_cancel_requested)

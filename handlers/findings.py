@@ -1,0 +1,59 @@
+"""Findings: what a projection cannot settle by itself and an operator must see (orphan money, an unmapped price, ...).
+
+Each plugin has its own table of this shape. A finding is open until its cause is gone or an operator closes it; what
+an operator closed stays closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, String, Table, and_, update
+from sqlmodel import Field, SQLModel
+
+from consumer.plugin import Context, UtcDateTime, insert_into
+
+SYSTEM = "system"
+
+
+class Finding(SQLModel):
+    """The columns of a finding; unique by (application, kind, subject)."""
+
+    application: str = Field(primary_key=True, sa_type=String(64))
+    kind: str = Field(primary_key=True, sa_type=String(40))
+    subject: str = Field(primary_key=True, sa_type=String(255))
+    detail: dict[str, Any] = Field(default_factory=dict, sa_type=JSON, nullable=False)
+    opened_at: datetime = Field(sa_type=UtcDateTime, nullable=False)
+    closed_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    closed_by: str | None = Field(default=None, sa_type=String(100))
+    closed_reason: str | None = Field(default=None, sa_type=String(500))
+
+
+async def open_finding(
+    ctx: Context, table: Table, kind: str, subject: str, at: datetime, detail: Mapping[str, Any]
+) -> None:
+    """Open it, or open it again if only its cause had gone; an open one takes the newer detail."""
+    insert = insert_into(table, ctx.session.get_bind().dialect.name)
+    values = {"kind": kind, "subject": subject, "detail": dict(detail), "opened_at": at}
+    statement = insert.values(application=ctx.application, **values).on_conflict_do_update(
+        index_elements=["application", "kind", "subject"],
+        set_={"detail": insert.excluded.detail, "closed_at": None, "closed_by": None, "closed_reason": None},
+        where=table.c.closed_by.is_(None) | (table.c.closed_by == SYSTEM),
+    )
+    await ctx.session.execute(statement)
+
+
+async def close_finding(
+    ctx: Context, table: Table, kind: str, subject: str, at: datetime, *, by: str = SYSTEM, reason: str | None = None
+) -> bool:
+    """Close it if it is open; say whether it was."""
+    one = and_(table.c.application == ctx.application, table.c.kind == kind, table.c.subject == subject)
+    done = await ctx.session.execute(
+        update(table)
+        .where(one, table.c.closed_at.is_(None))
+        .values(closed_at=at, closed_by=by, closed_reason=reason)
+        .returning(table.c.kind)
+    )
+    return done.first() is not None

@@ -1,0 +1,293 @@
+"""Fulfilment of one-time orders: whatever arrives, in whatever order and however often, a paid order is handed to
+the merchant's handlers as `fulfilment.requested` exactly once.
+
+Proof is a verified `order.paid` or a read that shows PAID. Everything else only asks for a read. The rules are in
+`rules.py`; here facts are taken out of events and what the rules decided is done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select, update
+
+from consumer.plugin import Context, Event, Reject, Trust, handles
+from handlers.findings import close_finding, open_finding
+from handlers.fulfilment import rules
+from handlers.fulfilment.options import Options
+from handlers.fulfilment.order import KNOWN_STATUSES, PAID, SESSION_RANK, Order, Proof, Reading, Registration
+from handlers.fulfilment.store import apply, later
+from handlers.fulfilment.tables import (
+    CHECKOUTS,
+    FINDINGS,
+    ORDERS,
+    PAYMENTS,
+    FulfilmentCheckout,
+    FulfilmentOrder,
+    FulfilmentPayment,
+)
+from handlers.pointers import look, look_text, marked_as_test
+
+DISAGREEMENT_WAIT_MAX_S = 86_400.0
+_OWN = ("drv_", "obs_")
+
+
+@handles("order.paid", transactional=True, name="fulfilment:order_paid")
+async def order_paid(event: Event, ctx: Context) -> None:
+    """Proof. Fulfils at once; no session event is waited for (cases F1, F7, F36)."""
+    _verified(event)
+    options = Options.model_validate(ctx.options)
+    if marked_as_test(event, options.test_markers):
+        ctx.log.info("test_event_ignored", type=event.type)
+        return
+    order_id = event.order_id or await _order_of_service_id(ctx, event.object_id)
+    if order_id is None:
+        await _unidentified(ctx, event)
+        return
+    amount = look_text(event, options.amount)
+    proof = _proof(event)
+    customer = event.customer or look_text(event, options.customer)
+    service_order_id = event.object_id if event.object_id != order_id else None
+
+    def fact(order: Order) -> Order:
+        known = rules.mentioned(order, customer=customer, service_order_id=service_order_id)
+        return rules.paid(known, proof, options.matching, amount=amount)
+
+    await apply(ctx, event, order_id, fact, invents=True)
+
+
+@handles("order.expired", transactional=True, name="fulfilment:order_expired")
+async def order_expired(event: Event, ctx: Context) -> None:
+    """Never final. It invents no order: a subscription session has none (case F23), a read brings the others."""
+    _verified(event)
+    options = Options.model_validate(ctx.options)
+    order_id = event.order_id or await _order_of_service_id(ctx, event.object_id)
+    if marked_as_test(event, options.test_markers) or order_id is None:
+        return
+    change = await apply(ctx, event, order_id, lambda order: rules.expired(order, event.received_at), invents=False)
+    if change is not None and change.after.paid_at is not None:
+        ctx.log.info("stale_event", type=event.type, order_id=order_id)
+        ctx.note(f"order:{order_id}", "order.stale_event", {}, {"type": event.type})
+    else:
+        ctx.request_read("order", order_id, later(event, options.lapse_read_delay_s))
+
+
+@handles("checkout.session.*", transactional=True, name="fulfilment:checkout_session")
+async def checkout_session(event: Event, ctx: Context) -> None:
+    """Says nothing about money: the session is recorded and the order is read (cases F5, F10, F11, F12)."""
+    _verified(event)
+    options = Options.model_validate(ctx.options)
+    if marked_as_test(event, options.test_markers):
+        return
+    order_id = await _session_said(ctx, event) if event.object_id else event.order_id
+    if look(event, options.mode) == "subscription":
+        return
+    completed = event.type == "checkout.session.completed"
+    at = None if completed else later(event, options.lapse_read_delay_s)
+    if order_id is not None:
+        if not await _is_paid(ctx, order_id):
+            ctx.request_read("order", order_id, at)
+    elif event.object_id is not None and completed:
+        ctx.request_read("session", event.object_id, at)
+
+
+@handles("order.observed", transactional=True, name="fulfilment:order_observed")
+async def order_observed(event: Event, ctx: Context) -> None:
+    """An authenticated read: PAID is proof, by itself (cases F18, B18); any other word is only shown (F17, F34)."""
+    order_id = _own(event).order_id
+    version, record = event.find("/data/version"), event.find("/data/record")
+    if order_id is None or not isinstance(version, int) or not isinstance(record, dict):
+        raise Reject("an observation needs an order, a version and a record")
+    options = Options.model_validate(ctx.options)
+    status = event.find("/data/record/status")
+    reading = Reading(
+        version=version,
+        status=status if isinstance(status, str) else None,
+        amount=look_text(event, options.amount),
+        service_order_id=look_text(event, options.service_order),
+        customer=look_text(event, options.customer),
+    )
+    if reading.status not in KNOWN_STATUSES:
+        ctx.log.warning("unknown_enum", field="order.status", order_id=order_id)
+    change = await apply(
+        ctx,
+        event,
+        order_id,
+        lambda order: rules.observed(order, reading, _proof(event), options.matching),
+        invents=True,
+    )
+    if change is None or reading.version <= change.before.observed_version:
+        return
+    if reading.service_order_id:
+        await close_finding(ctx, FINDINGS, "paid_unidentified", reading.service_order_id, event.received_at)
+    await _agreement(ctx, event, order_id, change.after, reading, options)
+
+
+async def _agreement(
+    ctx: Context, event: Event, order_id: str, order: Order, reading: Reading, options: Options
+) -> None:
+    """An event said paid and a read does not: shown, and read again; the order stays PAID (case F19)."""
+    if reading.status == PAID:
+        await close_finding(ctx, FINDINGS, "disagreement", order_id, event.received_at)
+    elif order.paid_at is not None:
+        detail = {"read": reading.status, "proof": order.proof_event_id}
+        await open_finding(ctx, FINDINGS, "disagreement", order_id, event.received_at, detail)
+        age_s = (event.received_at - order.paid_at).total_seconds()
+        wait_s = min(max(options.disagreement_read_delay_s, age_s), DISAGREEMENT_WAIT_MAX_S)  # doubles, up to a day
+        ctx.request_read("order", order_id, later(event, wait_s))
+
+
+@handles("checkout.registered", transactional=True, name="fulfilment:checkout_registered")
+async def checkout_registered(event: Event, ctx: Context) -> None:
+    """The merchant registered a checkout: whose it is and what it should cost (cases F20, F21)."""
+    said = _own(event).data["data"]
+    options = Options.model_validate(ctx.options)
+    if said.get("mode") == "subscription":
+        return
+    registration = Registration(
+        session_id=said["session_id"], customer=said.get("customer"), expected_amount=said.get("expected_amount")
+    )
+
+    def fact(order: Order) -> Order:
+        return rules.registered(order, registration, event.received_at, options.matching)
+
+    await register_session(ctx, event, registration, said["order_id"])
+    await apply(ctx, event, said["order_id"], fact, invents=True)
+
+
+async def register_session(ctx: Context, event: Event, said: Registration, order_id: str) -> None:
+    """The session's row; what its events said stays."""
+    values: dict[str, Any] = {
+        "order_id": order_id,
+        "registered_at": event.received_at,
+        "customer": said.customer,
+        "expected_amount": said.expected_amount,
+    }
+    row = FulfilmentCheckout(application=ctx.application, session_id=said.session_id, **values)
+    if not await ctx.insert_new(row):
+        one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == said.session_id)
+        await ctx.session.execute(update(CHECKOUTS).where(one).values(values))
+
+
+@handles("payment.observed", transactional=True, name="fulfilment:payment_observed")
+async def payment_observed(event: Event, ctx: Context) -> None:
+    """A payment seen by a read. It never fulfils (cases F28, F38): it finds double and orphan money."""
+    payment_id = _own(event).find("/data/record/id")
+    if event.find("/data/record/status") != "SUCCEEDED" or payment_id is None:
+        return
+    options = Options.model_validate(ctx.options)
+    if look_text(event, options.payment_subscription) is not None:
+        return
+    order_id = look_text(event, options.payment_order)
+    if order_id is None:
+        order_id = await _order_of_service_id(ctx, look_text(event, options.payment_service_order))
+    payment = FulfilmentPayment(
+        application=ctx.application,
+        payment_id=str(payment_id),
+        order_id=order_id,
+        amount=look_text(event, options.amount),
+        seen_at=event.received_at,
+    )
+    is_new = await ctx.insert_new(payment)
+    if order_id is None:
+        if is_new:
+            detail = {"payments": [payment.payment_id]}
+            await open_finding(ctx, FINDINGS, "orphan_payment", payment.payment_id, event.received_at, detail)
+        return
+    await _judge_payments(ctx, event, order_id)
+
+
+async def _judge_payments(ctx: Context, event: Event, order_id: str) -> None:
+    """All SUCCEEDED payments of one order, under its lock."""
+    key: dict[str, Any] = {"application": ctx.application, "order_id": order_id}
+    await ctx.insert_new(FulfilmentOrder(**key))
+    order = await ctx.locked(FulfilmentOrder, **key)
+    of_order = (PAYMENTS.c.application == ctx.application) & (PAYMENTS.c.order_id == order_id)
+    found = (await ctx.session.execute(select(PAYMENTS.c.payment_id).where(of_order))).scalars().all()
+    detail = {"payments": sorted(found)}
+    if len(found) > 1:
+        await open_finding(ctx, FINDINGS, "duplicate_payment", order_id, event.received_at, detail)
+    if order is None or order["paid_at"] is None:
+        await open_finding(ctx, FINDINGS, "orphan_payment", order_id, event.received_at, detail)
+        ctx.request_read("order", order_id)
+
+
+@handles("fulfilment.marked_paid", "fulfilment.released", "fulfilment.unfulfillable", transactional=True,
+         name="fulfilment:operator")  # fmt: skip
+async def operator(event: Event, ctx: Context) -> None:
+    """An operator's word (or, for `unfulfillable`, a merchant's handler's): audited, and never twice (case F37)."""
+    order_id = _own(event).order_id
+    if order_id is None:
+        raise Reject("an operator's word needs an order")
+    options = Options.model_validate(ctx.options)
+
+    def fact(order: Order) -> Order:
+        match event.type:
+            case "fulfilment.marked_paid":
+                return rules.released(rules.paid(order, _proof(event), options.matching), event.received_at)
+            case "fulfilment.released":
+                return rules.released(order, event.received_at)
+            case _:
+                return rules.unfulfillable(order, event.received_at)
+
+    change = await apply(ctx, event, order_id, fact, invents=event.type == "fulfilment.marked_paid")
+    if change is None:
+        raise Reject("the order is unknown")
+
+
+async def _session_said(ctx: Context, event: Event) -> str | None:
+    """Record the session's status (the higher rank stays) and give the order id, from the event or registered."""
+    status = event.type.rsplit(".", 1)[1].upper()
+    key: dict[str, Any] = {"application": ctx.application, "session_id": str(event.object_id)}
+    known_status = status if status in SESSION_RANK else "OPEN"
+    if await ctx.insert_new(FulfilmentCheckout(**key, order_id=event.order_id, status=known_status)):
+        return event.order_id
+    row = await ctx.locked(FulfilmentCheckout, **key)
+    if row is None:
+        return event.order_id
+    higher = max(known_status, row["status"], key=lambda word: SESSION_RANK.get(word, 0))
+    order_id: str | None = row["order_id"] or event.order_id
+    if (higher, order_id) != (row["status"], row["order_id"]):
+        one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == key["session_id"])
+        await ctx.session.execute(update(CHECKOUTS).where(one).values(status=higher, order_id=order_id))
+    return order_id
+
+
+async def _is_paid(ctx: Context, order_id: str) -> bool:
+    one = (ORDERS.c.application == ctx.application) & (ORDERS.c.order_id == order_id)
+    return (await ctx.session.execute(select(ORDERS.c.paid_at).where(one))).scalar() is not None
+
+
+async def _order_of_service_id(ctx: Context, service_order_id: str | None) -> str | None:
+    """The merchant's order id behind the service's own, if a read or an event has shown both."""
+    if service_order_id is None:
+        return None
+    one = (ORDERS.c.application == ctx.application) & (ORDERS.c.service_order_id == service_order_id)
+    found: str | None = (await ctx.session.execute(select(ORDERS.c.order_id).where(one).limit(1))).scalar()
+    return found
+
+
+async def _unidentified(ctx: Context, event: Event) -> None:
+    """Paid, but the event names no order of the merchant: the read will (case F20: never dropped)."""
+    subject = event.object_id or event.id
+    ctx.log.warning("paid_order_unidentified", object_id=event.object_id)
+    await open_finding(ctx, FINDINGS, "paid_unidentified", subject, event.received_at, {"event_id": event.id})
+    if event.object_id is not None:
+        ctx.request_read("service_order", event.object_id)
+
+
+def _verified(event: Event) -> None:
+    """A claim is never proof; the stages keep claims away, and so does this (case G6)."""
+    if event.trust is Trust.CLAIMED:
+        raise Reject("the event is not verified")
+
+
+def _own(event: Event) -> Event:
+    """Our own types come from our own stages; the service has no say in them."""
+    if not event.id.startswith(_OWN):
+        raise Reject("the service does not send events of this type")
+    return event
+
+
+def _proof(event: Event) -> Proof:
+    return Proof(event_id=event.id, type=event.type, at=event.received_at)

@@ -1,0 +1,29 @@
+"""The plugin's own settings."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from handlers.fulfilment.order import Matching
+from handlers.pointers import TEST_MARKERS
+
+
+class Options(BaseModel):
+    """`matching`: `off` fulfils every paid order; `on` only those the merchant registered (others are parked, case
+    F20); `read` those registered or shown by a read (a test event has no readable order, case F24).
+    `amount`, `customer`, `service_order`, `payment_order`: JSON pointers inside a record or an event's object.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    matching: Matching = "off"
+    test_markers: tuple[str, ...] = TEST_MARKERS
+    amount: tuple[str, ...] = ("/amount", "/order/amount")
+    customer: tuple[str, ...] = ("/customer_reference", "/order/customer_reference", "/customer/reference")
+    service_order: tuple[str, ...] = ("/id",)
+    payment_order: tuple[str, ...] = ("/order_id", "/order/order_id")
+    payment_service_order: tuple[str, ...] = ("/order/id", "/order")
+    payment_subscription: tuple[str, ...] = ("/subscription_id", "/subscription/id", "/subscription")
+    mode: tuple[str, ...] = ("/mode", "/session/mode")
+    lapse_read_delay_s: float = 30.0
+    disagreement_read_delay_s: float = 60.0

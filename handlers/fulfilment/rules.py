@@ -1,0 +1,111 @@
+"""What a fact does to an order. Pure: the order as we know it and a fact in, the order afterwards out.
+
+    fact                                   effect on the order                                    case
+    order.paid, or a read that says PAID   PAID for good; fulfilment is requested, once           F1 F7 F8 F10 F18
+    order.paid while a read says PENDING   PAID all the same: either proof suffices               F19
+    order.expired                          shown until a read says more; nothing once PAID        F9 F32
+    a read with any other status word      shown; never proof                                     F17 F34
+    registered by the merchant             known; the expected amount is compared from now on     F20 F21
+    an operator's word                     PAID by hand, released, unfulfillable                  F31 F33 F37
+
+Fulfilment is requested when `requested_at` turns from nothing into a time. No rule turns it back (cases G4, F31).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from handlers.fulfilment.order import PAID, Hold, Matching, Order, Proof, Reading, Registration, decimal
+
+
+def paid(order: Order, proof: Proof, matching: Matching, *, amount: str | None = None) -> Order:
+    """The first proof makes it PAID; every further one changes nothing (cases F2-F6)."""
+    known = replace(order, amount=order.amount or amount)
+    if known.paid_at is not None:
+        return known
+    return _requested_unless_held(
+        replace(known, expired_at=None, paid_at=proof.at, proof_event_id=proof.event_id, proof_type=proof.type),
+        proof.at,
+        matching,
+    )
+
+
+def observed(order: Order, reading: Reading, proof: Proof, matching: Matching) -> Order:
+    """The newest version is what we show; PAID in any version is proof (cases F18, B18)."""
+    if reading.version > order.observed_version:
+        order = replace(
+            order,
+            observed_version=reading.version,
+            observed_status=reading.status,
+            amount=reading.amount or order.amount,
+            service_order_id=reading.service_order_id or order.service_order_id,
+            customer=order.customer or reading.customer,
+        )
+    if reading.status == PAID:
+        order = paid(order, proof, matching, amount=reading.amount)
+    return _requested_unless_held(order, proof.at, matching)
+
+
+def mentioned(order: Order, *, customer: str | None, service_order_id: str | None) -> Order:
+    """What an event mentions fills what is unknown; it overwrites nothing a read or the merchant said (case U29)."""
+    return replace(
+        order,
+        customer=order.customer or customer,
+        service_order_id=order.service_order_id or service_order_id,
+    )
+
+
+def expired(order: Order, at: datetime) -> Order:
+    """Never final: a session of the order expired, a payment may still land (cases F8, F9, CS-R2)."""
+    if order.paid_at is not None:
+        return order
+    return replace(order, expired_at=min(at, order.expired_at or at))
+
+
+def registered(order: Order, registration: Registration, at: datetime, matching: Matching) -> Order:
+    """The merchant says what it expects of this order; one that was parked may go on (case F20)."""
+    known = replace(
+        order,
+        registered_at=order.registered_at or at,
+        session_id=registration.session_id,
+        customer=registration.customer or order.customer,
+        expected_amount=registration.expected_amount or order.expected_amount,
+    )
+    return _requested_unless_held(known, at, matching)
+
+
+def released(order: Order, at: datetime) -> Order:
+    """An operator lets a paid order go, whatever held it."""
+    if order.paid_at is None or order.requested_at is not None:
+        return order
+    return replace(order, hold=None, requested_at=at)
+
+
+def unfulfillable(order: Order, at: datetime) -> Order:
+    """Paid, but there is nothing to deliver: an operator decides, refunds are made by hand (case F33)."""
+    if order.paid_at is None or order.unfulfillable_at is not None:
+        return order
+    return replace(order, unfulfillable_at=at)
+
+
+def hold_for(order: Order, matching: Matching) -> Hold | None:
+    """What keeps a paid order from fulfilment, or None."""
+    if order.registered_at is None and matching == "on":
+        return Hold.UNMATCHED
+    if order.registered_at is None and matching == "read" and order.observed_version == 0:
+        return Hold.UNCONFIRMED
+    return Hold.AMOUNT if amounts_differ(order) else None
+
+
+def amounts_differ(order: Order) -> bool:
+    """Both amounts are known and are not the same number; 10 and 10.000000 are the same (case F21)."""
+    expected, said = decimal(order.expected_amount), decimal(order.amount)
+    return expected is not None and said is not None and expected != said
+
+
+def _requested_unless_held(order: Order, at: datetime, matching: Matching) -> Order:
+    if order.paid_at is None or order.requested_at is not None:
+        return order
+    held = hold_for(order, matching)
+    return replace(order, hold=held, requested_at=None if held else at)

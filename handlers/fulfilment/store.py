@@ -1,0 +1,151 @@
+"""Doing what the rules decided: one order's row, what follows from its change, and the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import update
+
+from consumer.plugin import Context, Event
+from handlers.findings import close_finding, open_finding
+from handlers.fulfilment.order import Hold, Order
+from handlers.fulfilment.rules import amounts_differ
+from handlers.fulfilment.tables import FINDINGS, ORDERS, FulfilmentOrder
+
+REQUESTED = "fulfilment.requested"
+FINDING_OF_HOLD = {
+    Hold.UNMATCHED: "paid_unmatched",
+    Hold.UNCONFIRMED: "paid_unconfirmed",
+    Hold.AMOUNT: "amount_mismatch",
+}
+_FIELDS = tuple(field.name for field in fields(Order))
+_RECORD_MAX_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Change:
+    """An order before and after a fact."""
+
+    before: Order
+    after: Order
+
+    def became(self, name: str) -> bool:
+        """Whether a field was empty before and is not any more."""
+        return getattr(self.before, name) is None and getattr(self.after, name) is not None
+
+
+async def apply(
+    ctx: Context, event: Event, order_id: str, fact: Callable[[Order], Order], *, invents: bool
+) -> Change | None:
+    """Apply a fact to the order's row and do what follows; None when the order is unknown and must not be invented.
+
+    The usual first fact is the only one: then this is a single INSERT. Everything else locks the row first, so two
+    workers with two proofs of one order cannot both be the first (cases F3, F4).
+    """
+    change = await _written(ctx, order_id, fact, invents=invents)
+    if change is not None and change.before != change.after:
+        _note(ctx, order_id, change)
+        await _follow(ctx, event, order_id, change)
+    return change
+
+
+async def _written(ctx: Context, order_id: str, fact: Callable[[Order], Order], *, invents: bool) -> Change | None:
+    key: dict[str, Any] = {"application": ctx.application, "order_id": order_id}
+    if invents:
+        fresh = fact(Order())
+        if await ctx.insert_new(FulfilmentOrder(**key, **asdict(fresh))):
+            return Change(Order(), fresh)
+    found = await ctx.locked(FulfilmentOrder, **key)
+    if found is None:
+        return None
+    before = to_order(found)
+    after = fact(before)
+    if after != before:
+        changed = {name: getattr(after, name) for name in _FIELDS if getattr(after, name) != getattr(before, name)}
+        await ctx.session.execute(
+            update(ORDERS).where(ORDERS.c.application == ctx.application, ORDERS.c.order_id == order_id).values(changed)
+        )
+    return Change(before, after)
+
+
+def to_order(row: Any) -> Order:
+    """A row (mapping) of the table as the rules' value."""
+    values = {name: row[name] for name in _FIELDS}
+    return Order(**{**values, "hold": Hold(values["hold"]) if values["hold"] else None})
+
+
+async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> None:
+    """The effects of a change: each is tied to a field that is set once, so none can happen twice."""
+    before, after = change.before, change.after
+    if change.became("requested_at"):
+        ctx.emit(REQUESTED, f"order:{order_id}", requested_data(order_id, after, event), once="order")
+    if before.hold != after.hold:
+        await _hold_changed(ctx, order_id, change)
+    elif amounts_differ(after) and not amounts_differ(before):
+        await _finding(ctx, "amount_mismatch", order_id, event.received_at, amounts(after))
+    if change.became("paid_at") and before != Order():
+        # A payment seen before its order was paid makes the row first, so a fresh row has no such finding.
+        await close_finding(ctx, FINDINGS, "orphan_payment", order_id, event.received_at)
+    if change.became("unfulfillable_at"):
+        detail = {"reason": str(event.find("/data/reason") or "")[:500]}
+        await _finding(ctx, "paid_unfulfillable", order_id, event.received_at, detail)
+
+
+async def _hold_changed(ctx: Context, order_id: str, change: Change) -> None:
+    at = change.after.requested_at or change.after.paid_at or ctx.now
+    if change.before.hold is not None:
+        await close_finding(ctx, FINDINGS, FINDING_OF_HOLD[change.before.hold], order_id, at)
+    if change.after.hold is None:
+        return
+    ctx.log.warning("paid_order_held", order_id=order_id, hold=change.after.hold.value)
+    await _finding(ctx, FINDING_OF_HOLD[change.after.hold], order_id, at, amounts(change.after))
+    if change.after.hold is not Hold.AMOUNT:
+        ctx.request_read("order", order_id)
+
+
+async def _finding(ctx: Context, kind: str, subject: str, at: datetime, detail: dict[str, Any]) -> None:
+    await open_finding(ctx, FINDINGS, kind, subject, at, detail)
+
+
+def amounts(order: Order) -> dict[str, Any]:
+    """The two amounts, for an operator to compare."""
+    return {"expected_amount": order.expected_amount, "amount": order.amount}
+
+
+def requested_data(order_id: str, order: Order, event: Event) -> dict[str, Any]:
+    """What a merchant's handler of `fulfilment.requested` gets."""
+    record = event.find("/data/record", "/data/object", "/data")
+    is_record = isinstance(record, dict) and not event.id.startswith("drv_")
+    return {
+        "order_id": order_id,
+        "service_order_id": order.service_order_id,
+        "session_id": order.session_id,
+        "customer": order.customer,
+        "amount": order.amount,
+        "paid_at": order.paid_at.isoformat() if order.paid_at else None,
+        "proof": {"event_id": order.proof_event_id, "type": order.proof_type},
+        "record": record if is_record and len(event.raw) <= _RECORD_MAX_BYTES else None,
+    }
+
+
+def _note(ctx: Context, order_id: str, change: Change) -> None:
+    before, after = asdict(change.before), asdict(change.after)
+    changed = [name for name in _FIELDS if before[name] != after[name]]
+    ctx.note(
+        f"order:{order_id}",
+        "order.changed",
+        {name: _plain(before[name]) for name in changed},
+        {name: _plain(after[name]) for name in changed},
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def later(event: Event, seconds: float) -> datetime:
+    """A time after the event arrived."""
+    return event.received_at + timedelta(seconds=seconds)

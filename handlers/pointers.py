@@ -1,0 +1,50 @@
+"""Where a payload keeps what the locators of the deployment do not look for: candidates, first hit wins.
+
+The service shows neither its event payloads nor most record fields, so these are lists (cases U1, U10), and a plugin's
+settings may replace them. An observation wraps the record as it was read, a service event carries it somewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from consumer.plugin import Event
+
+EVENT_PLACES = ("/data/object", "/data", "/object", "")
+RECORD_PLACES = ("/data/record",)
+TEXT_MAX_CHARS = 255
+TEST_MARKERS = ("/test=true", "/is_test=true", "/data/test=true", "/data/object/test=true", "/livemode=false")
+
+
+def look(event: Event, candidates: Sequence[str]) -> Any:
+    """The first value found, or None."""
+    return event.find(*_pointers(tuple(candidates), event.type.endswith(".observed")))
+
+
+def look_text(event: Event, candidates: Sequence[str]) -> str | None:
+    """As `look`, but only a text (or a whole number, as text) of a sane length."""
+    for pointer in _pointers(tuple(candidates), event.type.endswith(".observed")):
+        value = event.find(pointer)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if isinstance(value, str) and 0 < len(value) <= TEXT_MAX_CHARS:
+            return value
+    return None
+
+
+def marked_as_test(event: Event, markers: Iterable[str]) -> bool:
+    """Whether the payload says that it is a test event (cases F24, A47): markers are `pointer=true` or `=false`."""
+    for marker in markers:
+        pointer, _, wanted = marker.partition("=")
+        value = event.find(pointer)
+        if isinstance(value, bool) and value == (wanted == "true"):
+            return True
+    return False
+
+
+@cache
+def _pointers(candidates: tuple[str, ...], observation: bool) -> tuple[str, ...]:
+    places = RECORD_PLACES if observation else EVENT_PLACES
+    return tuple(place + candidate for candidate in candidates for place in places)
