@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -99,8 +100,19 @@ def _json_object(raw: bytes) -> dict[str, Any] | None:
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        return None
+        document = _lenient(raw)
     return document if isinstance(document, dict) else None
+
+
+def _lenient(raw: bytes) -> Any:
+    """JSON that is legal but that the fast reader refuses (half a surrogate pair): one such text in a record must not
+    make the whole page unreadable."""
+    if b"\\u" not in raw:
+        return None
+    try:
+        return json.loads(raw, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _word(value: Any) -> str | None:

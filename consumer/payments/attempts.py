@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consumer.payments.budget import Priority
 from consumer.payments.errors import (
@@ -48,6 +48,13 @@ PATIENCE: dict[Priority, Patience] = {
     Priority.BACKFILL: BACKGROUND,
     Priority.RECONCILE: BACKGROUND,
 }
+
+
+def walking(patience: Patience) -> Patience:
+    """The patience of a walk over many pages: it waits for its places in the budget, however urgent its caller is."""
+    return replace(
+        patience, budget_s=max(patience.budget_s, BACKGROUND.budget_s), call_s=max(patience.call_s, BACKGROUND.call_s)
+    )
 
 
 @dataclass(kw_only=True)

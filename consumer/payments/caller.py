@@ -26,9 +26,12 @@ class Caller:
     priority: Priority
     clock: Clock
 
-    async def read(self, route: str, path: str, params: tuple[tuple[str, str], ...] = ()) -> Answer:
-        """One GET."""
-        return await self.transport.send(Call(method="GET", route=route, path=path, params=params), self.priority)
+    async def read(
+        self, route: str, path: str, params: tuple[tuple[str, str], ...] = (), *, walk: bool = False
+    ) -> Answer:
+        """One GET; `walk` when it is one page of many."""
+        call = Call(method="GET", route=route, path=path, params=params)
+        return await self.transport.send(call, self.priority, walk=walk)
 
     async def write(
         self,

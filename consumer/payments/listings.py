@@ -40,22 +40,19 @@ class Listing(Generic[R]):
 
         Raises ValidationError before anything is sent when `limit` is out of its range.
         """
-        params = [("limit", str(checked_limit(limit)))]
-        if cursor is not None:
-            params.append(("cursor", str(cursor)))
-        answer = await self._caller.read(self._route, self._route, tuple(params))
-        return self._page(answer.document)
+        return await self._fetched(limit, cursor, walk=False)
 
     async def pages(
         self, *, limit: int = LIMIT_MAX, cursor: Cursor | None = None, max_pages: int = PAGES_MAX
     ) -> AsyncIterator[Page[R]]:
         """The pages from `cursor` (default: the first) to the end, fetched as they are asked for.
 
+        A walk waits for its places in the budget; give a long one a background priority, so that it leaves room.
         Raises CursorLoop when the list hands out a cursor twice.
         """
         seen = {str(cursor)}
         for _ in range(max_pages):
-            page = await self.list(limit=limit, cursor=cursor)
+            page = await self._fetched(limit, cursor, walk=True)
             if page.items or self.stop is Stop.NULL:
                 yield page
             cursor = page.next_cursor
@@ -76,6 +73,13 @@ class Listing(Generic[R]):
         """One record by its id. Raises ResourceNotFound when this application is not shown such a record."""
         answer = await self._caller.read(f"{self._route}/{{id}}", f"{self._route}/{path_id(record_id)}")
         return self._record.read(answer.document, answer.raw)
+
+    async def _fetched(self, limit: int, cursor: Cursor | None, *, walk: bool) -> Page[R]:
+        params = [("limit", str(checked_limit(limit)))]
+        if cursor is not None:
+            params.append(("cursor", str(cursor)))
+        answer = await self._caller.read(self._route, self._route, tuple(params), walk=walk)
+        return self._page(answer.document)
 
     @property
     def _route(self) -> str:

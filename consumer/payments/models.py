@@ -6,6 +6,7 @@ U22): such a field reads as None. Statuses are open: compare them with the const
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Generic, Self, TypeVar
@@ -45,6 +46,13 @@ Flag = Annotated[bool | None, BeforeValidator(_flag)]
 Time = Annotated[datetime | None, BeforeValidator(parse_time)]
 
 
+def _dumped(document: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError:  # half a surrogate pair, or an integer beyond 64 bits
+        return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+
 class Record(BaseModel):
     """One object of the service. `raw` is the whole of it as read, `raw_bytes` the same as JSON.
 
@@ -65,7 +73,7 @@ class Record(BaseModel):
         found = dict(document)
         record = cls.model_validate({name: found[name] for name in cls.model_fields if name in found})
         record._raw = found
-        record._raw_bytes = orjson.dumps(found) if raw_bytes is None else raw_bytes
+        record._raw_bytes = _dumped(found) if raw_bytes is None else raw_bytes
         return record
 
     @property

@@ -17,7 +17,7 @@ from consumer.clock import Clock
 from consumer.errors import SettingsError
 from consumer.payments.allowance import Budget
 from consumer.payments.answers import Answer, bounded, understood
-from consumer.payments.attempts import PATIENCE, Patience, Tally, counted, wait_after
+from consumer.payments.attempts import PATIENCE, Patience, Tally, counted, wait_after, walking
 from consumer.payments.budget import Kind, Priority
 from consumer.payments.circuit import CredentialCircuit
 from consumer.payments.credentials import Credentials
@@ -149,13 +149,13 @@ class Transport:
             await self._session.close()
             self._session = None
 
-    async def send(self, call: Call, priority: Priority) -> Answer:
+    async def send(self, call: Call, priority: Priority, *, walk: bool = False) -> Answer:
         """The answer to a call, after as many tries as its patience allows.
 
         A write is repeated with the same key and the same bytes only. Raises a PaymentsError; AmbiguousWrite when
-        the last word on a write is that nobody knows.
+        the last word on a write is that nobody knows. `walk`: the call is one of many that may wait their turn.
         """
-        patience = PATIENCE[priority]
+        patience = walking(PATIENCE[priority]) if walk else PATIENCE[priority]
         tally = Tally()
         began = self._clock.monotonic()
         number = 0

@@ -109,6 +109,7 @@ class ScriptedService:
         self.seen: list[Seen] = []
         self.script: list[Reply] = []
         self.answering: Answering | None = None
+        self.asked = asyncio.Event()
         self.base_url = ""
 
     def will(self, *replies: Reply) -> None:
@@ -124,6 +125,7 @@ class ScriptedService:
             await request.read(),
         )
         self.seen.append(seen)
+        self.asked.set()
         reply = self._reply(seen)
         if not isinstance(reply, Reply):
             reply = await reply
