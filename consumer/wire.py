@@ -18,6 +18,8 @@ from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, locate, parse_json
 
 OWN_PREFIXES = ("drv_", "obs_")
+SEED = "seed"
+"""The plan under which history is taken in: it sets state and causes no effect (case B30)."""
 OWN_FIELDS = {"order": "order_id", "subscription": "subscription_id", "customer": "customer", "object": "object_id"}
 
 

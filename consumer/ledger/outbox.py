@@ -20,11 +20,12 @@ _OUTBOX: Table = OutboxRow.__table__
 
 @dataclass(frozen=True, kw_only=True)
 class Emitted:
-    """A derived event with the event and the handler it came from."""
+    """A derived event with the event, the handler and the plan (if any) it came from."""
 
     emission: Emission
     cause: Event
     handler: str
+    plan: str | None = None
 
 
 async def put(session: AsyncSession, emitted: Sequence[Emitted], now: datetime) -> None:
@@ -46,6 +47,7 @@ def _values(one: Emitted, now: datetime) -> dict[str, object]:
         "created_at": now,
         "cause": one.cause.id,
         "handler": one.handler,
+        "plan": one.plan,
         "traceparent": one.cause.traceparent,
     }
 

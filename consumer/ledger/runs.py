@@ -46,7 +46,12 @@ class Run:
     reason: str | None = None
     fingerprint: str | None = None
     code_version: str = ""
-    is_replay: bool = False
+    plan: str | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt was made and did not succeed."""
+        return self.code is not None and self.status in (RunStatus.RETRYING, RunStatus.DEAD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +64,7 @@ class ClaimedRun:
     seq: int
     key: str
     attempts: int
-    is_replay: bool
+    plan: str | None
     due_at: datetime
 
     @property
@@ -135,7 +140,7 @@ def _run_values(run: Run, now: datetime) -> dict[str, Any]:
         "reason": run.reason,
         "fingerprint": run.fingerprint,
         "code_version": run.code_version,
-        "is_replay": run.is_replay,
+        "plan": run.plan,
         "created_at": now,
         "updated_at": now,
     }
@@ -196,7 +201,7 @@ async def claim(
             _RUNS.c.seq,
             _RUNS.c.key,
             _RUNS.c.attempts,
-            _RUNS.c.is_replay,
+            _RUNS.c.plan,
             _RUNS.c.next_at.label("due_at"),
         )
     )
@@ -319,14 +324,17 @@ async def has_stranded(session: AsyncSession) -> bool:
     return bool((await session.execute(statement)).scalar())
 
 
-async def handlers_with_due(session: AsyncSession, now: datetime) -> frozenset[str]:
-    """The handlers that have a run to claim now."""
-    statement = select(_RUNS.c.handler).where(
-        _RUNS.c.status == RunStatus.RETRYING.value,
-        _RUNS.c.next_at <= now,
-        or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
+async def next_due(session: AsyncSession, now: datetime) -> dict[str, datetime]:
+    """Handler to when its next run that nobody works on is due; it may be in the past."""
+    statement = (
+        select(_RUNS.c.handler, func.min(_RUNS.c.next_at))
+        .where(
+            _RUNS.c.status == RunStatus.RETRYING.value,
+            or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
+        )
+        .group_by(_RUNS.c.handler)
     )
-    return frozenset(await session.scalars(statement.distinct()))
+    return {handler: at for handler, at in await session.execute(statement) if at is not None}
 
 
 def first_status(*, blocked: bool) -> RunStatus:

@@ -102,7 +102,7 @@ class RunRow(LedgerRow, table=True):
     reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
     fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
-    is_replay: bool = Field(default=False, sa_column=Column(Boolean, nullable=False))
+    plan: str | None = Field(default=None, sa_column=Column(String(64)))
     created_at: datetime = time_column()
     updated_at: datetime = time_column()
 
@@ -149,6 +149,7 @@ class OutboxRow(LedgerRow, table=True):
     published_at: datetime | None = time_column(nullable=True)
     cause: str = Field(sa_column=Column(String(255), nullable=False))
     handler: str = Field(sa_column=Column(String(HANDLER_CHARS), nullable=False))
+    plan: str | None = Field(default=None, sa_column=Column(String(64)))
     traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
 
 

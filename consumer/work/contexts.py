@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
 from consumer.plugin import Context, Event, Handler
+from consumer.wire import SEED
 
 
 @dataclass(frozen=True)
@@ -23,15 +24,15 @@ class Contexts:
     http: Any = None
 
     def make(
-        self, handler: Handler, event: Event, *, attempt: int, is_replay: bool, session: AsyncSession | None = None
+        self, handler: Handler, event: Event, *, attempt: int, plan: str | None, session: AsyncSession | None = None
     ) -> Context:
-        """A context for one attempt; `session` is there for transactional handlers only."""
+        """A context for one attempt; `plan` is what sent the event, `session` is for transactional handlers only."""
         return Context(
             application=event.application,
             handler=handler,
             event=event,
             attempt=attempt,
-            is_replay=is_replay,
+            is_replay=plan is not None and plan != SEED,
             now=self.clock.now(),
             log=structlog.get_logger("handler").bind(
                 application=event.application, event_id=event.id, type=event.type, handler=handler.name, attempt=attempt

@@ -9,11 +9,9 @@ Three ways, each slower and safer than the one before; a batch takes the first t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from enum import Enum
 
-import orjson
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -21,17 +19,19 @@ from consumer.broker.base import Record
 from consumer.clock import Clock
 from consumer.errors import LedgerError, NotUnderstood
 from consumer.events import Delivery, Event, Locators
-from consumer.ledger import Database, events, outbox, quarantine, reads, runs
-from consumer.ledger.outbox import Emitted
-from consumer.ledger.runs import Attempt, Lane, Run
-from consumer.ledger.tables import AuditRow, RunStatus
-from consumer.plugin import AuditNote, Context, Handler, ReadRequest
-from consumer.wire import unpack_event
+from consumer.ledger import Database, events, quarantine, runs
+from consumer.ledger.events import EventKey
+from consumer.ledger.runs import Lane, Run
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import Handler
+from consumer.wire import SEED, plan_of, unpack_event
+from consumer.work.batch import Arrival, Batch, finished, skipped, waiting
 from consumer.work.contexts import Contexts
 from consumer.work.executor import Executor
 from consumer.work.outcome import Failed, Outcome, failed
 from consumer.work.registry import Registry
-from consumer.work.resolution import Resolution, attempt_row, resolve
+from consumer.work.resolution import attempt_row, resolve
+from consumer.work.savepoint import in_savepoint
 
 _log = structlog.get_logger(__name__)
 
@@ -46,34 +46,6 @@ class Way(Enum):
 
 class _Disturbed(Exception):
     """A handler failed while the batch shared one transaction without savepoints."""
-
-
-@dataclass
-class Batch:
-    """What a transaction is going to store."""
-
-    now: datetime
-    runs: list[Run] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
-    emitted: list[Emitted] = field(default_factory=list)
-    reads: dict[str, list[ReadRequest]] = field(default_factory=dict)
-    notes: list[AuditRow] = field(default_factory=list)
-
-    async def store(self, session: AsyncSession) -> None:
-        """Write everything; the order keeps locks in one order on every worker."""
-        await runs.add(session, self.runs, self.now)
-        await runs.add_attempts(session, self.attempts)
-        await outbox.put(session, self.emitted, self.now)
-        for application in sorted(self.reads):
-            await reads.ask(session, application, self.reads[application], self.now)
-        session.add_all(self.notes)
-
-    def take_from(self, ctx: Context, handler: Handler, event: Event) -> None:
-        """What a handler that succeeded asked for."""
-        self.emitted.extend(Emitted(emission=one, cause=event, handler=handler.name) for one in ctx.emissions)
-        if ctx.reads:
-            self.reads.setdefault(event.application, []).extend(ctx.reads)
-        self.notes.extend(_audit_row(note, handler, event, self.now) for note in ctx.notes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +100,7 @@ class Intake:
                 _log.debug("batch_disturbed", events=len(arrived), error=type(error).__name__)
         return await self._take_apart(arrived, refused)
 
-    async def _take_apart(self, arrived: Sequence[Event], refused: Sequence[tuple[Delivery, str]]) -> Taken:
+    async def _take_apart(self, arrived: Sequence[Arrival], refused: Sequence[tuple[Delivery, str]]) -> Taken:
         try:
             taken = await self._store(arrived, refused, Way.ISOLATED)
         except LedgerError:
@@ -137,30 +109,35 @@ class Intake:
             _log.warning("batch_taken_singly", events=len(arrived), error=type(error).__name__)
         else:
             # A batch without a failure: the next may go together again.
-            self._way = Way.ISOLATED if any(run.code for run in taken.runs) else Way.TOGETHER
+            self._way = (
+                Way.ISOLATED
+                if any(run.code and run.status is not RunStatus.SKIPPED for run in taken.runs)
+                else Way.TOGETHER
+            )
             return taken
         parts = [await self._store([], refused, Way.ISOLATED)]
-        parts += [await self._take_one(event) for event in arrived]
+        parts += [await self._take_one(arrival) for arrival in arrived]
         return _sum(parts)
 
-    async def _take_one(self, event: Event) -> Taken:
+    async def _take_one(self, arrival: Arrival) -> Taken:
+        event = arrival.event
         try:
-            return await self._store([event], [], Way.ISOLATED)
+            return await self._store([arrival], [], Way.ISOLATED)
         except LedgerError:
             raise
         except Exception as error:  # noqa: BLE001 - stored as the failure of its runs, below
             _log.exception("event_breaks_its_transaction", application=event.application, event_id=event.id)
             cause = error
         try:
-            return await self._store([event], [], Way.SINGLY, broken=failed(cause))
+            return await self._store([arrival], [], Way.SINGLY, broken=failed(cause))
         except LedgerError:
             raise
         except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
             _log.exception("event_cannot_be_stored", application=event.application, event_id=event.id)
             return await self._store([], [(_event_delivery(event), "not_storable")], Way.SINGLY)
 
-    def _decode(self, records: Sequence[Record]) -> tuple[list[Event], list[tuple[Delivery, str]]]:
-        arrived: dict[tuple[str, str], Event] = {}
+    def _decode(self, records: Sequence[Record]) -> tuple[list[Arrival], list[tuple[Delivery, str]]]:
+        arrived: dict[EventKey, Arrival] = {}
         refused: list[tuple[Delivery, str]] = []
         for record in records:
             application = record.key.decode("utf-8", "replace").partition("/")[0]
@@ -173,12 +150,13 @@ class Intake:
             except NotUnderstood as error:
                 refused.append((_as_delivery(record, application), error.code))
                 continue
-            arrived.setdefault((event.application, event.id), event)
+            arrival = Arrival(event, plan_of(record.headers))
+            arrived.setdefault(arrival.id, arrival)
         return list(arrived.values()), refused
 
     async def _store(
         self,
-        arrived: Sequence[Event],
+        arrived: Sequence[Arrival],
         refused: Sequence[tuple[Delivery, str]],
         way: Way,
         broken: Failed | None = None,
@@ -186,17 +164,16 @@ class Intake:
         batch = Batch(self._clock.now())
         async with self._database.transaction() as session:
             await quarantine.put(session, refused, batch.now)
-            new = await events.record(session, arrived, batch.now)
-            fresh = [event for event in arrived if (event.application, event.id) in new]
-            lanes = await runs.blocked_lanes(session, {(event.application, event.key) for event in fresh})
-            for event in fresh:
-                seq = new[event.application, event.id]
-                for handler in self._registry.wanting(event.type):
-                    await self._handle(session, batch, lanes, handler, event, seq, way, broken)
+            new = await events.record(session, [arrival.event for arrival in arrived], batch.now)
+            fresh = [arrival for arrival in arrived if arrival.id in new]
+            lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in fresh})
+            for arrival in fresh:
+                for handler in self._registry.wanting(arrival.event.type):
+                    await self._handle(session, batch, lanes, handler, arrival, new[arrival.id], way, broken)
             await session.flush()
             await batch.store(session)
         return Taken(
-            recorded=fresh,
+            recorded=[arrival.event for arrival in fresh],
             duplicates=len(arrived) - len(fresh),
             refused=len(refused),
             runs=batch.runs,
@@ -210,22 +187,26 @@ class Intake:
         batch: Batch,
         lanes: set[Lane],
         handler: Handler,
-        event: Event,
+        arrival: Arrival,
         seq: int,
         way: Way,
         broken: Failed | None,
     ) -> None:
         """One event for one handler: run it now if it may, else leave it to the runner, in its lane's order."""
+        event = arrival.event
+        if arrival.plan == SEED and not handler.transactional:
+            batch.runs.append(skipped(handler, arrival, seq))
+            return
         lane = (event.application, handler.name, event.key)
         can_run = handler.transactional and self._registry.get(handler.name) is not None
         if not can_run or handler.name in self.paused or lane in lanes:
-            batch.runs.append(_waiting(handler, event, seq, batch.now, blocked=lane in lanes))
+            batch.runs.append(waiting(handler, arrival, seq, batch.now, blocked=lane in lanes))
             lanes.add(lane)
             return
         started_at = self._clock.now()
-        outcome = broken or await self._perform(session, batch, handler, event, way)
+        outcome = broken or await self._perform(session, batch, handler, arrival, way)
         resolution = resolve(handler, outcome, used=0, now=batch.now)
-        batch.runs.append(_finished(handler, event, seq, resolution))
+        batch.runs.append(finished(handler, arrival, seq, resolution))
         if resolution.status is not RunStatus.SUCCEEDED:
             batch.attempts.append(
                 attempt_row(handler, event, resolution, number=1, worker=self._worker, started_at=started_at,
@@ -234,8 +215,11 @@ class Intake:
         if resolution.blocking:
             lanes.add(lane)
 
-    async def _perform(self, session: AsyncSession, batch: Batch, handler: Handler, event: Event, way: Way) -> Outcome:
-        ctx = self._contexts.make(handler, event, attempt=1, is_replay=False, session=session)
+    async def _perform(
+        self, session: AsyncSession, batch: Batch, handler: Handler, arrival: Arrival, way: Way
+    ) -> Outcome:
+        event = arrival.event
+        ctx = self._contexts.make(handler, event, attempt=1, plan=arrival.plan, session=session)
         if way is Way.TOGETHER:
             outcome = await self._executor.transactional(handler, event, ctx)
             if isinstance(outcome, Failed):
@@ -243,73 +227,8 @@ class Intake:
         else:
             outcome = await in_savepoint(session, self._executor, handler, event, ctx)
         if not isinstance(outcome, Failed):
-            batch.take_from(ctx, handler, event)
+            batch.take_from(ctx, handler, event, arrival.plan)
         return outcome
-
-
-async def in_savepoint(
-    session: AsyncSession, executor: Executor, handler: Handler, event: Event, ctx: Context
-) -> Outcome:
-    """Run a transactional handler so that a failure undoes its own writes and nothing else."""
-    await session.flush()
-    savepoint = await session.begin_nested()
-    outcome = await executor.transactional(handler, event, ctx)
-    if not isinstance(outcome, Failed):
-        try:
-            await session.flush()
-        except Exception as error:  # noqa: BLE001 - what the handler wrote does not hold: the handler failed
-            outcome = failed(error)
-    if isinstance(outcome, Failed):
-        await savepoint.rollback()
-    else:
-        await savepoint.commit()
-    return outcome
-
-
-def _audit_row(note: AuditNote, handler: Handler, event: Event, now: datetime) -> AuditRow:
-    return AuditRow(
-        at=now,
-        application=event.application,
-        actor=handler.name[:100],
-        action=note.action,
-        subject=note.subject,
-        before=orjson.dumps(dict(note.before)).decode(),
-        after=orjson.dumps(dict(note.after)).decode(),
-        reason=event.id,
-        code_version=handler.version,
-    )
-
-
-def _waiting(handler: Handler, event: Event, seq: int, now: datetime, *, blocked: bool) -> Run:
-    return Run(
-        application=event.application,
-        event_id=event.id,
-        handler=handler.name,
-        seq=seq,
-        key=event.key,
-        status=runs.first_status(blocked=blocked),
-        blocking=True,
-        next_at=None if blocked else now,
-        code_version=handler.version,
-    )
-
-
-def _finished(handler: Handler, event: Event, seq: int, resolution: Resolution) -> Run:
-    return Run(
-        application=event.application,
-        event_id=event.id,
-        handler=handler.name,
-        seq=seq,
-        key=event.key,
-        status=resolution.status,
-        blocking=resolution.blocking,
-        attempts=resolution.attempts,
-        next_at=resolution.next_at,
-        code=resolution.code,
-        reason=resolution.reason,
-        fingerprint=resolution.fingerprint,
-        code_version=handler.version,
-    )
 
 
 def _as_delivery(record: Record, application: str) -> Delivery:

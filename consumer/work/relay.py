@@ -105,7 +105,7 @@ class Relay:
             data=orjson.loads(row.data),
             traceparent=row.traceparent,
         )
-        packed = pack_event(event)
+        packed = pack_event(event, plan=row.plan)
         return Message(key=packed.key, value=packed.value, headers=packed.headers)
 
     async def _wait(self) -> None:

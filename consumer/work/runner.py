@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import structlog
 
@@ -18,12 +19,13 @@ from consumer.events import Event
 from consumer.ledger import Database, events, runs
 from consumer.ledger.runs import ClaimedRun
 from consumer.plugin import Handler
+from consumer.work.batch import Batch
 from consumer.work.contexts import Contexts
 from consumer.work.executor import Executor
-from consumer.work.intake import Batch, in_savepoint
 from consumer.work.outcome import Failed, failed
 from consumer.work.registry import Registry
 from consumer.work.results import Result, Results, conclude, store
+from consumer.work.savepoint import in_savepoint
 
 CLAIM_LEASE_S = 15.0
 IDLE_S = 0.5
@@ -60,6 +62,7 @@ class Runner:
         self._wake = asyncio.Event()
         self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
         self._busy: Counter[str] = Counter()
+        self._upcoming: list[datetime] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._results = Results(database=database, clock=clock, worker=worker, on_stored=self._stored)
         self.paused: frozenset[str] = frozenset()
@@ -101,8 +104,10 @@ class Runner:
                 )
 
     async def _wait_for_work(self) -> None:
+        """Until woken, until the next run is due, or a short while: other processes leave work too."""
+        soonest_s = min(((at - self._clock.now()).total_seconds() for at in self._upcoming), default=IDLE_S)
         try:
-            async with asyncio.timeout(IDLE_S):
+            async with asyncio.timeout(max(0.01, min(soonest_s, IDLE_S))):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -114,8 +119,9 @@ class Runner:
         started = 0
         try:
             async with self._database.reading() as session:
-                due = await runs.handlers_with_due(session, self._clock.now())
-            for name in sorted(due - self.paused):
+                due = await runs.next_due(session, now := self._clock.now())
+            self._upcoming = [at for at in due.values() if at > now]
+            for name in sorted(name for name, at in due.items() if at <= now and name not in self.paused):
                 handler = self._registry.get(name)
                 room = self._room(handler) if handler else 0
                 if handler and room > 0:
@@ -157,7 +163,7 @@ class Runner:
     async def _outside(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         """An effect handler's attempt."""
         started_at = self._clock.now()
-        ctx = self._contexts.make(handler, event, attempt=run.attempts + 1, is_replay=run.is_replay)
+        ctx = self._contexts.make(handler, event, attempt=run.attempts + 1, plan=run.plan)
         outcome = await self._executor.effect(handler, event, ctx)
         self._results.add(
             conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=self._clock.now())
@@ -188,14 +194,12 @@ class Runner:
         async with self._database.transaction() as session:
             if not await runs.still_claimed(session, run, worker=self._worker):
                 return None
-            ctx = self._contexts.make(
-                handler, event, attempt=run.attempts + 1, is_replay=run.is_replay, session=session
-            )
+            ctx = self._contexts.make(handler, event, attempt=run.attempts + 1, plan=run.plan, session=session)
             outcome = await in_savepoint(session, self._executor, handler, event, ctx)
             now = self._clock.now()
             batch = Batch(now)
             if not isinstance(outcome, Failed):
-                batch.take_from(ctx, handler, event)
+                batch.take_from(ctx, handler, event, run.plan)
             await batch.store(session)
             result = conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now)
             await store(session, [result], worker=self._worker, now=now)

@@ -1,0 +1,28 @@
+"""Savepoint: a transactional handler's part of a transaction that others share."""
+
+from __future__ import annotations
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.plugin import Context, Event, Handler
+from consumer.work.executor import Executor
+from consumer.work.outcome import Failed, Outcome, failed
+
+
+async def in_savepoint(
+    session: AsyncSession, executor: Executor, handler: Handler, event: Event, ctx: Context
+) -> Outcome:
+    """Run a transactional handler so that a failure undoes its own writes and nothing else."""
+    await session.flush()
+    savepoint = await session.begin_nested()
+    outcome = await executor.transactional(handler, event, ctx)
+    if not isinstance(outcome, Failed):
+        try:
+            await session.flush()
+        except Exception as error:  # noqa: BLE001 - what the handler wrote does not hold: the handler failed
+            outcome = failed(error)
+    if isinstance(outcome, Failed):
+        await savepoint.rollback()
+    else:
+        await savepoint.commit()
+    return outcome
