@@ -96,10 +96,16 @@ class LogFile:
         self._fail(self._pending, BrokerUnavailable("the log was closed before the record was written"))
         self._pending.clear()
         self._pending_bytes = 0
+        loop = asyncio.get_running_loop()
+        closing = []
         for executor, connection in ((self._reading, self._reader), (self._writing, self._writer)):
             if connection is not None:
-                executor.submit(connection.close)
+                closing.append(loop.run_in_executor(executor, connection.close))
             executor.shutdown(wait=False)
+        if closing:  # the last one to close folds the write-ahead log into the file
+            closed, _ = await asyncio.wait(closing, timeout=max(timeout_s, 1.0))
+            for found in closed:
+                found.exception()
         self._reader = self._writer = None
 
     # --- what callers do -------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -88,6 +89,7 @@ class KafkaSubscription:
         self._progress = Progress(clock)
         self._pulling: asyncio.Task[Pulled] | None = None
         self._change = asyncio.Event()
+        self._alarm = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._broken: str | None = None
         self._polled_at = 0.0
@@ -143,7 +145,8 @@ class KafkaSubscription:
         while self._running:
             consumer = self._consumer
             left_s = deadline - loop.time()
-            if consumer is None or (not self._reading and _holds_records(self._pulling)):
+            waits = self._broken is not None or (not self._reading and _holds_records(self._pulling))
+            if consumer is None or waits:
                 if not await self._changed(left_s):
                     return ()
                 continue
@@ -156,8 +159,9 @@ class KafkaSubscription:
                 return ()
             if not self._reading and _holds_records(pulling):
                 continue  # `on_assigned` has not returned yet
-            if pulling is self._pulling:
-                self._pulling = None
+            if pulling is not self._pulling:
+                continue  # the consumer was replaced meanwhile
+            self._pulling = None
             records = self._records(pulling)
             if records or loop.time() >= deadline:
                 return records
@@ -169,12 +173,11 @@ class KafkaSubscription:
 
     def _records(self, pulling: asyncio.Task[Pulled]) -> list[Record]:
         """What was pulled, unless the partitions were taken away since (then they are read again by their owner)."""
-        if pulling.cancelled():
-            return []
         try:
             epoch, found = pulling.result()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # cancelled: one of aiokafka's own tasks was
             self._broken = type(error).__name__
+            self._alarm.set()
             raise BrokerUnavailable("the broker could not be read", reason=self._broken) from error
         if epoch != self._epoch:
             return []
@@ -346,7 +349,10 @@ class KafkaSubscription:
         """Replace a consumer that gave up or stands still although there is something to read (#1037, #712)."""
         unanswered = 0
         while True:
-            await asyncio.sleep(WATCH_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await self._alarm.wait()
+            self._alarm.clear()
             try:
                 if self._broken is None:
                     self._broken = await self._stalled()
@@ -359,7 +365,7 @@ class KafkaSubscription:
             if self._broken is not None:
                 LOG.warning("the consumer of group %s is replaced: %s", self._group, self._broken)
                 await self._replace()
-                self._broken, unanswered = None, 0
+                unanswered = 0
 
     async def _stalled(self) -> str | None:
         """Why the consumer is stuck, None when it is not: nobody asks, there is nothing to read, or it moves."""
@@ -388,6 +394,8 @@ class KafkaSubscription:
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RESTART_WAIT_CEILING_S)
             else:
+                self._broken = None
+                self._change.set()
                 return
 
 

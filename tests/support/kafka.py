@@ -61,11 +61,11 @@ appender.out.layout.pattern = %d %p %c{1} %m%n
 PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=BROKER://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=BROKER://127.0.0.1:{advertised_port}
-listener.security.protocol.map=BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=BROKER://127.0.0.1:{port},INSIDE://127.0.0.1:{inside_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=BROKER://127.0.0.1:{advertised_port},INSIDE://127.0.0.1:{inside_port}
+listener.security.protocol.map=BROKER:{protocol},INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
-inter.broker.listener.name=BROKER
+inter.broker.listener.name=INSIDE
 log.dirs={folder}/data
 num.network.threads=2
 num.io.threads=2
@@ -78,6 +78,14 @@ share.coordinator.state.topic.replication.factor=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 log.segment.bytes=16777216
+"""
+
+SECURE_PROPERTIES = """ssl.keystore.type=PKCS12
+ssl.keystore.location={folder}/broker.p12
+ssl.keystore.password=changeit
+sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.broker.scram-sha-512.sasl.jaas.config=\\
+  org.apache.kafka.common.security.scram.ScramLoginModule required;
 """
 
 
@@ -124,12 +132,25 @@ def _fetch(folder: Path) -> None:
 
 
 class KafkaServer:
-    """One broker on its own data in `folder`. `advertised_port` is what clients are told (a proxy's port)."""
+    """One broker on its own data in `folder`. `advertised_port` is what clients are told (a proxy's port).
 
-    def __init__(self, folder: Path, *, port: int | None = None, advertised_port: int | None = None) -> None:
+    With `user` (name, password) it speaks TLS, certificate in `ca_file`, and asks for SASL SCRAM-SHA-512.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        advertised_port: int | None = None,
+        user: tuple[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.port = port or free_port()
         self.advertised_port = advertised_port or self.port
+        self.ca_file = folder / "ca.pem"
+        self._inside_port = free_port()
+        self._user = user
         self._jars = jars()
         self._process: subprocess.Popen[bytes] | None = None
         self._format()
@@ -155,7 +176,7 @@ class KafkaServer:
                 start_new_session=True,
             )
         deadline = time.monotonic() + READY_WITHIN_S
-        while not answers_metadata(self.port):
+        while not answers_metadata(self._inside_port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 tail = self.log.read_text(errors="replace").splitlines()[-15:]
@@ -209,23 +230,35 @@ class KafkaServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(LOG4J)
         properties = self.folder / "server.properties"
+        text = PROPERTIES + (SECURE_PROPERTIES if self._user else "")
         properties.write_text(
-            PROPERTIES.format(
+            text.format(
                 port=self.port,
                 advertised_port=self.advertised_port,
+                inside_port=self._inside_port,
                 controller_port=free_port(),
+                protocol="SASL_SSL" if self._user else "PLAINTEXT",
                 folder=self.folder,
             )
         )
         if (self.folder / "data" / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        subprocess.run(
-            [*self._java(), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)],
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
+        words = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+        if self._user:
+            self._certify()
+            words += ["--add-scram", f"SCRAM-SHA-512=[name={self._user[0]},password={self._user[1]}]"]
+        subprocess.run([*self._java(), *words], check=True, capture_output=True, timeout=60)
+
+    def _certify(self) -> None:
+        """A certificate of its own for 127.0.0.1, made by the JDK's keytool."""
+        store = ["-alias", "broker", "-keystore", str(self.folder / "broker.p12"), "-storepass", "changeit"]
+        names = ["-dname", "CN=127.0.0.1", "-ext", "SAN=ip:127.0.0.1", "-validity", "2"]
+        for words in (
+            ["-genkeypair", "-keyalg", "RSA", "-storetype", "PKCS12", *names],
+            ["-exportcert", "-rfc", "-file", str(self.ca_file)],
+        ):
+            subprocess.run(["keytool", *words, *store], check=True, capture_output=True, timeout=60)
 
 
 def answers_metadata(port: int) -> bool:
@@ -244,10 +277,16 @@ def answers_metadata(port: int) -> bool:
 
 
 @contextmanager
-def kafka_server(folder: Path, *, port: int | None = None, advertised_port: int | None = None) -> Iterator[KafkaServer]:
+def kafka_server(
+    folder: Path,
+    *,
+    port: int | None = None,
+    advertised_port: int | None = None,
+    user: tuple[str, str] | None = None,
+) -> Iterator[KafkaServer]:
     """A running broker for a fixture: skips with one line where Kafka cannot be had, fails there when CI is set."""
     try:
-        server = KafkaServer(folder, port=port, advertised_port=advertised_port)
+        server = KafkaServer(folder, port=port, advertised_port=advertised_port, user=user)
     except KafkaMissing as missing:
         if os.environ.get("CI"):
             pytest.fail(f"Kafka: {missing}")
