@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from sqlalchemy import Table, bindparam, select, text, update
+from sqlalchemy import Table, bindparam, delete, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
@@ -30,13 +30,19 @@ class LedgerBudgetStore:
     async def update(
         self, names: Sequence[str], step: Callable[[Mapping[str, str], float], tuple[Mapping[str, str], T]]
     ) -> T:
-        """Run `step` on what is stored, and store what it returns, in one transaction. Raises LedgerUnavailable."""
+        """Run `step` on what is stored, and store what it returns, in one transaction; an empty text is forgotten.
+
+        Raises LedgerUnavailable.
+        """
         wanted = sorted(set(names))
         async with self._database.transaction() as session:
             texts = await self._locked(session, wanted)
             changes, result = step({name: value for name, value in texts.items() if value}, await self._now_s(session))
-            if changes:
-                rows = [{"b_name": name, "b_value": changes[name]} for name in sorted(changes)]
+            kept = {name: value for name, value in changes.items() if value}
+            if forgotten := changes.keys() - kept.keys():
+                await session.execute(delete(_BUDGETS).where(_BUDGETS.c.name.in_(forgotten)))
+            if kept:
+                rows = [{"b_name": name, "b_value": kept[name]} for name in sorted(kept)]
                 statement = update(_BUDGETS).where(_BUDGETS.c.name == bindparam("b_name"))
                 connection = await session.connection()
                 await connection.execute(statement.values(value=bindparam("b_value")), rows)

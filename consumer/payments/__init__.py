@@ -44,7 +44,7 @@ from consumer.payments.errors import (
     UrlInsecure,
     ValidationError,
 )
-from consumer.payments.keys import IdempotencyKeys, MemoryIdempotencyKeys
+from consumer.payments.keys import IdempotencyKeys, MemoryIdempotencyKeys, StoredIdempotencyKeys
 from consumer.payments.models import (
     Acknowledgement,
     Application,
@@ -123,6 +123,7 @@ __all__ = [
     "SessionNotCancelable",
     "SessionNotReissuable",
     "Step",
+    "StoredIdempotencyKeys",
     "Subscription",
     "SubscriptionAlreadyEnded",
     "UnexpectedAnswer",

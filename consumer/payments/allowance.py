@@ -26,7 +26,10 @@ from consumer.payments.errors import BudgetExhausted
 T = TypeVar("T")
 
 Step = Callable[[Mapping[str, str], float], tuple[Mapping[str, str], T]]
-"""(stored texts by name, seconds now) to (texts to store, result). Pure; may be called again when a write races."""
+"""(stored texts by name, seconds now) to (texts to store, result). An empty text is forgotten.
+
+Pure; may be called again when a write races.
+"""
 
 _SHORTEST_WAIT_S = 0.001
 
@@ -53,7 +56,11 @@ class MemoryBudgetStore:
         changes, result = step(
             {name: self._texts[name] for name in names if name in self._texts}, self._clock.monotonic()
         )
-        self._texts.update(changes)
+        for name, text in changes.items():
+            if text:
+                self._texts[name] = text
+            else:
+                self._texts.pop(name, None)
         return result
 
 

@@ -12,6 +12,7 @@ from consumer.errors import SettingsError
 
 APP_ID_PREFIX = "svc_app_"
 SECRET_PREFIX = "svc_sk_live_"  # noqa: S105 - the documented prefix, not a secret
+APP_ID_MAX_CHARS = 128
 MAX_SECRETS = 2
 FILE_MAX_BYTES = 4096
 
@@ -22,6 +23,8 @@ def app_id_problem(app_id: str) -> str | None:
     """Why this cannot be an app id, or None (case S11). The value itself is not part of the text."""
     if not app_id:
         return "the app id is missing"
+    if len(app_id) > APP_ID_MAX_CHARS:
+        return f"the app id must have at most {APP_ID_MAX_CHARS} characters"
     if not app_id.startswith(APP_ID_PREFIX) or not _OPAQUE.match(app_id[len(APP_ID_PREFIX) :]):
         return f"the app id must be {APP_ID_PREFIX} followed by visible characters (got {masked(app_id)})"
     return None
