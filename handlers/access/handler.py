@@ -288,6 +288,18 @@ async def recheck(event: Event, ctx: Context) -> None:
         await _wake_unmapped(event, ctx)
 
 
+@handles("access.finding_closed", transactional=True, name="access:finding_closed")
+async def finding_closed(event: Event, ctx: Context) -> None:
+    """An operator settled a finding by hand: it stays closed."""
+    subject = _own(event).object_id
+    if subject is None:
+        raise Reject("closing a finding needs its subject")
+    kind, by = str(event.find("/data/kind")), str(event.find("/data/by") or "operator")[:100]
+    reason = str(event.find("/data/reason") or "")[:500]
+    if await close_finding(ctx, FINDINGS, kind, subject, event.received_at, by=by, reason=reason):
+        ctx.note(f"object:{subject}", "finding.closed", {"kind": kind}, {"by": by, "reason": reason})
+
+
 async def _wake_unmapped(event: Event, ctx: Context) -> None:
     waiting = (
         select(FINDINGS.c.subject)

@@ -120,6 +120,7 @@ async def order_observed(event: Event, ctx: Context) -> None:
         return
     if reading.service_order_id:
         await close_finding(ctx, FINDINGS, "paid_unidentified", reading.service_order_id, event.received_at)
+        await _claim_payments(ctx, event, order_id, reading.service_order_id)
     await _agreement(ctx, event, order_id, change.after, reading, options)
 
 
@@ -178,23 +179,41 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     options = Options.model_validate(ctx.options)
     if look_text(event, options.payment_subscription) is not None:
         return
-    order_id = look_text(event, options.payment_order)
-    if order_id is None:
-        order_id = await _order_of_service_id(ctx, look_text(event, options.payment_service_order))
+    service_order_id = look_text(event, options.payment_service_order)
+    order_id = look_text(event, options.payment_order) or await _order_of_service_id(ctx, service_order_id)
     payment = FulfilmentPayment(
         application=ctx.application,
         payment_id=str(payment_id),
         order_id=order_id,
+        service_order_id=service_order_id,
         amount=look_text(event, options.amount),
         seen_at=event.received_at,
     )
     is_new = await ctx.insert_new(payment)
-    if order_id is None:
-        if is_new:
-            detail = {"payments": [payment.payment_id]}
-            await open_finding(ctx, FINDINGS, "orphan_payment", payment.payment_id, event.received_at, detail)
-        return
-    await _judge_payments(ctx, event, order_id)
+    if order_id is not None:
+        await _judge_payments(ctx, event, order_id)
+    elif is_new:
+        detail = {"payments": [payment.payment_id]}
+        await open_finding(ctx, FINDINGS, "orphan_payment", payment.payment_id, event.received_at, detail)
+        if service_order_id is not None:
+            ctx.request_read("service_order", service_order_id)
+
+
+async def _claim_payments(ctx: Context, event: Event, order_id: str, service_order_id: str) -> None:
+    """Payments that named only the service's order id belong to this order."""
+    ours = (
+        (PAYMENTS.c.application == ctx.application)
+        & (PAYMENTS.c.service_order_id == service_order_id)
+        & PAYMENTS.c.order_id.is_(None)
+    )
+    claimed = await ctx.session.execute(
+        update(PAYMENTS).where(ours).values(order_id=order_id).returning(PAYMENTS.c.payment_id)
+    )
+    payments = claimed.scalars().all()
+    for payment_id in payments:
+        await close_finding(ctx, FINDINGS, "orphan_payment", payment_id, event.received_at)
+    if payments:
+        await _judge_payments(ctx, event, order_id)
 
 
 async def _judge_payments(ctx: Context, event: Event, order_id: str) -> None:
@@ -233,6 +252,18 @@ async def operator(event: Event, ctx: Context) -> None:
     change = await apply(ctx, event, order_id, fact, invents=event.type == "fulfilment.marked_paid")
     if change is None:
         raise Reject("the order is unknown")
+
+
+@handles("fulfilment.finding_closed", transactional=True, name="fulfilment:finding_closed")
+async def finding_closed(event: Event, ctx: Context) -> None:
+    """An operator settled a finding by hand (a refund, say): it stays closed."""
+    subject = _own(event).object_id
+    if subject is None:
+        raise Reject("closing a finding needs its subject")
+    kind, by = str(event.find("/data/kind")), str(event.find("/data/by") or "operator")[:100]
+    reason = str(event.find("/data/reason") or "")[:500]
+    if await close_finding(ctx, FINDINGS, kind, subject, event.received_at, by=by, reason=reason):
+        ctx.note(f"object:{subject}", "finding.closed", {"kind": kind}, {"by": by, "reason": reason})
 
 
 async def _session_said(ctx: Context, event: Event) -> str | None:

@@ -31,6 +31,7 @@ class Change:
 
     before: Order
     after: Order
+    is_new: bool = False
 
     def became(self, name: str) -> bool:
         """Whether a field was empty before and is not any more."""
@@ -57,7 +58,7 @@ async def _written(ctx: Context, order_id: str, fact: Callable[[Order], Order], 
     if invents:
         fresh = fact(Order())
         if await ctx.insert_new(FulfilmentOrder(**key, **asdict(fresh))):
-            return Change(Order(), fresh)
+            return Change(Order(), fresh, is_new=True)
     found = await ctx.locked(FulfilmentOrder, **key)
     if found is None:
         return None
@@ -86,7 +87,7 @@ async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> 
         await _hold_changed(ctx, order_id, change)
     elif amounts_differ(after) and not amounts_differ(before):
         await _finding(ctx, "amount_mismatch", order_id, event.received_at, amounts(after))
-    if change.became("paid_at") and before != Order():
+    if change.became("paid_at") and not change.is_new:
         # A payment seen before its order was paid makes the row first, so a fresh row has no such finding.
         await close_finding(ctx, FINDINGS, "orphan_payment", order_id, event.received_at)
     if change.became("unfulfillable_at"):

@@ -70,12 +70,16 @@ class FulfilmentPayment(SQLModel, table=True):
     """One SUCCEEDED payment, as a read showed it: the source of duplicate and orphan money (cases F28, F29, B33)."""
 
     __tablename__ = "fulfilment_payment"
-    __table_args__ = (Index("ix_fulfilment_payment_order", "application", "order_id"),)
+    __table_args__ = (
+        Index("ix_fulfilment_payment_order", "application", "order_id"),
+        Index("ix_fulfilment_payment_service", "application", "service_order_id"),
+    )
     __table__: ClassVar[Table]
 
     application: str = _text(64, key=True)
     payment_id: str = _text(255, key=True)
     order_id: str | None = _text(255)
+    service_order_id: str | None = _text(255)
     amount: str | None = _text(255)
     seen_at: datetime = _time(nullable=False)
 

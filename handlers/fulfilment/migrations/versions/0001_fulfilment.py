@@ -76,14 +76,19 @@ def upgrade() -> None:
         sa.Column("application", sa.String(length=64), nullable=False),
         sa.Column("payment_id", sa.String(length=255), nullable=False),
         sa.Column("order_id", sa.String(length=255), nullable=True),
+        sa.Column("service_order_id", sa.String(length=255), nullable=True),
         sa.Column("amount", sa.String(length=255), nullable=True),
         sa.Column("seen_at", consumer.columns.UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("application", "payment_id"),
     )
     op.create_index("ix_fulfilment_payment_order", "fulfilment_payment", ["application", "order_id"], unique=False)
+    op.create_index(
+        "ix_fulfilment_payment_service", "fulfilment_payment", ["application", "service_order_id"], unique=False
+    )
 
 
 def downgrade() -> None:
+    op.drop_index("ix_fulfilment_payment_service", table_name="fulfilment_payment")
     op.drop_index("ix_fulfilment_payment_order", table_name="fulfilment_payment")
     op.drop_table("fulfilment_payment")
     op.drop_index("ix_fulfilment_order_service", table_name="fulfilment_order")

@@ -1,0 +1,82 @@
+"""Two workers, two proofs of one order, at the same moment: one fulfilment, decided by the database."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumer.ledger import Database
+from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
+from tests.support.projections import OUTBOX, Projections, observed, own, said
+
+MODULE = "handlers.fulfilment.handler"
+
+
+async def test_proofs_that_race_make_one_request(database: Database) -> None:
+    # case: F3, F4, G2
+    workers = [Projections(database, MODULE) for _ in range(4)]
+    for number in range(10):
+        order = f"A{number}"
+        await asyncio.gather(
+            workers[0].feed(said("order.paid", f"evt_{number}a", id=f"so{number}", order_id=order)),
+            workers[1].feed(said("order.paid", f"evt_{number}b", id=f"so{number}", order_id=order)),
+            workers[2].feed(observed(f"order:{order}", number + 1, {"id": f"so{number}", "status": "PAID"})),
+            workers[3].feed(said("order.paid", f"evt_{number}a", id=f"so{number}", order_id=order)),
+        )
+    requests = await workers[0].rows(OUTBOX, type="fulfilment.requested")
+    assert sorted(row["key"] for row in requests) == sorted(f"order:A{number}" for number in range(10))
+    assert sum(len(worker.emitted) for worker in workers) == 10, "only one worker even tried"
+    assert len(await workers[0].rows(ORDERS)) == 10
+
+
+async def test_group_commits_that_cross_each_other_end_well(database: Database) -> None:
+    # case: F3, G2
+    workers = [Projections(database, MODULE) for _ in range(2)]
+    first = [said("order.paid", f"evt_a{number}", order_id=f"A{number}") for number in range(20)]
+    second = [said("order.paid", f"evt_b{number}", order_id=f"A{number}") for number in range(20)]
+    await asyncio.gather(workers[0].feed_together(first), workers[1].feed_together(second))
+    assert len(await workers[0].rows(OUTBOX, type="fulfilment.requested")) == 20
+
+
+@pytest.mark.parametrize("proof", ["event", "read"])
+async def test_payment_and_proof_that_race_leave_no_false_orphan(database: Database, proof: str) -> None:
+    # case: F28
+    workers = [Projections(database, MODULE) for _ in range(2)]
+    for number in range(5):
+        order = f"A{number}"
+        record = {"id": f"p{number}", "status": "SUCCEEDED", "order_id": order}
+        paid = (
+            said("order.paid", f"evt_{number}", order_id=order)
+            if proof == "event"
+            else observed(f"order:{order}", number + 1, {"status": "PAID"})
+        )
+        await asyncio.gather(
+            workers[0].feed(observed(f"payment:p{number}", number + 100, record)), workers[1].feed(paid)
+        )
+    assert len(await workers[0].rows(PAYMENTS)) == 5
+    assert [row for row in await workers[0].rows(FINDINGS) if row["closed_at"] is None] == []
+
+
+async def test_two_payments_that_race_are_a_duplicate(database: Database) -> None:
+    # case: F29
+    workers = [Projections(database, MODULE) for _ in range(2)]
+    await workers[0].feed(said("order.paid", "evt_1", order_id="A1"))
+    both = [observed(f"payment:p{n}", n, {"id": f"p{n}", "status": "SUCCEEDED", "order_id": "A1"}) for n in (1, 2)]
+    await asyncio.gather(workers[0].feed(both[0]), workers[1].feed(both[1]))
+    found = await workers[0].row(FINDINGS)
+    assert (found["kind"], found["detail"]) == ("duplicate_payment", {"payments": ["p1", "p2"]})
+
+
+async def test_an_order_registered_while_it_is_paid_is_fulfilled_once(database: Database) -> None:
+    # case: F20
+    workers = [Projections(database, MODULE, options={"matching": "on"}) for _ in range(2)]
+    for number in range(10):
+        order = f"A{number}"
+        said_ = {"session_id": f"s{number}", "order_id": order}
+        await asyncio.gather(
+            workers[0].feed(said("order.paid", f"evt_{number}", order_id=order)),
+            workers[1].feed(own("checkout.registered", f"order:{order}", said_)),
+        )
+    assert len(await workers[0].rows(OUTBOX, type="fulfilment.requested")) == 10
+    assert [row for row in await workers[0].rows(FINDINGS) if row["closed_at"] is None] == []

@@ -1,0 +1,203 @@
+"""Money that does not fit: parked, held, double, orphaned. Shown to an operator, never dropped, never doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from consumer.errors import ConsumerError
+from consumer.events import Event
+from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
+from tests.support.projections import Projections, observed, own, said
+
+
+def registered(order_id: str = "A1", session_id: str = "s1", id_: str = "", **said_: Any) -> Event:
+    """The merchant registered a checkout."""
+    data = {"session_id": session_id, "order_id": order_id, **said_}
+    return own("checkout.registered", f"order:{order_id}", data, id_=id_ or f"drv_{order_id}_{session_id}")
+
+
+def payment(id_: str, version: int, order_id: str | None = "A1", status: str = "SUCCEEDED", **more: Any) -> Event:
+    """A payment as a read showed it."""
+    record = {"id": id_, "status": status, **more} | ({"order_id": order_id} if order_id else {})
+    return observed(f"payment:{id_}", version, record)
+
+
+async def open_kinds(orders: Projections) -> set[tuple[str, str]]:
+    return {(row["kind"], row["subject"]) for row in await orders.rows(FINDINGS) if row["closed_at"] is None}
+
+
+async def test_an_unmatched_paid_order_is_parked_until_it_is_registered(
+    orders_with: Callable[..., Projections],
+) -> None:
+    # case: F20
+    orders = orders_with(matching="on")
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"), observed("order:A1", 1, {"status": "PAID"}))
+    assert orders.emitted == []
+    assert await open_kinds(orders) == {("paid_unmatched", "A1")}
+    await orders.feed(registered(customer="c1"))
+    [request] = orders.of_type("fulfilment.requested")
+    assert request.data["customer"] == "c1"
+    assert request.data["proof"]["event_id"] == "evt_1"
+    assert await open_kinds(orders) == set()
+    await orders.feed(said("order.paid", "evt_2", order_id="A1"), registered(id_="drv_again"))
+    assert len(orders.emitted) == 1
+
+
+async def test_a_registered_order_is_not_parked(orders_with: Callable[..., Projections]) -> None:
+    # case: F20
+    orders = orders_with(matching="on")
+    await orders.feed(registered(), said("order.paid", "evt_1", order_id="A1"))
+    assert len(orders.emitted) == 1
+
+
+async def test_a_wrong_amount_is_held_and_an_operator_releases_it(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(registered(expected_amount="10.00"))
+    await orders.feed(said("order.paid", "evt_1", order_id="A1", amount="9.99"))
+    assert orders.emitted == []
+    assert await open_kinds(orders) == {("amount_mismatch", "A1")}
+    detail = (await orders.row(FINDINGS))["detail"]
+    assert detail == {"expected_amount": "10.00", "amount": "9.99"}
+    await orders.feed(own("fulfilment.released", "order:A1", {"by": "op", "reason": "agreed"}))
+    assert len(orders.of_type("fulfilment.requested")) == 1
+    assert await open_kinds(orders) == set()
+
+
+async def test_the_right_amount_in_another_spelling_is_right(orders: Projections) -> None:
+    # case: F21
+    items = [{"name": "a", "quantity": 1, "amount": "999"}]
+    await orders.feed(registered(expected_amount="10"))
+    paid = said("order.paid", "evt_1", order_id="A1", amount="10.000000", service_fee="0.30", line_items=items)
+    await orders.feed(paid)
+    assert len(orders.emitted) == 1
+
+
+async def test_a_read_that_corrects_the_amount_lets_it_go(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(registered(expected_amount="10"), said("order.paid", "evt_1", order_id="A1", amount="1"))
+    assert orders.emitted == []
+    await orders.feed(observed("order:A1", 1, {"status": "PAID", "amount": "10"}))
+    assert len(orders.emitted) == 1
+    assert await open_kinds(orders) == set()
+
+
+async def test_a_wrong_amount_seen_after_fulfilment_is_reported(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(registered(expected_amount="10"), said("order.paid", "evt_1", order_id="A1"))
+    await orders.feed(observed("order:A1", 1, {"status": "PAID", "amount": "4"}))
+    assert len(orders.emitted) == 1
+    assert await open_kinds(orders) == {("amount_mismatch", "A1")}
+
+
+async def test_two_payments_of_one_order_are_one_fulfilment_and_a_report(orders: Projections) -> None:
+    # case: F29
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"), payment("p1", 1), payment("p2", 2), payment("p1", 3))
+    assert len(orders.of_type("fulfilment.requested")) == 1
+    found = await orders.row(FINDINGS)
+    assert (found["kind"], found["subject"], found["detail"]) == ("duplicate_payment", "A1", {"payments": ["p1", "p2"]})
+
+
+async def test_a_payment_without_a_paid_order_is_an_orphan_until_the_order_is_paid(orders: Projections) -> None:
+    # case: F28, B33
+    await orders.feed(payment("p1", 1))
+    assert orders.of_type("fulfilment.requested") == []
+    assert await open_kinds(orders) == {("orphan_payment", "A1")}
+    assert await orders.asked() == {("order", "A1")}
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    assert await open_kinds(orders) == set()
+    assert len(orders.of_type("fulfilment.requested")) == 1
+
+
+async def test_a_payment_of_nothing_we_know_is_an_orphan(orders: Projections) -> None:
+    # case: F28, B33
+    await orders.feed(payment("p1", 1, order_id=None))
+    assert await open_kinds(orders) == {("orphan_payment", "p1")}
+
+
+async def test_a_payment_that_names_the_services_order_finds_it_by_a_read(orders: Projections) -> None:
+    # case: F28, F29
+    await orders.feed(payment("p1", 1, order_id=None, order={"id": "so1"}))
+    assert await open_kinds(orders) == {("orphan_payment", "p1")}
+    assert await orders.asked() == {("service_order", "so1")}
+    await orders.feed(observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert await open_kinds(orders) == set()
+    await orders.feed(payment("p2", 3, order_id=None, order={"id": "so1"}))
+    assert await open_kinds(orders) == {("duplicate_payment", "A1")}
+
+
+async def test_a_payment_of_a_subscription_is_no_orphan(orders: Projections) -> None:
+    # case: B33
+    await orders.feed(payment("p1", 1, order_id=None, subscription_id="sub1"))
+    assert await orders.rows(FINDINGS) == []
+    assert await orders.rows(PAYMENTS) == []
+
+
+@pytest.mark.parametrize("status", ["PENDING", "FAILED", "PROCESSING", "NEW_WORD"])
+async def test_a_payment_that_did_not_succeed_says_nothing(orders: Projections, status: str) -> None:
+    # case: F38
+    await orders.feed(payment("p1", 1, status=status))
+    assert await orders.rows(PAYMENTS) == []
+    assert await orders.rows(ORDERS) == []
+    assert orders.emitted == []
+
+
+async def test_a_succeeded_payment_never_fulfils_by_itself(orders: Projections) -> None:
+    # case: F38, F28
+    await orders.feed(payment("p1", 1))
+    assert orders.of_type("fulfilment.requested") == []
+    assert (await orders.row(ORDERS))["paid_at"] is None
+
+
+async def test_what_an_operator_closed_stays_closed(orders: Projections) -> None:
+    # case: F28
+    await orders.feed(payment("p1", 1, order_id=None))
+    await orders.feed(
+        own("fulfilment.finding_closed", "object:p1", {"kind": "orphan_payment", "by": "op", "reason": "refunded"})
+    )
+    assert await open_kinds(orders) == set()
+    row = await orders.row(FINDINGS)
+    assert (row["closed_by"], row["closed_reason"]) == ("op", "refunded")
+    await orders.feed(payment("p1", 2, order_id=None))
+    assert await open_kinds(orders) == set()
+
+
+async def test_marked_paid_by_hand_and_then_by_event_is_one_effect(orders: Projections) -> None:
+    # case: F37
+    await orders.feed(own("fulfilment.marked_paid", "order:A1", {"by": "op", "reason": "support case"}))
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"), observed("order:A1", 1, {"status": "PAID"}))
+    [request] = orders.of_type("fulfilment.requested")
+    assert request.data["proof"]["type"] == "fulfilment.marked_paid"
+    assert len(orders.emitted) == 1
+    assert orders.notes[0].after["proof_type"] == "fulfilment.marked_paid"
+
+
+async def test_an_event_and_then_marked_paid_by_hand_is_one_effect(orders: Projections) -> None:
+    # case: F37
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    await orders.feed(own("fulfilment.marked_paid", "order:A1", {"by": "op"}))
+    assert len(orders.emitted) == 1
+
+
+async def test_paid_without_stock_is_shown_and_stays_paid(orders: Projections) -> None:
+    # case: F33
+    await orders.feed(said("order.expired", "evt_1", order_id="A1"), said("order.paid", "evt_2", order_id="A1"))
+    await orders.feed(own("fulfilment.unfulfillable", "order:A1", {"reason": "sold out"}))
+    row = await orders.row(ORDERS)
+    assert row["paid_at"] is not None
+    assert row["unfulfillable_at"] is not None
+    found = await orders.row(FINDINGS)
+    assert (found["kind"], found["detail"]) == ("paid_unfulfillable", {"reason": "sold out"})
+
+
+async def test_an_operators_word_about_an_unknown_order_is_refused(orders: Projections) -> None:
+    with pytest.raises(ConsumerError, match="unknown"):
+        await orders.feed(own("fulfilment.released", "order:nobody", {"by": "op"}))
+
+
+async def test_registering_a_subscription_checkout_makes_no_order(orders: Projections) -> None:
+    # case: F22
+    await orders.feed(registered(mode="subscription"))
+    assert await orders.rows(ORDERS) == []

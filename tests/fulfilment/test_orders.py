@@ -1,0 +1,315 @@
+"""Orders through the handlers and a real ledger: in whatever order and however often, one fulfilment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from consumer.errors import ConsumerError
+from consumer.events import Trust
+from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
+from tests.support.projections import READS, START, Projections, observed, own, said
+
+ODD_ID = "Bestellung №7/ä & söhne " + "x" * 104
+
+
+async def fulfilments(orders: Projections) -> int:
+    return len(orders.of_type("fulfilment.requested"))
+
+
+async def test_a_paid_order_is_requested_once_keyed_by_the_order(orders: Projections) -> None:
+    # case: F1, F36
+    await orders.feed(said("order.paid", "evt_1", id="so1", order_id="A1", amount="12.50", customer_reference="c7"))
+    [request] = orders.of_type("fulfilment.requested")
+    assert request.key == "order:A1"
+    assert request.data["order_id"] == "A1"
+    assert request.data["service_order_id"] == "so1"
+    assert request.data["customer"] == "c7"
+    assert request.data["amount"] == "12.50"
+    assert request.data["proof"] == {"event_id": "evt_1", "type": "order.paid"}
+    assert request.data["record"]["id"] == "so1"
+    assert (await orders.row(ORDERS))["requested_at"] == START
+
+
+async def test_the_same_event_twice_and_forced_is_one_effect(orders: Projections) -> None:
+    # case: F2
+    event = said("order.paid", "evt_1", order_id="A1")
+    await orders.feed(event, event)
+    await orders.force(event)
+    assert await fulfilments(orders) == 1
+    assert len(orders.emitted) == 1, "a forced replay does not even emit it again"
+
+
+async def test_two_event_ids_for_one_order_are_one_effect(orders: Projections) -> None:
+    # case: F4
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"), said("order.paid", "evt_2", order_id="A1"))
+    assert len(orders.emitted) == 1
+
+
+async def test_a_completed_session_only_asks_for_a_read(orders: Projections) -> None:
+    # case: F5
+    await orders.feed(said("checkout.session.completed", "evt_1", id="s1", order_id="A1"))
+    assert await fulfilments(orders) == 0
+    assert await orders.rows(ORDERS) == []
+    assert await orders.asked() == {("order", "A1")}
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PENDING"}))
+    assert await fulfilments(orders) == 0
+    await orders.feed(observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert await fulfilments(orders) == 1
+
+
+@pytest.mark.parametrize("first", ["order.paid", "checkout.session.completed"])
+async def test_paid_and_completed_in_either_order_are_one_effect(orders: Projections, first: str) -> None:
+    # case: F6
+    paid = said("order.paid", "evt_1", id="so1", order_id="A1")
+    completed = said("checkout.session.completed", "evt_2", id="s1", order_id="A1")
+    both = [paid, completed] if first == "order.paid" else [completed, paid]
+    await orders.feed(*both, *both)
+    await orders.feed(observed("order:A1", 1, {"status": "PAID"}))
+    assert await fulfilments(orders) == 1
+    assert len(orders.emitted) == 1
+
+
+async def test_a_session_of_a_paid_order_asks_for_nothing(orders: Projections) -> None:
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    await orders.feed(said("checkout.session.completed", "evt_2", id="s1", order_id="A1"))
+    assert await orders.asked() == set()
+
+
+async def test_a_late_payment_waits_for_no_session_event(orders: Projections) -> None:
+    # case: F7, F10
+    await orders.feed(said("checkout.session.canceled", "evt_1", id="s1", order_id="A1"))
+    await orders.feed(said("order.paid", "evt_2", order_id="A1"))
+    assert await fulfilments(orders) == 1
+    assert (await orders.row(CHECKOUTS))["status"] == "CANCELED"
+
+
+async def test_an_expired_order_that_is_paid_is_fulfilled(orders: Projections) -> None:
+    # case: F8, F15
+    await orders.feed(observed("order:A1", 1, {"status": "PENDING"}))
+    await orders.feed(said("order.expired", "evt_1", order_id="A1"))
+    await orders.feed(said("order.paid", "evt_2", order_id="A1"))
+    row = await orders.row(ORDERS)
+    assert (row["paid_at"], row["expired_at"]) == (START, None)
+    assert await fulfilments(orders) == 1
+
+
+async def test_a_late_expiry_changes_nothing_and_is_counted(orders: Projections) -> None:
+    # case: F9
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    before = await orders.rows(ORDERS)
+    await orders.feed(said("order.expired", "evt_2", order_id="A1"))
+    assert await orders.rows(ORDERS) == before
+    assert [note.action for note in orders.notes] == ["order.changed", "order.stale_event"]
+    assert [one.type for one in orders.emitted] == ["fulfilment.requested"]
+    assert await orders.asked() == set()
+
+
+async def test_a_cancelled_session_leaves_the_order_alone(orders: Projections) -> None:
+    # case: F11
+    await orders.feed(observed("order:A1", 1, {"status": "PENDING"}))
+    await orders.feed(said("checkout.session.canceled", "evt_1", id="s1", order_id="A1"))
+    row = await orders.row(ORDERS)
+    assert (row["observed_status"], row["paid_at"], row["expired_at"]) == ("PENDING", None, None)
+    assert (await orders.row(CHECKOUTS))["status"] == "CANCELED"
+
+
+async def test_a_replaced_session_expires_alone(orders: Projections) -> None:
+    # case: F12
+    await orders.feed(observed("order:A1", 1, {"status": "PENDING"}))
+    await orders.feed(said("checkout.session.expired", "evt_1", id="sA", order_id="A1"))
+    await orders.feed(said("checkout.session.completed", "evt_3", id="sB", order_id="A1"))
+    await orders.feed(said("order.paid", "evt_2", order_id="A1"))
+    assert {row["session_id"]: row["status"] for row in await orders.rows(CHECKOUTS)} == {
+        "sA": "EXPIRED",
+        "sB": "COMPLETED",
+    }
+    assert (await orders.row(ORDERS))["expired_at"] is None
+    assert await fulfilments(orders) == 1
+
+
+async def test_a_session_keeps_its_highest_word(orders: Projections) -> None:
+    # case: F35
+    await orders.feed(
+        said("checkout.session.completed", "evt_1", id="s1", order_id="A1"),
+        said("checkout.session.expired", "evt_2", id="s1", order_id="A1"),
+    )
+    assert (await orders.row(CHECKOUTS))["status"] == "COMPLETED"
+
+
+async def test_a_browser_coming_back_proves_nothing(orders: Projections) -> None:
+    # case: F16, F32
+    await orders.feed(own("checkout.registered", "order:A1", {"session_id": "s1", "order_id": "A1"}))
+    await orders.pass_time(days=2)
+    assert orders.emitted == []
+    row = await orders.row(ORDERS)
+    assert (row["paid_at"], row["expired_at"]) == (None, None), "no event and no read: nothing happened to it"
+
+
+async def test_a_read_alone_fulfils_and_a_later_event_adds_nothing(orders: Projections) -> None:
+    # case: F18
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "status": "PAID", "amount": "3"}))
+    [request] = orders.of_type("fulfilment.requested")
+    assert request.data["proof"]["type"] == "order.observed"
+    assert request.data["amount"] == "3"
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    assert len(orders.emitted) == 1
+
+
+async def test_a_read_that_lags_is_shown_and_read_again(orders: Projections) -> None:
+    # case: F19
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    await orders.feed(observed("order:A1", 1, {"status": "PENDING"}))
+    assert await fulfilments(orders) == 1
+    assert (await orders.row(FINDINGS, kind="disagreement"))["closed_at"] is None
+    assert await orders.asked() == {("order", "A1")}
+    await orders.feed(observed("order:A1", 2, {"status": "PAID"}))
+    assert (await orders.row(FINDINGS, kind="disagreement"))["closed_at"] is not None
+
+
+@pytest.mark.parametrize("status", ["PENDING", "REVIEW", None, 7])
+async def test_other_words_of_a_read_never_fulfil(orders: Projections, status: object) -> None:
+    # case: F17, F34
+    await orders.feed(observed("order:A1", 1, {"status": status}))
+    assert await fulfilments(orders) == 0
+
+
+async def test_subscription_sessions_make_no_order(orders: Projections) -> None:
+    # case: F22, F23
+    await orders.feed(
+        said("checkout.session.completed", "evt_1", id="s1", order_id="A1", mode="subscription"),
+        said("checkout.session.expired", "evt_2", id="s2", order_id="A2", mode="subscription"),
+        said("checkout.session.canceled", "evt_3", id="s3", order_id="A3"),
+        said("order.expired", "evt_4", order_id="A2"),
+    )
+    assert await orders.rows(ORDERS) == []
+    assert await fulfilments(orders) == 0
+    assert ("order", "A1") not in await orders.asked()
+
+
+@pytest.mark.parametrize(
+    "envelope", [{"test": True}, {"livemode": False}, {"data": {"object": {"order_id": "T", "test": True}}}]
+)
+async def test_an_event_marked_as_a_test_does_nothing(orders: Projections, envelope: dict[str, object]) -> None:
+    # case: F24, B28
+    for type_ in ("order.paid", "order.expired", "checkout.session.completed"):
+        await orders.feed(said(type_, f"evt_{type_}", id="so1", order_id="T", envelope=envelope))
+    assert orders.emitted == []
+    assert await orders.rows(ORDERS) == []
+    assert await orders.asked() == set()
+
+
+async def test_a_test_event_without_a_mark_waits_for_a_read_that_never_comes(
+    orders_with: Callable[..., Projections],
+) -> None:
+    # case: F24, B28
+    orders = orders_with(matching="read")
+    await orders.feed(said("order.paid", "evt_1", id="so1", order_id="A1"))
+    assert await fulfilments(orders) == 0
+    assert await orders.asked() == {("order", "A1")}
+    assert (await orders.row(FINDINGS))["kind"] == "paid_unconfirmed"
+    await orders.feed(observed("order:A1", 1, {"status": "PENDING"}))
+    assert await fulfilments(orders) == 1, "the order exists: the event is proof enough"
+    assert (await orders.row(FINDINGS, kind="paid_unconfirmed"))["closed_at"] is not None
+
+
+async def test_two_applications_are_two_worlds(orders: Projections) -> None:
+    # case: F25, G8
+    await orders.feed(
+        said("order.paid", "evt_1", order_id="A1", application="a"),
+        said("order.expired", "evt_1", order_id="A1", application="b"),
+        said("order.paid", "evt_2", order_id="A1", application="b"),
+    )
+    assert await fulfilments(orders) == 2
+    assert {row["application"]: row["proof_event_id"] for row in await orders.rows(ORDERS)} == {
+        "a": "evt_1",
+        "b": "evt_2",
+    }
+
+
+async def test_odd_order_ids_are_kept_whole(orders: Projections) -> None:
+    # case: F26
+    await orders.feed(said("order.paid", "evt_1", order_id=ODD_ID), said("order.paid", "evt_2", order_id=ODD_ID[:-1]))
+    assert {row["order_id"] for row in await orders.rows(ORDERS)} == {ODD_ID, ODD_ID[:-1]}
+    assert {one.key for one in orders.emitted} == {f"order:{ODD_ID}", f"order:{ODD_ID[:-1]}"}
+
+
+async def test_nothing_un_pays_an_order(orders: Projections) -> None:
+    # case: F31, G4, G7
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    await orders.feed(
+        said("order.expired", "evt_2", order_id="A1"),
+        said("checkout.session.expired", "evt_3", id="s1", order_id="A1"),
+        said("checkout.session.canceled", "evt_4", id="s2", order_id="A1"),
+        observed("order:A1", 1, {"status": "CANCELED"}),
+        observed("order:A1", 2, {"status": "REFUNDED"}),
+    )
+    await orders.pass_time(days=400)
+    row = await orders.row(ORDERS)
+    assert (row["paid_at"], row["requested_at"]) == (START, START)
+    assert [one.type for one in orders.emitted] == ["fulfilment.requested"]
+
+
+async def test_a_claimed_event_is_refused(orders: Projections) -> None:
+    # case: G6
+    with pytest.raises(ConsumerError, match="not verified"):
+        await orders.feed(said("order.paid", "evt_1", order_id="A1", trust=Trust.CLAIMED))
+    assert orders.emitted == []
+
+
+@pytest.mark.parametrize("type_", ["order.observed", "fulfilment.marked_paid", "checkout.registered"])
+async def test_the_service_cannot_speak_for_us(orders: Projections, type_: str) -> None:
+    # case: G6
+    body = {"version": 1, "record": {"status": "PAID"}, "session_id": "s1", "order_id": "A1"}
+    with pytest.raises(ConsumerError, match="does not send"):
+        await orders.feed(said(type_, "evt_1", order_id="A1", envelope={"data": body, "order_id": "A1"}))
+    assert orders.emitted == []
+
+
+async def test_a_thin_event_without_the_order_is_read_by_the_services_id(orders: Projections) -> None:
+    # case: F20, F36
+    await orders.feed(said("order.paid", "evt_1", id="so1"))
+    assert await fulfilments(orders) == 0
+    assert await orders.asked() == {("service_order", "so1")}
+    assert (await orders.row(FINDINGS, kind="paid_unidentified"))["closed_at"] is None
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert await fulfilments(orders) == 1
+    assert (await orders.row(FINDINGS, kind="paid_unidentified"))["closed_at"] is not None
+
+
+async def test_a_thin_event_finds_an_order_read_before(orders: Projections) -> None:
+    # case: F1
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PENDING"}))
+    await orders.feed(said("order.paid", "evt_1", id="so1"))
+    [request] = orders.of_type("fulfilment.requested")
+    assert request.key == "order:A1"
+
+
+async def test_a_thin_session_is_read_itself_unless_registered(orders: Projections) -> None:
+    # case: F5
+    await orders.feed(said("checkout.session.completed", "evt_1", id="s1"))
+    assert await orders.asked() == {("session", "s1")}
+    await orders.forget_reads()
+    await orders.feed(own("checkout.registered", "order:A2", {"session_id": "s2", "order_id": "A2"}))
+    await orders.feed(said("checkout.session.completed", "evt_2", id="s2"))
+    assert await orders.asked() == {("order", "A2")}
+
+
+async def test_every_change_of_an_order_is_noted(orders: Projections) -> None:
+    # case: G12
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    [note] = orders.notes
+    assert note.subject == "order:A1"
+    assert note.after["proof_event_id"] == "evt_1"
+    assert note.before["paid_at"] is None
+    await orders.feed(said("order.paid", "evt_2", order_id="A1"))
+    assert len(orders.notes) == 1
+
+
+async def test_reads_after_a_lapse_are_not_urgent(orders: Projections) -> None:
+    await orders.feed(said("order.expired", "evt_1", order_id="A1"))
+    await orders.feed(said("checkout.session.completed", "evt_2", id="s2", order_id="A2"))
+    due = {row["object_id"]: row["due_at"] - START for row in await orders.rows(READS)}
+    assert due == {"A1": timedelta(seconds=30), "A2": timedelta(0)}

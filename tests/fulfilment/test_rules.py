@@ -1,0 +1,149 @@
+"""The fulfilment rules, as a table: an order, a fact, the order afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from handlers.fulfilment import rules
+from handlers.fulfilment.order import Hold, Matching, Order, Proof, Reading, Registration, decimal
+from tests.support.projections import START
+
+LATER = START + timedelta(minutes=5)
+EVENT = Proof(event_id="evt_1", type="order.paid", at=START)
+SECOND = Proof(event_id="evt_2", type="order.paid", at=LATER)
+READ = Proof(event_id="obs_1", type="order.observed", at=LATER)
+PAID = rules.paid(Order(), EVENT, "off")
+
+
+def test_the_first_proof_pays_and_requests() -> None:
+    # case: F1
+    assert PAID.status == "PAID"
+    assert PAID.requested_at == START
+    assert PAID.proof_event_id == "evt_1"
+
+
+def test_a_second_proof_of_any_kind_changes_nothing() -> None:
+    # case: F2, F4, F18
+    assert rules.paid(PAID, SECOND, "off") == PAID
+    again = rules.observed(PAID, Reading(version=1, status="PAID"), READ, "off")
+    assert replace(again, observed_version=0, observed_status=None) == PAID
+
+
+@pytest.mark.parametrize("word", ["PENDING", "EXPIRED", "CANCELED", "SOMETHING_NEW", None])
+def test_no_status_but_paid_is_proof(word: str | None) -> None:
+    # case: F17, F34
+    order = rules.observed(Order(), Reading(version=1, status=word), READ, "off")
+    assert order.paid_at is None
+    assert order.requested_at is None
+
+
+@pytest.mark.parametrize("word", ["PENDING", "EXPIRED", "CANCELED", "SOMETHING_NEW", None])
+def test_nothing_leaves_paid(word: str | None) -> None:
+    # case: F9, F19, F31
+    order = rules.observed(PAID, Reading(version=9, status=word), READ, "off")
+    order = rules.expired(order, LATER)
+    assert order.status == "PAID"
+    assert order.requested_at == START
+    assert order.expired_at is None
+
+
+def test_expiry_is_shown_until_it_is_paid() -> None:
+    # case: F8
+    lapsed = rules.expired(Order(), START)
+    assert lapsed.status == "EXPIRED"
+    assert rules.paid(lapsed, SECOND, "off").status == "PAID"
+
+
+def test_what_a_read_said_counts_more_than_the_hint_that_it_expired() -> None:
+    # case: F15
+    read = rules.observed(Order(), Reading(version=4, status="PENDING"), READ, "off")
+    assert rules.expired(read, LATER).status == "PENDING"
+
+
+def test_an_older_read_does_not_overwrite_a_newer_one() -> None:
+    newer = rules.observed(Order(), Reading(version=5, status="EXPIRED"), READ, "off")
+    assert rules.observed(newer, Reading(version=4, status="PENDING"), READ, "off").status == "EXPIRED"
+
+
+def test_paid_in_an_older_read_is_proof_all_the_same() -> None:
+    # case: F18
+    newer = rules.observed(Order(), Reading(version=5, status="PENDING"), READ, "off")
+    assert rules.observed(newer, Reading(version=4, status="PAID"), READ, "off").status == "PAID"
+
+
+@pytest.mark.parametrize(
+    ("matching", "order", "hold"),
+    [
+        ("off", Order(), None),
+        ("on", Order(), Hold.UNMATCHED),
+        ("on", Order(registered_at=START), None),
+        ("on", Order(observed_version=3), Hold.UNMATCHED),
+        ("read", Order(), Hold.UNCONFIRMED),
+        ("read", Order(observed_version=3), None),
+        ("read", Order(registered_at=START), None),
+    ],
+)
+def test_what_a_paid_order_waits_for(matching: Matching, order: Order, hold: Hold | None) -> None:
+    # case: F20, F24
+    held = rules.paid(order, EVENT, matching)
+    assert held.paid_at == START
+    assert held.hold is hold
+    assert (held.requested_at is None) == (hold is not None)
+
+
+def test_registering_lets_a_parked_order_go_once() -> None:
+    # case: F20
+    parked = rules.paid(Order(), EVENT, "on")
+    let_go = rules.registered(parked, Registration(session_id="s1"), LATER, "on")
+    assert let_go.requested_at == LATER
+    assert let_go.hold is None
+    assert rules.registered(let_go, Registration(session_id="s2"), LATER + timedelta(1), "on").requested_at == LATER
+
+
+@pytest.mark.parametrize(
+    ("expected", "said", "differ"),
+    [
+        ("10", "10.000000", False),
+        ("10.50", "10.5", False),
+        ("0.1", "0.10", False),
+        ("10", "10.000001", True),
+        ("10", "1E+1", False),
+        ("10", None, False),
+        (None, "10", False),
+        ("10", "ten", False),
+        ("NaN", "10", False),
+    ],
+)
+def test_amounts_are_compared_as_decimals(expected: str | None, said: str | None, differ: bool) -> None:
+    # case: F21
+    order = rules.paid(Order(expected_amount=expected, registered_at=START), EVENT, "off", amount=said)
+    assert rules.amounts_differ(order) is differ
+    assert order.hold is (Hold.AMOUNT if differ else None)
+
+
+def test_an_operator_releases_whatever_held_it() -> None:
+    # case: F21
+    held = rules.paid(Order(expected_amount="10"), EVENT, "off", amount="9")
+    assert rules.released(held, LATER).requested_at == LATER
+    assert rules.released(Order(), LATER) == Order(), "an unpaid order is not released"
+    assert rules.released(PAID, LATER) == PAID
+
+
+def test_unfulfillable_is_for_paid_orders_only() -> None:
+    # case: F33
+    assert rules.unfulfillable(PAID, LATER).unfulfillable_at == LATER
+    assert rules.unfulfillable(Order(), LATER) == Order()
+    assert rules.unfulfillable(PAID, LATER).requested_at == START
+
+
+def test_an_event_fills_only_what_is_unknown() -> None:
+    known = Order(customer="c1")
+    assert rules.mentioned(known, customer="c2", service_order_id="so1") == Order(customer="c1", service_order_id="so1")
+
+
+@pytest.mark.parametrize("text", ["Infinity", "NaN", "", "ten", "1,5", None])
+def test_what_is_no_finite_decimal_is_none(text: str | None) -> None:
+    assert decimal(text) is None
