@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import Table, exists, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
 from consumer.events import Event, Source, Trust
-from consumer.ledger.tables import EventRow
+from consumer.ledger.tables import EventRow, RunRow
 
 EventKey = tuple[str, str]
 """(application, event id)."""
 
-_EVENTS = EventRow.__table__
+_EVENTS: Table = EventRow.__table__
+_RUNS: Table = RunRow.__table__
 
 
 async def record(session: AsyncSession, events: Sequence[Event], now: datetime) -> Mapping[EventKey, int]:
@@ -102,9 +104,18 @@ class EventFilter:
     event_id: str | None = None
     order_id: str | None = None
     subscription_id: str | None = None
+    handler: str | None = None
+    status: str | None = None
     since: datetime | None = None
     until: datetime | None = None
     limit: int = 100
+
+
+def _has_run(handler: str | None, status: str | None) -> Any:
+    of_event = exists().where(_RUNS.c.application == _EVENTS.c.application, _RUNS.c.event_id == _EVENTS.c.id)
+    if handler is not None:
+        of_event = of_event.where(_RUNS.c.handler == handler)
+    return of_event.where(_RUNS.c.status == status) if status is not None else of_event
 
 
 async def search(session: AsyncSession, wanted: EventFilter) -> Sequence[EventRow]:
@@ -124,6 +135,8 @@ async def search(session: AsyncSession, wanted: EventFilter) -> Sequence[EventRo
         is_wildcard = pattern.endswith(".*")
         fits = _EVENTS.c.type.startswith(pattern[:-1], autoescape=True) if is_wildcard else _EVENTS.c.type == pattern
         statement = statement.where(fits)
+    if wanted.handler is not None or wanted.status is not None:
+        statement = statement.where(_has_run(wanted.handler, wanted.status))
     if wanted.since is not None:
         statement = statement.where(_EVENTS.c.received_at >= wanted.since)
     if wanted.until is not None:

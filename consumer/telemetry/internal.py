@@ -40,6 +40,10 @@ class Readiness:
         self._answers: dict[str, str] = {}
         self._asking = asyncio.Lock()
 
+    def add(self, name: str, check: Check) -> None:
+        """Ask this check too, from now on."""
+        self._checks[name] = check
+
     @property
     def draining(self) -> bool:
         """Whether `drain` was called."""

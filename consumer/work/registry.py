@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
@@ -67,24 +68,34 @@ async def _cannot_run(event: Event, ctx: Context) -> None:
     raise HandlerInvalid("the handler's plugin could not be loaded", event_id=event.id, attempt=ctx.attempt)
 
 
-def load_registry(allowed: Collection[str] | None = None, renamed: Mapping[str, str] | None = None) -> Registry:
-    """Load every plugin that is installed.
+def load_registry(
+    allowed: Collection[str] | None = None,
+    renamed: Mapping[str, str] | None = None,
+    extra: Mapping[str, ModuleType] | None = None,
+) -> Registry:
+    """Load every plugin that is installed, and the `extra` modules (by plugin name).
 
     `allowed`: names of handlers or plugins (None: all). `renamed`: a handler's new name to the name under which the
     ledger knows it (case H7). A plugin that fails to import, or that brings a name twice, is broken: it harms nobody.
     """
     handlers: dict[str, Handler] = {}
     broken: list[BrokenPlugin] = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda found: found.name):
+    installed = {entry.name: partial(import_module, entry.value) for entry in entry_points(group=GROUP)}
+    given = {name: partial(_itself, module) for name, module in (extra or {}).items()}
+    for plugin, load in sorted({**installed, **given}.items()):
         try:
-            loaded = [_renamed(handler, renamed or {}) for handler in handlers_of(import_module(entry.value))]
-            loaded = [replace(handler, plugin=entry.name) for handler in loaded]
+            loaded = [_renamed(handler, renamed or {}) for handler in handlers_of(load())]
+            loaded = [replace(handler, plugin=plugin) for handler in loaded]
             _refuse_twice(loaded, handlers)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a plugin does at import stays its own
-            broken.append(BrokenPlugin(entry.name, f"{type(error).__name__}: {error}"[:300]))
+            broken.append(BrokenPlugin(plugin, f"{type(error).__name__}: {error}"[:300]))
             continue
         handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
     return Registry(tuple(handlers.values()), broken)
+
+
+def _itself(module: ModuleType) -> ModuleType:
+    return module
 
 
 def handlers_of(module: ModuleType) -> list[Handler]:

@@ -1,0 +1,5 @@
+"""`python -m consumer`: the same as the console script."""
+
+from consumer.cli import main
+
+main()

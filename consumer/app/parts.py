@@ -1,0 +1,113 @@
+"""Parts: how settings become the values that stages are built from. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from consumer.broker import KafkaSecurity, TopicConfig
+from consumer.clock import Clock
+from consumer.payments import Budget, BudgetStore, Credentials, PaymentsClient, Scope
+from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, StandardWebhooks
+from consumer.receive.intake import Endpoint
+from consumer.receive.web import Limits as ReceiveLimits
+from consumer.settings import ApplicationSettings, Settings
+from consumer.telemetry.metrics import Metrics
+
+LOG_RETENTION_S = 7 * 86400.0
+DEAD_RETENTION_S = 30 * 86400.0
+
+
+def topic(settings: Settings, name: str) -> str:
+    """`deliveries`, `events` or `events.dead`, with the deployment's prefix."""
+    return f"{settings.topic_prefix}.{name}"
+
+
+def topics(settings: Settings) -> list[TopicConfig]:
+    """The topics a deployment needs."""
+    events = TopicConfig(
+        name=topic(settings, "events"),
+        partitions=settings.topic_partitions,
+        retention_s=LOG_RETENTION_S,
+        max_record_bytes=settings.max_record_bytes,
+    )
+    deliveries = replace(events, name=topic(settings, "deliveries"))
+    return [events, deliveries, replace(events, name=topic(settings, "events.dead"), retention_s=DEAD_RETENTION_S)]
+
+
+def kafka_security(settings: Settings) -> KafkaSecurity:
+    """TLS and SASL of the broker."""
+    password = settings.kafka_sasl_password
+    return KafkaSecurity(
+        security_protocol=settings.kafka_security_protocol,
+        ca_file=settings.kafka_ca_file,
+        cert_file=settings.kafka_cert_file,
+        key_file=settings.kafka_key_file,
+        sasl_mechanism=settings.kafka_sasl_mechanism,
+        username=settings.kafka_sasl_username,
+        password=password.get_secret_value() if password else None,
+    )
+
+
+def endpoint(application: ApplicationSettings, settings: Settings) -> Endpoint:
+    """The webhook address of an application."""
+    authenticity = Authenticity(application.authenticity.value)
+    return Endpoint(
+        application=application.name,
+        authenticity=authenticity,
+        locators=application.locators,
+        signature=_signature(application, settings) if authenticity is Authenticity.SIGNATURE else None,
+    )
+
+
+def _signature(application: ApplicationSettings, settings: Settings) -> Signature:
+    secrets = tuple(secret.get_secret_value() for secret in application.webhook_secrets)
+    if settings.signature_scheme == "standard-webhooks":
+        return StandardWebhooks.of(secrets, settings.signature_tolerance_s)
+    return HmacLayout(
+        secrets=secrets,
+        header=settings.signature_header or "",
+        prefix=settings.signature_prefix,
+        algorithm=settings.signature_algorithm,
+        encoding=settings.signature_encoding,
+        timestamp=settings.signature_timestamp,
+        content=settings.signature_content,
+        tolerance_s=settings.signature_tolerance_s,
+    )
+
+
+def receive_limits(settings: Settings) -> ReceiveLimits:
+    """The bounds of receiving."""
+    return ReceiveLimits(
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout_s=settings.body_timeout_s,
+        publish_timeout_s=settings.publish_timeout_s,
+        max_in_flight=settings.receive_max_in_flight,
+        max_in_flight_bytes=settings.receive_max_in_flight_bytes,
+    )
+
+
+def payments_client(
+    application: ApplicationSettings, settings: Settings, *, store: BudgetStore, clock: Clock, metrics: Metrics
+) -> PaymentsClient | None:
+    """The API client of an application; None for one without credentials (authenticity `signature` needs none)."""
+    if application.base_url is None or application.app_id is None:
+        return None
+    credentials = Credentials(
+        application.app_id,
+        [secret.get_secret_value() for secret in application.app_secrets],
+        secret_file=application.secret_file,
+    )
+    scope = Scope(ip=urlsplit(application.base_url).netloc, application=application.app_id)
+    return PaymentsClient(
+        application.base_url,
+        credentials,
+        application=application.name,
+        clock=clock,
+        budget=Budget(store, scope, clock),
+        timeout_s=settings.api_timeout_s,
+        on_attempt=lambda attempt: metrics.api_calls.labels(
+            attempt.application, attempt.route, attempt.code or str(attempt.status)
+        ).inc(),
+        on_circuit=lambda state: metrics.circuit_open.labels(application.name).set(1 if state.is_open else 0),
+    )

@@ -1,0 +1,341 @@
+"""App: builds the parts of a role from Settings on one exit stack, and runs them.
+
+What serves others starts first and stops last: what takes in stops before what works it off, and the log and the
+ledger close at the end. A part that fails ends the process: its supervisor starts it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from functools import cached_property
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from consumer import __version__
+from consumer.app import parts
+from consumer.broker import Broker, open_broker
+from consumer.clock import Clock, SystemClock
+from consumer.console.query import query_routes
+from consumer.errors import BrokerError, LedgerError
+from consumer.events import Locators
+from consumer.ledger import Database, schema
+from consumer.ledger import handlers as known_handlers
+from consumer.ledger.budgets import LedgerBudgetStore
+from consumer.payments import PaymentsClient
+from consumer.receive.web import Receiver, receive_runner
+from consumer.settings import Settings
+from consumer.sync.confirm import Confirm, ConfirmPolicy
+from consumer.sync.intake import Intake as DeliveryIntake
+from consumer.sync.leader import Leader
+from consumer.sync.outlet import Outlet
+from consumer.sync.reader import Reader
+from consumer.sync.refresh import Refresh
+from consumer.telemetry.internal import Readiness, internal_app
+from consumer.telemetry.loop_watch import LoopWatch
+from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.otlp import OtlpExporter
+from consumer.telemetry.traces import Tracing, start_tracing
+from consumer.work.contexts import Contexts
+from consumer.work.observer import Observer
+from consumer.work.registry import Registry, load_registry
+from consumer.work.worker import Worker, WorkerConfig, build_worker, worker_id
+
+LOOK_AGAIN_S = 2.0
+HTTP_TIMEOUT_S = 30.0
+STOP_SLACK_S = 10.0
+
+Stoppable = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+
+_log = structlog.get_logger(__name__)
+
+
+class App:
+    """One process. Use as `async with`; ask for parts (`receive`, `work`, ...), then `run` until told to stop.
+
+    `plugins` are modules with handlers that are not installed (the demo's and tests' own), by plugin name.
+    """
+
+    def __init__(
+        self, settings: Settings, *, clock: Clock | None = None, plugins: Mapping[str, ModuleType] | None = None
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.metrics = Metrics()
+        self.connected = asyncio.Event()
+        self.public_url: str | None = None
+        self.internal_url: str | None = None
+        self.worker: Worker | None = None
+        self._plugins = plugins or {}
+        self._stack = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._clients: Mapping[str, PaymentsClient] | None = None
+        self._readiness = Readiness(self.clock)
+        self._watch = LoopWatch(self.metrics)
+
+    async def __aenter__(self) -> Self:
+        self._watch.start()
+        self._stack.push_async_callback(self._watch.stop)
+        self.metrics.build.info({"version": __version__, "role": self.settings.role.value})
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._readiness.drain()
+        await self._stack.aclose()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set or a part fails (then: raises what it raised). Leaving the block stops everything."""
+        self._readiness.started()
+        stopping = asyncio.create_task(stop.wait(), name="app:stop")
+        try:
+            done, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            self._readiness.drain()
+        for task in done - {stopping}:
+            task.result()
+
+    # --- what parts share --------------------------------------------------------------------------------------
+
+    @cached_property
+    def database(self) -> Database:
+        """The ledger's database; it connects when first used."""
+        database = Database(self.settings.database_url.get_secret_value())
+        self._stack.push_async_callback(database.stop)
+        self._readiness.add("database", database.ready)
+        return database
+
+    @cached_property
+    def broker(self) -> Broker:
+        """The log. Connecting goes on in the background until it works; `connected` is set then."""
+        broker = open_broker(self.settings.broker_url, security=parts.kafka_security(self.settings), clock=self.clock)
+        self._stack.push_async_callback(broker.stop)
+        self._readiness.add("broker", broker.ready)
+        self._stoppable(lambda stop: self._connect(broker, stop), "broker", LOOK_AGAIN_S + STOP_SLACK_S)
+        return broker
+
+    @cached_property
+    def tracing(self) -> Tracing:
+        """Traces, sent if an address is configured."""
+        endpoint = self.settings.traces_endpoint
+        tracing = start_tracing(
+            OtlpExporter(endpoint) if endpoint else None,
+            role=self.settings.role.value,
+            version=__version__,
+            ratio=self.settings.traces_ratio,
+        )
+        self._stack.push_async_callback(asyncio.to_thread, tracing.stop)
+        return tracing
+
+    @cached_property
+    def registry(self) -> Registry:
+        """The handlers of this deployment."""
+        renamed = {new: old for old, new in self.settings.renamed_handlers.items()}
+        registry = load_registry(self.settings.handlers, renamed, extra=self._plugins)
+        for plugin in registry.broken:
+            _log.error("plugin_broken", plugin=plugin.plugin, reason=plugin.reason)
+        return registry
+
+    @cached_property
+    def locators(self) -> Mapping[str, Locators]:
+        """Where facts lie in each application's bodies."""
+        return {application.name: application.locators for application in self.settings.applications}
+
+    async def payments(self) -> Mapping[str, PaymentsClient]:
+        """The API client of each application that has credentials; all share one budget, in the ledger."""
+        if self._clients is None:
+            store = LedgerBudgetStore(self.database, self.clock)
+            built = {
+                one.name: parts.payments_client(one, self.settings, store=store, clock=self.clock, metrics=self.metrics)
+                for one in self.settings.applications
+            }
+            self._clients = {name: client for name, client in built.items() if client is not None}
+            for client in self._clients.values():
+                await self._stack.enter_async_context(client)
+        return self._clients
+
+    async def upgrade(self) -> None:
+        """Bring the schema up to date; `demo` and `dev` only, elsewhere it is an operator's step."""
+        await schema.upgrade(self.database)
+
+    async def _connect(self, broker: Broker, stop: asyncio.Event) -> None:
+        """Connect and see to the topics, for as long as it takes; then keep still."""
+
+        async def connect() -> None:
+            await broker.start()
+            await broker.ensure_topics(parts.topics(self.settings))
+
+        if await self._persist(connect, "broker_not_ready", stop):
+            self.connected.set()
+        await stop.wait()
+
+    async def _ready_to_work(self, stop: asyncio.Event) -> bool:
+        """Wait for the ledger's schema and the log; False when told to stop first. Raises SchemaOutdated."""
+        database = self.database
+        if not await self._persist(lambda: schema.require_current(database), "ledger_not_ready", stop):
+            return False
+        return await _first_of(self.connected, stop)
+
+    async def _persist(self, attempt: Callable[[], Awaitable[None]], trouble: str, stop: asyncio.Event) -> bool:
+        """Try until it works (True) or `stop` is set (False). What trying again cannot help is raised."""
+        said = False
+        while not stop.is_set():
+            try:
+                await attempt()
+                return True
+            except (BrokerError, LedgerError) as error:
+                if not error.retryable:
+                    raise
+                if not said:
+                    _log.warning(trouble, code=error.code, reason=error.message)
+                said = True
+                await _first_of(asyncio.Event(), stop, limit_s=LOOK_AGAIN_S)
+        return False
+
+    # --- parts -------------------------------------------------------------------------------------------------
+
+    async def internal(self, *, console: bool = False) -> None:
+        """`/healthz`, `/readyz`, `/metrics` on the internal port; with `console`, the query API too."""
+        app = internal_app(metrics=self.metrics, readiness=self._readiness, watch=self._watch)
+        if console:
+            token = self.settings.api_token
+            query_routes(
+                app,
+                database=self.database,
+                clock=self.clock,
+                token=token.get_secret_value() if token else None,
+                applications=[application.name for application in self.settings.applications],
+                options=self.settings.handler_options,
+            )
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self.internal_url = await self._listen(runner, self.settings.internal_host, self.settings.internal_port)
+
+    async def receive(self) -> None:
+        """The role `serve`: the public webhook port."""
+        receiver = Receiver(
+            broker=self.broker,
+            endpoints=[parts.endpoint(application, self.settings) for application in self.settings.applications],
+            clock=self.clock,
+            metrics=self.metrics,
+            tracing=self.tracing,
+            topic_prefix=self.settings.topic_prefix,
+            limits=parts.receive_limits(self.settings),
+        )
+        runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)
+        self.public_url = await self._listen(runner, self.settings.host, self.settings.port)
+        self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
+
+    async def work(self) -> None:
+        """The role `work`."""
+        limit = aiohttp.ClientTimeout(total=HTTP_TIMEOUT_S)
+        http = await self._stack.enter_async_context(aiohttp.ClientSession(timeout=limit))
+        contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), http)
+        database, broker, settings = self.database, self.broker, self.settings
+
+        async def work(stop: asyncio.Event) -> None:
+            if not await self._ready_to_work(stop):
+                return
+            async with database.reading() as session:
+                known = [(row.name, row.plugin, row.types) for row in await known_handlers.everyone(session)]
+            self.worker = build_worker(
+                database=database,
+                broker=broker,
+                registry=self.registry.with_absent(known),
+                contexts=contexts,
+                locators=self.locators,
+                clock=self.clock,
+                observer=Observer(self.metrics),
+                config=WorkerConfig(
+                    topic=parts.topic(settings, "events"),
+                    batch=settings.work_batch,
+                    concurrency=settings.work_concurrency,
+                    drain_s=settings.drain_s,
+                ),
+            )
+            await self.worker.run(stop)
+
+        async def polls() -> bool:
+            return self.worker is not None and self.worker.polls
+
+        self._readiness.add("group", polls)
+        self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S)
+
+    async def sync(self) -> None:
+        """The role `sync`: hints are confirmed, and the reads that handlers asked for are done."""
+        clients = await self.payments()
+        database, broker, settings = self.database, self.broker, self.settings
+        outlet = Outlet(broker, parts.topic(settings, "events"))
+        readers = [
+            Reader(application=name, client=client, locators=self.locators[name]) for name, client in clients.items()
+        ]
+        policy = ConfirmPolicy(patience_s=settings.confirm_patience_s)
+        confirms = [Confirm(one, database, outlet, clock=self.clock, policy=policy) for one in readers]
+        refreshes = [Refresh(one, database, outlet, clock=self.clock) for one in readers]
+        wake = asyncio.Event()
+        intake = DeliveryIntake(
+            broker,
+            database,
+            topic=parts.topic(settings, "deliveries"),
+            applications=list(self.locators),
+            clock=self.clock,
+            wake_confirm=confirms[0].wake if len(confirms) == 1 else wake,
+        )
+        leader = Leader(database, role="sync", holder=worker_id(), clock=self.clock)
+
+        async def lead(stop: asyncio.Event) -> None:
+            await asyncio.gather(*(one.run(stop) for one in confirms), *(one.run(stop) for one in refreshes))
+
+        async def sync(stop: asyncio.Event) -> None:
+            if await self._ready_to_work(stop):
+                await asyncio.gather(intake.run(stop), leader.run(stop, lead))
+
+        self._stoppable(sync, "sync", STOP_SLACK_S)
+
+    # --- how parts run -----------------------------------------------------------------------------------------
+
+    def _stoppable(self, run: Stoppable, name: str, limit_s: float) -> None:
+        """Run something that ends cleanly when its event is set, at most `limit_s` seconds later."""
+        stop = asyncio.Event()
+        task = asyncio.create_task(_until_told(run, stop), name=f"app:{name}")
+        self._tasks.append(task)
+
+        async def end() -> None:
+            stop.set()
+            _, late = await asyncio.wait({task}, timeout=limit_s)
+            if late:
+                _log.warning("part_stopped_hard", part=name, after_s=limit_s)
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self._stack.push_async_callback(end)
+
+    async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> str:
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, host, port).start()
+        return f"http://{host}:{runner.addresses[0][1]}"
+
+
+async def _until_told(run: Stoppable, stop: asyncio.Event) -> None:
+    """A part that ends before it was told to has failed, even if it says nothing."""
+    await run(stop)
+    if not stop.is_set():
+        raise RuntimeError("a part of the process ended by itself")
+
+
+async def _first_of(wanted: asyncio.Event, stop: asyncio.Event, *, limit_s: float | None = None) -> bool:
+    """Wait until `wanted` (True), or `stop` or the limit (False)."""
+    waits = {asyncio.create_task(wanted.wait()), asyncio.create_task(stop.wait())}
+    try:
+        await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return wanted.is_set() and not stop.is_set()

@@ -1,0 +1,69 @@
+"""Entry: the tree of commands, and what every error looks like: one line on stderr with a code, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import structlog
+import typer
+
+from consumer.cli import events, handlers, operations, roles, schema
+from consumer.errors import ConsumerError, SettingsError, UsageError
+
+BAD_SETTINGS = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="consumer",
+    help="Webhook consumer and fulfilment worker for the payments service.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+roles.add_to(app)
+operations.add_to(app)
+app.add_typer(events.app, name="events")
+app.add_typer(schema.app, name="db")
+app.add_typer(handlers.app, name="handlers")
+
+
+def main() -> None:
+    """Run the command that was called, and exit with its code (contract, Commands)."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of a call: 0 done, 1 failed, 2 bad settings or usage."""
+    try:
+        result = app(arguments, standalone_mode=False)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        # An option's value can be a secret in the wrong place: the message is click's, which names the option.
+        _say(f"error[usage]: {error.format_message()}")
+        return BAD_SETTINGS
+    except SettingsError as error:
+        for problem in error.problems:
+            _say(f"error[{error.code}]: {problem}")
+        return BAD_SETTINGS
+    except UsageError as error:
+        _say(error.line())
+        return BAD_SETTINGS
+    except ConsumerError as error:
+        _say(error.line())
+        return 1
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    except Exception as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
+        structlog.get_logger(__name__).debug("command_broke", exc_info=error)
+        _say(f"error[internal]: {type(error).__name__} (run with CONSUMER_LOG_LEVEL=debug to see where)")
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

@@ -1,0 +1,102 @@
+"""`consumer status`, `consumer quarantine list`: how things stand."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from consumer.app import App
+from consumer.cli.filters import Application, Limit
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_for
+from consumer.cli.verdict import Finding, Grade, judge, worst
+from consumer.errors import LedgerError
+from consumer.ledger import health
+from consumer.ledger import quarantine as ledger_quarantine
+from consumer.ledger.health import Figures
+from consumer.settings import Role, Settings
+
+quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command()(status)
+    app.add_typer(quarantine, name="quarantine")
+
+
+def status(as_json: Json = False) -> None:
+    """How things stand; exit 0 healthy, 1 degraded, 2 stuck."""
+    figures, findings = run(_look(settings_for(Role.OPERATE)))
+    grade = worst(findings)
+    shown = asdict(figures) if figures else {}
+    output = Output(as_json)
+    output.document(
+        {
+            "status": grade.name.lower(),
+            "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in findings],
+            **shown,
+        }
+    )
+    output.line(grade.name.lower())
+    for finding in findings:
+        output.line(f"  {finding.grade.name.lower()}: {finding.text} [{finding.code}]")
+    output.fields(shown)
+    raise typer.Exit(int(grade))
+
+
+async def _look(settings: Settings) -> tuple[Figures | None, list[Finding]]:
+    try:
+        async with ledger(settings) as database, database.reading() as session:
+            figures = await health.figures(session, datetime.now(UTC))
+    except LedgerError as error:
+        return None, [Finding(Grade.STUCK, error.code, error.message)]
+    async with App(settings) as app:
+        broken = [plugin.plugin for plugin in app.registry.broken]
+        return figures, judge(figures, broken_plugins=broken, broker_answers=await _broker_answers(app))
+
+
+async def _broker_answers(app: App) -> bool:
+    broker = app.broker
+    try:
+        async with asyncio.timeout(5):
+            await app.connected.wait()
+            return await broker.ready()
+    except TimeoutError:
+        return False
+
+
+@quarantine.command("list")
+def list_quarantine(
+    application: Application = None,
+    reason: Annotated[str | None, typer.Option(help="Only this reason code.")] = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """The newest deliveries in quarantine; their bodies are not shown."""
+
+    async def load() -> list[dict[str, Any]]:
+        async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+            rows = await ledger_quarantine.newest(session, application=application, reason=reason, limit=limit)
+        return [
+            {
+                "id": row.id,
+                "application": row.application,
+                "delivery_id": row.delivery_id,
+                "event_id": row.event_id,
+                "reason": row.reason,
+                "bytes": len(row.raw),
+                "received_at": row.received_at,
+            }
+            for row in rows
+        ]
+
+    rows = run(load())
+    output = Output(as_json)
+    output.document({"quarantine": rows})
+    columns = ["id", "received_at", "application", "event_id", "reason", "bytes"]
+    output.table(columns, [[row[name] for name in columns] for row in rows], empty="nothing in quarantine")

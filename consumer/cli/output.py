@@ -1,0 +1,61 @@
+"""Output: what a command prints: text for people, or with `--json` one JSON document on stdout and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+
+
+class Output:
+    """Where a command's answer goes."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self._console = Console(highlight=False, soft_wrap=True)
+
+    def document(self, value: Any) -> None:
+        """The answer as JSON; nothing when people read."""
+        if self.as_json:
+            sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n")
+            sys.stdout.flush()
+
+    def line(self, text: str) -> None:
+        """A line for people."""
+        if not self.as_json:
+            self._console.print(text, markup=False)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> None:
+        """A table for people; `empty` when there is nothing to show."""
+        if self.as_json:
+            return
+        if not rows:
+            self.line(empty)
+            return
+        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        for row in rows:
+            table.add_row(*[shown(cell) for cell in row])
+        self._console.print(table)
+
+    def fields(self, values: Mapping[str, Any]) -> None:
+        """Names and values for people, one a line."""
+        width = max((len(name) for name in values), default=0)
+        for name, value in values.items():
+            self.line(f"{name:<{width}}  {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    return str(value)

@@ -1,0 +1,70 @@
+"""Process: how a command becomes a process: settings, logging, the event loop, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import uvloop
+
+from consumer.app import App
+from consumer.cli.output import Output
+from consumer.ledger import Database, schema
+from consumer.settings import Role, Settings, load_settings
+from consumer.telemetry.logs import configure_logging
+
+T = TypeVar("T")
+
+
+def settings_for(role: Role) -> Settings:
+    """The checked settings from the environment, with logging set up by them. Raises SettingsError."""
+    settings = load_settings(os.environ, role)
+    configure_logging(settings.log_level, settings.log_format)
+    return settings
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to its end on uvloop."""
+    return uvloop.run(coroutine)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+@asynccontextmanager
+async def ledger(settings: Settings) -> AsyncIterator[Database]:
+    """The ledger for a command that looks or repairs. Raises LedgerUnavailable, SchemaOutdated."""
+    database = Database(settings.database_url.get_secret_value(), pool_size=2)
+    try:
+        await schema.require_current(database)
+        yield database
+    finally:
+        await database.stop()
+
+
+async def run_role(settings: Settings, output: Output, build: Callable[[App], Coroutine[Any, Any, None]]) -> None:
+    """Build a role's parts, say where it listens, run until a signal, stop cleanly."""
+    stop = stop_on_signals()
+    async with App(settings) as app:
+        await build(app)
+        announce(app, output)
+        await app.run(stop)
+
+
+def announce(app: App, output: Output) -> None:
+    """Say where the process listens."""
+    addresses = {"role": app.settings.role.value, "public_url": app.public_url, "internal_url": app.internal_url}
+    output.document(addresses)
+    for name, value in addresses.items():
+        if value is not None:
+            output.line(f"{name}: {value}")

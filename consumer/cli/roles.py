@@ -1,0 +1,78 @@
+"""The roles: `serve`, `work`, `sync`, `console`, and `dev`, which is all of them; `sandbox`, `demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consumer.app import App
+from consumer.cli import demo as demo_play
+from consumer.cli import development, simulator
+from consumer.cli.output import Json, Output
+from consumer.cli.process import run, run_role, settings_for
+from consumer.settings import Role
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    for command in (demo, dev, serve, work, sync, console):
+        app.command()(command)
+    app.add_typer(simulator.app, name="sandbox")
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave it running and print the addresses.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Play only this scenario (may be given again).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Everything in one process: plays named scenarios; exit 0 only if every outcome is as expected."""
+    raise typer.Exit(run(demo_play.play(Output(as_json), keep=keep, only=only)))
+
+
+def dev(
+    data: Annotated[Path, typer.Option(help="Folder of the sandbox's state.")] = Path("data"),
+    as_json: Json = False,
+) -> None:
+    """Everything in one process on ./data, stays up; with the sandbox unless SVC_BASE_URL is set."""
+    run(development.develop(settings_for(Role.DEV), Output(as_json), data))
+
+
+def serve(as_json: Json = False) -> None:
+    """Receive webhooks and put them on the log."""
+
+    async def build(app: App) -> None:
+        await app.internal()
+        await app.receive()
+
+    run(run_role(settings_for(Role.SERVE), Output(as_json), build))
+
+
+def work(as_json: Json = False) -> None:
+    """Run handlers on events."""
+
+    async def build(app: App) -> None:
+        await app.internal()
+        await app.work()
+
+    run(run_role(settings_for(Role.WORK), Output(as_json), build))
+
+
+def sync(as_json: Json = False) -> None:
+    """Read the service: confirm hints, do the reads that handlers asked for."""
+
+    async def build(app: App) -> None:
+        await app.internal()
+        await app.sync()
+
+    run(run_role(settings_for(Role.SYNC), Output(as_json), build))
+
+
+def console(as_json: Json = False) -> None:
+    """Serve the query API."""
+
+    async def build(app: App) -> None:
+        await app.internal(console=True)
+
+    run(run_role(settings_for(Role.CONSOLE), Output(as_json), build))

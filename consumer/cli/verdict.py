@@ -1,0 +1,63 @@
+"""Verdict: from figures to healthy, degraded or stuck. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+
+from consumer.ledger.health import Figures
+
+OVERDUE_STUCK_S = 300.0
+OUTBOX_STUCK_S = 120.0
+HINT_LATE_S = 900.0
+WORKER_GONE_S = 30.0
+
+
+class Grade(IntEnum):
+    """How things stand; the number is the exit code of `status`."""
+
+    HEALTHY = 0
+    DEGRADED = 1
+    STUCK = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    grade: Grade
+    code: str
+    text: str
+
+
+def judge(figures: Figures, *, broken_plugins: Sequence[str] = (), broker_answers: bool = True) -> list[Finding]:
+    """What is wrong, worst first; empty when all is well."""
+    found: list[Finding] = []
+    if not broker_answers:
+        found.append(Finding(Grade.STUCK, "broker_away", "the broker does not answer"))
+    if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:
+        found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
+    if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
+        found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
+    if _age_s(figures.worker_seen_at, figures.at) > WORKER_GONE_S:
+        found.append(Finding(Grade.DEGRADED, "no_worker", "no `work` process was seen lately"))
+    if figures.dead:
+        found.append(Finding(Grade.DEGRADED, "dead_runs", f"{figures.dead} dead run(s)"))
+    if figures.paused_handlers:
+        found.append(Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}"))
+    if broken_plugins:
+        found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
+    if _age_s(figures.oldest_hint_at, figures.at) > HINT_LATE_S:
+        found.append(Finding(Grade.DEGRADED, "hints_late", f"{figures.hints} delivery(s) wait to be confirmed"))
+    return sorted(found, key=lambda finding: -finding.grade)
+
+
+def worst(findings: Sequence[Finding]) -> Grade:
+    """The grade of the whole."""
+    return max((finding.grade for finding in findings), default=Grade.HEALTHY)
+
+
+def _age_s(since: datetime | None, now: datetime) -> float:
+    return 0.0 if since is None else (now - since).total_seconds()

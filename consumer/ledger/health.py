@@ -1,0 +1,70 @@
+"""Health: what the ledger says about how things stand, for `status`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Table, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger import handlers, outbox, quarantine
+from consumer.ledger.tables import EventRow, HandlerRow, HintRow, ReadRow, RunRow, RunStatus
+
+_RUNS: Table = RunRow.__table__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Counts and ages, as of `at`. A time is None when there is nothing it would be about."""
+
+    at: datetime
+    events: int
+    newest_event_at: datetime | None
+    retrying: int
+    parked: int
+    dead: int
+    oldest_due_at: datetime | None
+    outbox_waiting: int
+    outbox_oldest_at: datetime | None
+    hints: int
+    oldest_hint_at: datetime | None
+    reads: int
+    quarantined: int
+    paused_handlers: tuple[str, ...]
+    worker_seen_at: datetime | None
+
+
+async def figures(session: AsyncSession, now: datetime) -> Figures:
+    """How things stand now."""
+    by_status = await _open_runs(session)
+    oldest_due = select(func.min(_RUNS.c.next_at)).where(
+        _RUNS.c.status == RunStatus.RETRYING.value, _RUNS.c.next_at <= now
+    )
+    waiting, oldest_emitted = await outbox.waiting(session, now)
+    return Figures(
+        at=now,
+        events=await _count(session, EventRow.__table__),
+        newest_event_at=(await session.execute(select(func.max(EventRow.__table__.c.recorded_at)))).scalar(),
+        retrying=by_status.get(RunStatus.RETRYING, 0),
+        parked=by_status.get(RunStatus.PARKED, 0),
+        dead=by_status.get(RunStatus.DEAD, 0),
+        oldest_due_at=(await session.execute(oldest_due)).scalar(),
+        outbox_waiting=waiting,
+        outbox_oldest_at=oldest_emitted,
+        hints=await _count(session, HintRow.__table__),
+        oldest_hint_at=(await session.execute(select(func.min(HintRow.__table__.c.received_at)))).scalar(),
+        reads=await _count(session, ReadRow.__table__),
+        quarantined=await quarantine.count(session),
+        paused_handlers=tuple(sorted(await handlers.paused(session))),
+        worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),
+    )
+
+
+async def _open_runs(session: AsyncSession) -> dict[str, int]:
+    statement = select(_RUNS.c.status, func.count()).where(_RUNS.c.status != RunStatus.SUCCEEDED.value)
+    return {status: count for status, count in await session.execute(statement.group_by(_RUNS.c.status))}
+
+
+async def _count(session: AsyncSession, table: Table) -> int:
+    return int((await session.execute(select(func.count()).select_from(table))).scalar_one())
