@@ -59,34 +59,44 @@ AssignmentListener = Callable[[frozenset[Partition]], Awaitable[None]]
 
 
 class Subscription(Protocol):
-    """One member of a group. Not safe for concurrent polls; everything else may be called at any time."""
+    """One member of a group. Not safe for concurrent polls; everything else may be called at any time.
+
+    At a rebalance: records of the partitions concerned are not handed out any more, `on_revoked` is awaited (a commit
+    in it counts), the partitions go; the new ones come, `on_assigned` is awaited, their records are handed out. Kafka
+    revokes all partitions and gives some back, the embedded log moves only what has to move: be ready for both. A
+    member that was declared dead hears `on_revoked` too, after the fact; its commits are then left out.
+    """
 
     async def start(self) -> None:
-        """Join the group. Raises BrokerUnavailable when the broker does not answer in time."""
+        """Join the group. Raises BrokerUnavailable when the broker does not answer in time, TopicUnknown."""
         ...
 
     async def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        """Up to `max_records` records in offset order per partition; empty after `timeout_s` without any.
+        """Up to `max_records` records in offset order per partition; empty after `timeout_s` without any, and when
+        the subscription is stopped meanwhile. Cancelling it loses nothing.
 
-        Never cancel it: give it a short timeout instead.
+        Raises BrokerUnavailable when not started or stopped, BrokerError when the log cannot be read (the subscription
+        mends itself: pause and poll again). Poll at least every few minutes, or the member is declared dead.
         """
         ...
 
     async def commit(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
         """Store the next offset to read, per partition. Returns the partitions for which it was stored; those that
-        belong to another member by now are left out. Raises BrokerUnavailable after `timeout_s`."""
+        belong to another member by now are left out. An offset never goes back: one lower than stored counts as
+        stored. Raises BrokerUnavailable after `timeout_s` (it may have been stored all the same)."""
         ...
 
     def assignment(self) -> frozenset[Partition]:
-        """The partitions this member reads now."""
+        """The partitions this member reads now, without those it is letting go."""
         ...
 
     async def lag(self) -> Mapping[Partition, Lag]:
-        """How far the group is behind, for the partitions of this member."""
+        """How far the group is behind, for the partitions of this member. Raises BrokerUnavailable."""
         ...
 
     async def stop(self, timeout_s: float = 10.0) -> None:
-        """Leave the group, bounded by `timeout_s`. Does not commit. Safe to call twice and before `start`."""
+        """Leave the group, bounded by `timeout_s`. Does not commit and does not call `on_revoked`: drain and commit
+        first. Safe to call twice and before `start`; it cannot be started again."""
         ...
 
 
@@ -94,11 +104,11 @@ class Broker(Protocol):
     """The log. `start` before use, `stop` after it; both are safe to call twice."""
 
     async def start(self) -> None:
-        """Connect. Raises BrokerUnavailable when nothing answers in time."""
+        """Connect. Raises BrokerUnavailable when nothing answers in time; it may be called again."""
         ...
 
     async def stop(self, timeout_s: float = 10.0) -> None:
-        """Flush what is pending, bounded by `timeout_s`, and disconnect."""
+        """Stop the subscriptions, flush what is pending, bounded by `timeout_s`, and disconnect."""
         ...
 
     async def ensure_topics(self, topics: Iterable[TopicConfig]) -> None:
@@ -107,7 +117,8 @@ class Broker(Protocol):
 
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """Return when the record is durable. Raises BrokerUnavailable after `timeout_s` (the record may still
-        become durable later: expect a duplicate), RecordTooLarge when it can never be taken."""
+        become durable later: expect a duplicate) or at once when too much is pending, RecordTooLarge when it can never
+        be taken, TopicUnknown. Many calls at once share transactions and requests: do not queue in front of it."""
         ...
 
     async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:

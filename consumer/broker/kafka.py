@@ -9,8 +9,9 @@ from aiokafka.errors import KafkaError
 
 from consumer.broker.base import AssignmentListener, Message, TopicConfig
 from consumer.broker.kafka_connection import KafkaConnection, KafkaSecurity
+from consumer.broker.kafka_lanes import TopicLanes, size_of
 from consumer.broker.kafka_member import KafkaSubscription
-from consumer.broker.kafka_publisher import KafkaPublisher, TopicLanes, size_of
+from consumer.broker.kafka_publisher import KafkaPublisher
 from consumer.broker.kafka_topics import RECORD_OVERHEAD_BYTES, FoundTopic, KafkaTopics
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerUnavailable, TopicUnknown

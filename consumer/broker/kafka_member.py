@@ -9,50 +9,26 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from consumer.broker.base import AssignmentListener, Lag, Partition, Record
 from consumer.broker.kafka_connection import KafkaConnection, end
+from consumer.broker.kafka_consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
 from consumer.broker.kafka_progress import Progress
 from consumer.clock import Clock
 from consumer.errors import BrokerUnavailable
 
 LOG = logging.getLogger(__name__)
 
-JOIN_SLACK_S = 30.0
-REBALANCE_SLACK_S = 10.0
-MAX_POLL_INTERVAL_S = 300.0
 LAG_TIMEOUT_S = 10.0
 WATCH_EVERY_S = 5.0
 STALLED_AFTER_S = 30.0
 UNANSWERED_LIMIT = 6
 RESTART_WAIT_S = 1.0
 RESTART_WAIT_CEILING_S = 10.0
-PARTITION_FETCH_BYTES = 1024 * 1024
-FETCH_BYTES = 16 * 1024 * 1024
 
 Pulled = tuple[int, Mapping[TopicPartition, Sequence[Any]]]
-
-
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Passes aiokafka's callbacks on, as long as its consumer is the current one."""
-
-    def __init__(self, member: KafkaSubscription) -> None:
-        self._member: KafkaSubscription | None = member
-
-    def detach(self) -> None:
-        self._member = None
-
-    async def on_partitions_revoked(self, _revoked: Iterable[TopicPartition]) -> None:
-        if self._member is not None:
-            await self._member.lose()
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        if self._member is not None:
-            await self._member.gain(assigned)
 
 
 class KafkaSubscription:
@@ -82,8 +58,9 @@ class KafkaSubscription:
         self._heartbeat_s = heartbeat_s
         self._session_s = session_s
         self._consumer: Any | None = None
-        self._listener: _Listener | None = None
+        self._listener: Listener | None = None
         self._owned: frozenset[Partition] = frozenset()
+        self._told: frozenset[Partition] = frozenset()
         self._reading = False
         self._epoch = 0
         self._progress = Progress(clock)
@@ -116,7 +93,7 @@ class KafkaSubscription:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=1.0)
-        self._reading, self._owned = False, frozenset()
+        self._reading, self._owned, self._told = False, frozenset(), frozenset()
         await self._close(timeout_s)
 
     @property
@@ -262,21 +239,22 @@ class KafkaSubscription:
 
     # --- membership ------------------------------------------------------------------------------------------
 
-    async def lose(self) -> None:
+    async def _lose(self) -> None:
         """All partitions are being taken away: no record of theirs is handed out any more, then `on_revoked`."""
-        lost, reading = self._owned, self._reading
+        told, self._told = self._told, frozenset()
         self._epoch += 1
         self._reading = False
-        if lost and reading:
-            await self._tell(self._on_revoked, lost)
+        if told:
+            await self._tell(self._on_revoked, told)
         self._owned = frozenset()
         self._progress.forget()
 
-    async def gain(self, assigned: Iterable[TopicPartition]) -> None:
+    async def _gain(self, assigned: Iterable[TopicPartition]) -> None:
         """Partitions were given: `on_assigned`, then their records are handed out."""
         epoch = self._epoch
         self._owned = frozenset(Partition(spot.topic, spot.partition) for spot in assigned)
         if self._owned:
+            self._told = self._owned
             await self._tell(self._on_assigned, self._owned)
         if epoch == self._epoch:
             self._reading = True
@@ -296,36 +274,16 @@ class KafkaSubscription:
             LOG.exception("a listener of group %s failed", self._group)
 
     async def _open(self) -> None:
-        rebalance_s = self._drain_s + REBALANCE_SLACK_S
-        consumer = AIOKafkaConsumer(
-            **self._connection.options(),
-            group_id=self._group,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            partition_assignment_strategy=(RoundRobinPartitionAssignor,),
-            rebalance_timeout_ms=int(rebalance_s * 1000),
-            # A JoinGroup is answered only when every member has drained, so a request must be allowed that long.
-            request_timeout_ms=int((rebalance_s + REBALANCE_SLACK_S) * 1000),
-            session_timeout_ms=int(self._session_s * 1000),
-            heartbeat_interval_ms=int(self._heartbeat_s * 1000),
-            max_poll_interval_ms=int(MAX_POLL_INTERVAL_S * 1000),
-            max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
-            fetch_max_bytes=FETCH_BYTES,
+        self._consumer, self._listener = await open_consumer(
+            self._connection,
+            self._topics,
+            self._group,
+            on_gain=self._gain,
+            on_lose=self._lose,
+            rebalance_s=self._drain_s + REBALANCE_SLACK_S,
+            heartbeat_s=self._heartbeat_s,
+            session_s=self._session_s,
         )
-        listener = _Listener(self)
-        consumer.subscribe(list(self._topics), listener=listener)
-        try:
-            async with asyncio.timeout(rebalance_s + JOIN_SLACK_S):
-                await consumer.start()
-        except BaseException as error:
-            listener.detach()
-            await end(consumer, 1.0)
-            if isinstance(error, KafkaError | TimeoutError | OSError):
-                raise BrokerUnavailable(
-                    "the group could not be joined", group=self._group, reason=type(error).__name__
-                ) from error
-            raise
-        self._consumer, self._listener = consumer, listener
         self._moved_at = asyncio.get_running_loop().time()
         self._change.set()
 
@@ -383,7 +341,7 @@ class KafkaSubscription:
         return None
 
     async def _replace(self) -> None:
-        await self.lose()
+        await self._lose()
         await self._close(5.0)
         wait_s = RESTART_WAIT_S
         while True:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -21,7 +20,19 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 
 from consumer.broker.base import Message
 from consumer.broker.kafka_connection import KafkaConnection, end
-from consumer.broker.kafka_topics import MAX_BATCH_BYTES, RECORD_OVERHEAD_BYTES
+from consumer.broker.kafka_lanes import (
+    Item,
+    Lane,
+    TopicLanes,
+    expire,
+    expire_all,
+    give_up,
+    next_batch,
+    purge,
+    settle,
+    size_of,
+)
+from consumer.broker.kafka_topics import MAX_BATCH_BYTES
 from consumer.broker.murmur2 import partition_of
 from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge
 
@@ -32,47 +43,6 @@ REQUEST_TIMEOUT_S = 10.0
 RENEW_WAIT_S = 0.5
 RENEW_WAIT_CEILING_S = 5.0
 END_WITHIN_S = 2.0
-PURGE_FROM = 256
-BATCH_RECORDS = 5_000
-
-
-class _Item:
-    """One message and who waits for it."""
-
-    __slots__ = ("done", "headers", "key", "sent", "size_bytes", "timestamp_ms", "value")
-
-    def __init__(self, message: Message, timestamp_ms: int, size_bytes: int, done: asyncio.Future[None]) -> None:
-        self.key = message.key
-        self.value = message.value
-        self.headers: list[tuple[str, bytes]] = list(message.headers.items())
-        self.timestamp_ms = timestamp_ms
-        self.size_bytes = size_bytes
-        self.done = done
-        self.sent = False
-
-
-class _Lane:
-    """What waits for one partition."""
-
-    __slots__ = ("batch_bytes", "busy", "given_up", "number", "pending", "topic")
-
-    def __init__(self, topic: str, number: int, batch_bytes: int) -> None:
-        self.topic = topic
-        self.number = number
-        self.batch_bytes = batch_bytes
-        self.pending: deque[_Item] = deque()
-        self.busy = False
-        self.given_up = 0
-
-
-class TopicLanes:
-    """A topic as the publisher needs it: one lane a partition, and the largest record."""
-
-    def __init__(self, name: str, partitions: int, max_record_bytes: int, max_message_bytes: int) -> None:
-        self.name = name
-        self.max_record_bytes = max_record_bytes
-        batch_bytes = min(MAX_BATCH_BYTES, max_message_bytes - RECORD_OVERHEAD_BYTES)
-        self.lanes = [_Lane(name, number, batch_bytes) for number in range(partitions)]
 
 
 class _Live:
@@ -143,17 +113,17 @@ class KafkaPublisher:
         self._admit(1, size)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        item = _Item(message, timestamp_ms, size, done)
+        item = Item(message, timestamp_ms, size, done)
         lane = topic.lanes[partition_of(message.key, len(topic.lanes))]
         self._queue(lane, item)
-        timer = loop.call_later(timeout_s, _expire, done)
+        timer = loop.call_later(timeout_s, expire, done)
         try:
             await done
         finally:
             timer.cancel()
             self._release(1, size)
             if not item.sent:
-                _give_up(lane)
+                give_up(lane)
 
     async def send_many(
         self, topic: TopicLanes, messages: Sequence[Message], timestamp_ms: int, timeout_s: float
@@ -165,15 +135,15 @@ class KafkaPublisher:
         self._admit(len(messages), sum(sizes))
         loop = asyncio.get_running_loop()
         waiting: list[asyncio.Future[None]] = []
-        queued: list[tuple[_Lane, _Item]] = []
+        queued: list[tuple[Lane, Item]] = []
         for message, size in zip(messages, sizes, strict=True):
             done: asyncio.Future[None] = loop.create_future()
-            item = _Item(message, timestamp_ms, size, done)
+            item = Item(message, timestamp_ms, size, done)
             lane = topic.lanes[partition_of(message.key, len(topic.lanes))]
             self._queue(lane, item)
             waiting.append(done)
             queued.append((lane, item))
-        timer = loop.call_later(timeout_s, _expire_all, waiting)
+        timer = loop.call_later(timeout_s, expire_all, waiting)
         try:
             outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         finally:
@@ -181,7 +151,7 @@ class KafkaPublisher:
             self._release(len(messages), sum(sizes))
             for lane, item in queued:
                 if not item.sent:
-                    _give_up(lane)
+                    give_up(lane)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
@@ -200,7 +170,7 @@ class KafkaPublisher:
         self._pending -= count
         self._pending_bytes -= size
 
-    def _queue(self, lane: _Lane, item: _Item) -> None:
+    def _queue(self, lane: Lane, item: Item) -> None:
         lane.pending.append(item)
         if not lane.busy:
             lane.busy = True
@@ -211,40 +181,40 @@ class KafkaPublisher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _drain(self, lane: _Lane) -> None:
-        items: list[_Item] = []
+    async def _drain(self, lane: Lane) -> None:
+        items: list[Item] = []
         try:
             while lane.pending:
                 live = self._live
                 if live is None:
                     await self._wait_for_producer(lane)
                     continue
-                builder, items = _batch(lane, live.producer)
+                builder, items = next_batch(lane, live.producer)
                 if items:
                     await self._deliver(lane, live, builder, items)
         except asyncio.CancelledError:
-            _settle(items, BrokerUnavailable("the broker was stopped before the acknowledgement"))
+            settle(items, BrokerUnavailable("the broker was stopped before the acknowledgement"))
             raise
         except Exception as error:
             LOG.exception("a lane of topic %s failed", lane.topic)
-            _settle(items, BrokerError(f"publishing failed ({type(error).__name__})"))
+            settle(items, BrokerError(f"publishing failed ({type(error).__name__})"))
         finally:
             lane.busy = False
             if lane.pending and self._running:
                 lane.busy = True
                 self._spawn(self._drain(lane))
             else:
-                _settle(lane.pending, BrokerUnavailable("the broker was stopped before the acknowledgement"))
+                settle(lane.pending, BrokerUnavailable("the broker was stopped before the acknowledgement"))
                 lane.pending.clear()
 
-    async def _wait_for_producer(self, lane: _Lane) -> None:
+    async def _wait_for_producer(self, lane: Lane) -> None:
         try:
             async with asyncio.timeout(1.0):
                 await self._back.wait()
         except TimeoutError:
-            _purge(lane)
+            purge(lane)
 
-    async def _deliver(self, lane: _Lane, live: _Live, builder: Any, items: Sequence[_Item]) -> None:
+    async def _deliver(self, lane: Lane, live: _Live, builder: Any, items: Sequence[Item]) -> None:
         """Hand a batch to aiokafka and tell everybody what became of it."""
         try:
             sent = await live.producer.send_batch(builder, lane.topic, partition=lane.number)
@@ -254,20 +224,20 @@ class KafkaPublisher:
         await asyncio.wait({sent, live.lost}, timeout=STUCK_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
         if not sent.done():
             sent.add_done_callback(_ignore)
-            _settle(items, BrokerUnavailable("the broker does not acknowledge"))
+            settle(items, BrokerUnavailable("the broker does not acknowledge"))
             self._renew(live, f"no acknowledgement in {STUCK_AFTER_S} s")
             return
         failure = sent.exception()
         if failure is not None:
             self._refused(live, items, failure)
         else:
-            _settle(items, None)
+            settle(items, None)
 
-    def _refused(self, live: _Live, items: Sequence[_Item], error: BaseException) -> None:
+    def _refused(self, live: _Live, items: Sequence[Item], error: BaseException) -> None:
         if len(items) == 1 and isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
-            _settle(items, RecordTooLarge(bytes=items[0].size_bytes))
+            settle(items, RecordTooLarge(bytes=items[0].size_bytes))
         else:
-            _settle(items, BrokerUnavailable("the broker refused a batch", reason=type(error).__name__))
+            settle(items, BrokerUnavailable("the broker refused a batch", reason=type(error).__name__))
         self._renew(live, type(error).__name__)
 
     # --- supervision -----------------------------------------------------------------------------------------
@@ -314,76 +284,6 @@ class KafkaPublisher:
             await end(producer, 0.5)
             raise
         return _Live(producer, asyncio.get_running_loop().create_future())
-
-
-def size_of(message: Message) -> int:
-    """What counts against a topic's largest record: key, value, header names and values."""
-    size = len(message.key) + len(message.value)
-    headers: Mapping[str, bytes] = message.headers
-    for name, value in headers.items():
-        size += len(name) + len(value)
-    return size
-
-
-def _batch(lane: _Lane, producer: Any) -> tuple[Any, list[_Item]]:
-    """As many waiting messages as fit in one batch, without those nobody waits for any more."""
-    builder = producer.create_batch()
-    items: list[_Item] = []
-    pending = lane.pending
-    size = 0
-    while pending and len(items) < BATCH_RECORDS:
-        item = pending[0]
-        if item.done.done():
-            pending.popleft()
-            continue
-        if items and size + item.size_bytes + 64 > lane.batch_bytes:
-            break
-        try:
-            fits = builder.append(timestamp=item.timestamp_ms, key=item.key, value=item.value, headers=item.headers)
-        except Exception as error:  # noqa: BLE001 - one message of a wrong type must not fail its neighbours
-            pending.popleft()
-            item.done.set_exception(BrokerError(f"the message cannot be encoded ({type(error).__name__})"))
-            continue
-        if fits is None:
-            break
-        pending.popleft()
-        item.sent = True
-        size += item.size_bytes + 64
-        items.append(item)
-    lane.given_up = 0 if not pending else lane.given_up
-    return builder, items
-
-
-def _give_up(lane: _Lane) -> None:
-    """Count a message nobody waits for; when most are such, drop them, so that a silent broker costs no memory."""
-    lane.given_up += 1
-    if lane.given_up >= PURGE_FROM and lane.given_up * 2 >= len(lane.pending):
-        _purge(lane)
-
-
-def _purge(lane: _Lane) -> None:
-    lane.pending = deque(item for item in lane.pending if not item.done.done())
-    lane.given_up = 0
-
-
-def _settle(items: Iterable[_Item], error: BrokerError | None) -> None:
-    for item in items:
-        if item.done.done():
-            continue
-        if error is None:
-            item.done.set_result(None)
-        else:  # one exception object each: a shared one would collect everybody's traceback
-            item.done.set_exception(type(error)(error.message, **error.fields))
-
-
-def _expire(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_exception(BrokerUnavailable("the broker did not acknowledge in time"))
-
-
-def _expire_all(waiting: Sequence[asyncio.Future[None]]) -> None:
-    for done in waiting:
-        _expire(done)
 
 
 def _ignore(sent: asyncio.Future[Any]) -> None:
