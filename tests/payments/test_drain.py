@@ -6,6 +6,7 @@ import pytest
 
 from consumer.payments import Budget, Limit, Limits, MemoryBudgetStore, Priority, Scope
 from tests.payments.limiters import LIMITERS
+from tests.payments.stage import stage
 from tests.payments.support import Bench, InstantClock, Reply, ScriptedService, Seen, bench, error_reply
 
 EVENTS = 30_000
@@ -65,3 +66,23 @@ async def test_a_walk_that_knows_no_limits_does_draw_429s_and_still_arrives(serv
         limited_events(service, clock, "sliding window", 0.001, MANY_EVENTS)
         assert await drained(b) == list(range(1, MANY_EVENTS + 1))
         assert 429 in {attempt.status for attempt in b.attempts}, "the models do refuse who sends too much"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", ["bucket", "fixed"])
+async def test_30000_events_of_the_sandbox_under_its_limits(window: str) -> None:
+    # case: C15, B23
+    async with stage(limits=True, limit_window=window) as s:
+        subscription = await s.subscribed()
+        subscriptions = s.sandbox.engine.subscriptions
+        while len(s.sandbox.engine.world.events) < EVENTS:
+            subscriptions.renew(subscriptions.any(subscription))
+        await s.sandbox.advance(61)  # the set-up's own requests leave every window
+        walk = s.client.with_priority(Priority.BACKFILL)
+        began, requests = s.sandbox.clock.now(), len(s.attempts)
+        found = {event.id async for event in walk.events.iterate()}
+        elapsed_s = (s.sandbox.clock.now() - began).total_seconds()
+        assert len(found) == EVENTS
+        assert {attempt.status for attempt in s.attempts[requests:]} == {200}, "no 429"
+        used = (len(s.attempts) - requests) / (300 * elapsed_s / 60)
+        assert used >= 0.95, f"{used:.1%} of the budget in {elapsed_s:.0f} s"
