@@ -90,6 +90,10 @@ class App:
         self._readiness.drain()
         await self._stack.aclose()
 
+    async def ready(self) -> bool:
+        """Whether every part can do its work now."""
+        return all([await check() for check in self._readiness.checks.values()])
+
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set or a part fails (then: raises what it raised). Leaving the block stops everything."""
         self._readiness.started()

@@ -8,7 +8,8 @@ import click
 import structlog
 import typer
 
-from consumer.cli import events, handlers, operations, roles, schema
+from consumer.cli import events, handlers, operations, schema
+from consumer.cli import roles as role_commands
 from consumer.errors import ConsumerError, SettingsError, UsageError
 
 BAD_SETTINGS = 2
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-roles.add_to(app)
+role_commands.add_to(app)
 operations.add_to(app)
 app.add_typer(events.app, name="events")
 app.add_typer(schema.app, name="db")

@@ -12,6 +12,7 @@ from consumer.ledger import handlers, outbox, quarantine
 from consumer.ledger.tables import EventRow, HandlerRow, HintRow, ReadRow, RunRow, RunStatus
 
 _RUNS: Table = RunRow.__table__
+_READS: Table = ReadRow.__table__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class Figures:
     hints: int
     oldest_hint_at: datetime | None
     reads: int
+    reads_due: int
     quarantined: int
     paused_handlers: tuple[str, ...]
     worker_seen_at: datetime | None
@@ -41,6 +43,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
     oldest_due = select(func.min(_RUNS.c.next_at)).where(
         _RUNS.c.status == RunStatus.RETRYING.value, _RUNS.c.next_at <= now
     )
+    reads_due = select(func.count()).select_from(_READS).where(_READS.c.due_at <= now)
     waiting, oldest_emitted = await outbox.waiting(session, now)
     return Figures(
         at=now,
@@ -54,7 +57,8 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         outbox_oldest_at=oldest_emitted,
         hints=await _count(session, HintRow.__table__),
         oldest_hint_at=(await session.execute(select(func.min(HintRow.__table__.c.received_at)))).scalar(),
-        reads=await _count(session, ReadRow.__table__),
+        reads=await _count(session, _READS),
+        reads_due=int((await session.execute(reads_due)).scalar_one()),
         quarantined=await quarantine.count(session),
         paused_handlers=tuple(sorted(await handlers.paused(session))),
         worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),
@@ -63,7 +67,8 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
 
 async def _open_runs(session: AsyncSession) -> dict[str, int]:
     statement = select(_RUNS.c.status, func.count()).where(_RUNS.c.status != RunStatus.SUCCEEDED.value)
-    return {status: count for status, count in await session.execute(statement.group_by(_RUNS.c.status))}
+    found = await session.execute(statement.group_by(_RUNS.c.status))
+    return {row[0]: row[1] for row in found}
 
 
 async def _count(session: AsyncSession, table: Table) -> int:

@@ -40,6 +40,11 @@ class Readiness:
         self._answers: dict[str, str] = {}
         self._asking = asyncio.Lock()
 
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """The checks by name."""
+        return dict(self._checks)
+
     def add(self, name: str, check: Check) -> None:
         """Ask this check too, from now on."""
         self._checks[name] = check

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from consumer.broker.base import Record
+from consumer.broker.base import Lag, Partition, Record
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.metrics import Metrics
 from consumer.work.intake import Taken
@@ -63,6 +63,12 @@ class Observer:
         """How many derived events wait to be published, and for how long the oldest."""
         self._metrics.outbox_waiting.set(waiting)
         self._metrics.outbox_seconds.set(oldest_s)
+
+    def lag(self, lags: Mapping[Partition, Lag]) -> None:
+        """How far the group is behind, per partition of this worker."""
+        for partition, lag in lags.items():
+            self._metrics.lag_records.labels(partition.topic, str(partition.number)).set(lag.records)
+            self._metrics.lag_seconds.labels(partition.topic, str(partition.number)).set(lag.oldest_s or 0.0)
 
     def _outcome(self, handler: str, status: RunStatus, code: str | None, event_id: str, reason: str | None) -> None:
         self._metrics.runs.labels(handler, status.value).inc()

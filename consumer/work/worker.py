@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from consumer.broker.base import Broker, Partition, Record, Subscription
+from consumer.broker.base import Broker, Lag, Partition, Record, Subscription
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.events import Locators
@@ -69,6 +69,7 @@ class Worker:
         self._clock = clock
         self._observer = observer
         self._config = config
+        self._subscription: Subscription | None = None
         self._polling = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -77,6 +78,10 @@ class Worker:
     def polls(self) -> bool:
         """Whether the worker has joined its group and takes records."""
         return self._polling.is_set()
+
+    async def lag(self) -> Mapping[Partition, Lag]:
+        """How far the group is behind in this worker's partitions; empty before it has joined. Raises BrokerError."""
+        return await self._subscription.lag() if self._subscription is not None and self.polls else {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then drain within the configured time and leave the group."""
@@ -106,6 +111,7 @@ class Worker:
         subscription = self._broker.subscribe(
             [self._config.topic], GROUP, on_revoked=self._finish_batch, drain_s=self._config.drain_s
         )
+        self._subscription = subscription
         try:
             await self._join(subscription, stop)
             while not stop.is_set():
@@ -140,7 +146,7 @@ class Worker:
         self._idle.clear()
         try:
             if await self._take(records, stop):
-                await subscription.commit(_next_offsets(records))
+                await subscription.commit(next_offsets(records))
         except BrokerError as error:
             _log.warning("offsets_not_committed", code=error.code)
         finally:
@@ -193,6 +199,8 @@ class Worker:
         """Renew claims, honour pauses, let go what waits behind nothing."""
         if renew:
             await self._runner.renew_claims()
+            async with self._database.transaction() as session:
+                await handlers.register(session, self._registry.handlers, self._clock.now())
             await self._measure()
         async with self._database.reading() as session:
             paused = await handlers.paused(session)
@@ -211,6 +219,10 @@ class Worker:
             self._observer.runs(await runs.count_by_status(session))
             waiting, oldest = await outbox.waiting(session, now)
         self._observer.outbox(waiting, (now - oldest).total_seconds() if oldest else 0.0)
+        try:
+            self._observer.lag(await self.lag())
+        except BrokerError as error:
+            _log.warning("lag_unknown", code=error.code)
 
 
 def worker_id() -> str:
@@ -266,5 +278,6 @@ def build_worker(
     )
 
 
-def _next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
+def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
+    """Where to go on in each partition after these records."""
     return {record.partition: record.offset + 1 for record in records}
