@@ -70,6 +70,12 @@ class CheckoutSessions:
             session = await self._post(body, fields["order_id"], idempotency_key)
         except AmbiguousWrite as error:
             session = await self._after_ambiguous(error, body, fields)
+        if self._is_lapsed(session):
+            # The answer to an old, unfinished try was played back: what it opened is over, so this is a new create.
+            if idempotency_key is not None:
+                reason = UnexpectedAnswer("the idempotency key plays back a session that is over: use a new key")
+                raise LinkUnavailable(session=session, reason=reason)
+            session = await self._post(body, fields["order_id"], None)
         if session.url is None:
             return await self._with_link(session, orjson.loads(body))
         return session
@@ -166,6 +172,9 @@ class CheckoutSessions:
         if linked.url is None:
             raise LinkUnavailable(session=session, reason=UnexpectedAnswer("the reissue brought no link"))
         return linked
+
+    def _is_lapsed(self, session: CheckoutSession) -> bool:
+        return session.expires_at is not None and session.expires_at <= self._caller.clock.now()
 
     async def _is_canceled(self, session_id: str) -> bool:
         return (await self.retrieve(session_id)).status == SESSION_CANCELED

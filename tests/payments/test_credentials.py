@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import base64
 import os
+import ssl
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from consumer.errors import SettingsError
-from consumer.payments import Credentials, PaymentsClient, app_id_problem, base_url_problem, secrets_problems
+from consumer.payments import (
+    Credentials,
+    PaymentsClient,
+    ServiceUnreachable,
+    app_id_problem,
+    base_url_problem,
+    secrets_problems,
+)
 from consumer.payments.credentials import FILE_MAX_BYTES, split_secrets
 from tests.payments.support import APP_ID, OTHER_SECRET, SECRET, Bench, Reply, ScriptedService, bench
 
@@ -113,6 +122,27 @@ def test_secrets_are_in_no_repr() -> None:
     for text in (repr(credentials), str(credentials), repr(client), repr(vars(client))):
         assert "first" not in text
         assert "second" not in text
+
+
+async def test_a_certificate_nobody_vouches_for_is_refused() -> None:
+    # case: C28
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response({"id": "ord_1"})
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(__file__).with_name("self_signed.pem"))  # for tests only, trusted by nobody
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        async with bench(f"https://127.0.0.1:{runner.addresses[0][1]}") as b:
+            with pytest.raises(ServiceUnreachable, match="certificate") as caught:
+                await b.client.orders.retrieve("ord_1")
+            assert not caught.value.sent
+    finally:
+        await runner.cleanup()
 
 
 async def test_secrets_are_in_no_exception(service: ScriptedService, b: Bench) -> None:

@@ -217,6 +217,20 @@ async def test_an_open_session_with_other_terms_is_refused(service: ScriptedServ
     assert (await b.client.checkout_sessions.create_from(SESSION_FIELDS)).url is not None
 
 
+async def test_an_old_answer_played_back_is_not_taken_for_a_new_session(service: ScriptedService, b: Bench) -> None:
+    # case: C18, U17
+    lapsed = Reply(200, session_json(expires_at="2025-12-31T23:00:00Z"))
+    service.will(lapsed, CREATED)
+    session = await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    assert session.expires_at is not None
+    assert session.expires_at > b.clock.now()
+    first, second = keys(service)
+    assert first != second
+    service.will(lapsed)
+    with pytest.raises(LinkUnavailable, match="use a new key"):
+        await b.client.checkout_sessions.create_from(SESSION_FIELDS, idempotency_key="mine")
+
+
 def test_a_read_never_erases_the_stored_link() -> None:
     # case: C19
     stored = kept_url(None, CheckoutSession.read(session_json()))
