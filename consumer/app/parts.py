@@ -19,7 +19,7 @@ DEAD_RETENTION_S = 30 * 86400.0
 
 
 def topic(settings: Settings, name: str) -> str:
-    """`deliveries`, `events` or `events.dead`, with the deployment's prefix."""
+    """A topic (`deliveries`, `events`, `events.dead`) or a group (`work`, `confirm`), with the deployment's prefix."""
     return f"{settings.topic_prefix}.{name}"
 
 
@@ -63,7 +63,7 @@ def endpoint(application: ApplicationSettings, settings: Settings) -> Endpoint:
 def _signature(application: ApplicationSettings, settings: Settings) -> Signature:
     secrets = tuple(secret.get_secret_value() for secret in application.webhook_secrets)
     if settings.signature_scheme == "standard-webhooks":
-        return StandardWebhooks.of(secrets, settings.signature_tolerance_s)
+        return StandardWebhooks(secrets, settings.signature_tolerance_s)
     return HmacLayout(
         secrets=secrets,
         header=settings.signature_header or "",

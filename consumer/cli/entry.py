@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import click
 import structlog
 import typer
 
@@ -39,12 +38,10 @@ def run(arguments: list[str]) -> int:
     """The exit code of a call: 0 done, 1 failed, 2 bad settings or usage."""
     try:
         result = app(arguments, standalone_mode=False)
-    except click.exceptions.Exit as ended:
+    except typer.Exit as ended:
         return ended.exit_code
-    except click.ClickException as error:
-        # An option's value can be a secret in the wrong place: the message is click's, which names the option.
-        _say(f"error[usage]: {error.format_message()}")
-        return BAD_SETTINGS
+    except typer.TyperException as error:
+        return _misused(error)
     except SettingsError as error:
         for problem in error.problems:
             _say(f"error[{error.code}]: {problem}")
@@ -55,7 +52,7 @@ def run(arguments: list[str]) -> int:
     except ConsumerError as error:
         _say(error.line())
         return 1
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
         return 0
@@ -66,5 +63,15 @@ def run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _misused(error: typer.TyperException) -> int:
+    """Say what is wrong with the call; a command without its subcommand shows its help."""
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(message)
+    else:
+        _say(f"error[usage]: {' '.join(message.split())}")
+    return BAD_SETTINGS
+
+
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    typer.echo(line, err=True)

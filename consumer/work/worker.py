@@ -24,7 +24,6 @@ from consumer.work.registry import Registry
 from consumer.work.relay import Relay
 from consumer.work.runner import Runner
 
-GROUP = "work"
 POLL_S = 0.5
 RETRY_FIRST_S = 0.2
 RETRY_MOST_S = 5.0
@@ -39,6 +38,7 @@ class WorkerConfig:
     """Bounds of one worker: records per transaction, runs at once, seconds to end cleanly."""
 
     topic: str
+    group: str = "work"
     batch: int = 500
     concurrency: int = 64
     drain_s: float = 20.0
@@ -109,7 +109,7 @@ class Worker:
 
     async def _run_intake(self, stop: asyncio.Event, over: asyncio.Event) -> None:
         subscription = self._broker.subscribe(
-            [self._config.topic], GROUP, on_revoked=self._finish_batch, drain_s=self._config.drain_s
+            [self._config.topic], self._config.group, on_revoked=self._finish_batch, drain_s=self._config.drain_s
         )
         self._subscription = subscription
         try:

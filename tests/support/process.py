@@ -1,0 +1,121 @@
+"""The consumer's own processes, as an operator starts them: `python -m consumer ROLE` with an environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+
+from tests.support.ports import eventually
+
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "SSL_CERT_FILE")
+
+
+class ConsumerProcess:
+    """One role in a process of its own, on free ports of the loopback. Its log goes to a file."""
+
+    def __init__(self, role: str, environ: Mapping[str, str], folder: Path, name: str | None = None) -> None:
+        self.role = role
+        self.name = name or role
+        self._folder = folder
+        self._environ = {key: os.environ[key] for key in INHERITED if key in os.environ}
+        self._environ |= {"CONSUMER_INTERNAL_PORT": "0", "CONSUMER_PORT": "0", "CONSUMER_LOG_LEVEL": "warning"}
+        self._environ |= dict(environ)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.addresses: dict[str, str] = {}
+
+    @property
+    def log(self) -> str:
+        """What it logged so far."""
+        path = self._folder / f"{self.name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def spawn(self) -> None:
+        """Start it; `ready` waits for it."""
+        answers = self._folder / f"{self.name}.json"
+        with (self._folder / f"{self.name}.log").open("ab") as log, answers.open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "consumer", self.role, "--json"], env=self._environ, stdout=out, stderr=log
+            )
+
+    async def ready(self, within_s: float = 60.0) -> None:
+        """Wait until `/readyz` says 200."""
+        await eventually(self._announced, within_s=within_s, what=f"{self.name} announces its addresses")
+        async with aiohttp.ClientSession() as http:
+
+            async def is_ready() -> bool:
+                self._check_alive()
+                try:
+                    async with http.get(self.addresses["internal_url"] + "/readyz") as answer:
+                        return answer.status == 200
+                except aiohttp.ClientError:
+                    return False
+
+            await eventually(is_ready, within_s=within_s, every_s=0.1, what=f"{self.name} is ready")
+
+    def _announced(self) -> bool:
+        self._check_alive()
+        try:
+            found = json.loads((self._folder / f"{self.name}.json").read_text())
+        except ValueError:
+            return False
+        self.addresses = {name: value for name, value in found.items() if value}
+        return True
+
+    def _check_alive(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            raise RuntimeError(f"{self.name} ended with {self._process.returncode}: {self.log[-2000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to tidy up."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(10)
+
+    def stop(self, within_s: float = 40.0) -> int:
+        """SIGTERM, and its exit code; SIGKILL when it takes too long."""
+        if self._process is None or self._process.poll() is not None:
+            return self._process.returncode if self._process else 0
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+            return -9
+
+
+@contextmanager
+def ended(*processes: ConsumerProcess) -> Iterator[None]:
+    """Stop these processes at the end, whatever happens."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.stop()
+
+
+def command(*arguments: str, environ: Mapping[str, str], within_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run `consumer ...` to its end."""
+    inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
+    return subprocess.run(
+        [sys.executable, "-m", "consumer", *arguments],
+        env=inherited | dict(environ),
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+        check=False,
+    )
