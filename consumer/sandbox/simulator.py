@@ -16,6 +16,7 @@ from consumer.sandbox.webhooks.sender import Sender
 
 ADVANCE_DELIVERY_BUDGET_S = 30.0
 TICKER_MAX_WAIT_S = 1.0
+TICKER_MIN_WAIT_S = 0.002
 
 logger = logging.getLogger(__name__)
 
@@ -162,6 +163,6 @@ class Simulator:
 
     def _seconds_to_next(self) -> float:
         due_at = self.engine.next_due()
-        if due_at is None or self.config.driven:
+        if due_at is None or self.config.driven or self._advancing.locked():
             return TICKER_MAX_WAIT_S
-        return min(TICKER_MAX_WAIT_S, max(0.0, (due_at - self.clock.now()).total_seconds()))
+        return min(TICKER_MAX_WAIT_S, max(TICKER_MIN_WAIT_S, (due_at - self.clock.now()).total_seconds()))

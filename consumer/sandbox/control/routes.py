@@ -128,7 +128,12 @@ async def _assumptions(sandbox: Simulator, _request: web.Request, body: Body) ->
 
 
 async def _scenario(sandbox: Simulator, request: web.Request, body: Body) -> Any:
-    return await play(sandbox, request.match_info["name"], **body)
+    """`application` and `count` are optional."""
+    unknown = sorted(set(body) - {"application", "count"})
+    if unknown:
+        raise Refusal("validation_failed", f"Unknown field: {unknown[0][:100]}", field=unknown[0][:100])
+    app_id = payer.text_of(body, "application")
+    return await play(sandbox, request.match_info["name"], application=app_id, count=body.get("count", 3))
 
 
 async def _scenarios(_sandbox: Simulator, _request: web.Request, _body: Body) -> Any:

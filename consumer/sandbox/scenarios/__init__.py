@@ -6,13 +6,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from consumer.sandbox.errors import Refusal
+from consumer.sandbox.scenarios import operations, orders, subscriptions
+from consumer.sandbox.scenarios.stage import Stage
 from consumer.sandbox.simulator import Simulator
 
-SCENARIOS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {}
+Story = Callable[[Stage], Awaitable[None]]
+
+SCENARIOS: dict[str, Story] = orders.STORIES | subscriptions.STORIES | operations.STORIES
 
 
-async def play(sandbox: Simulator, name: str, **options: Any) -> dict[str, Any]:
-    """Run one. Raises not_found for an unknown name."""
+async def play(simulator: Simulator, name: str, *, application: str | None = None, count: int = 3) -> dict[str, Any]:
+    """Run one for an application (default: the seeded one); `count` is how many orders an outage is long.
+
+    Answers what was made, and the service's own final state as `expected`. Raises not_found for an unknown name.
+    """
     if name not in SCENARIOS:
         raise Refusal("not_found", f"no such scenario; there are {', '.join(SCENARIOS)}")
-    return await SCENARIOS[name](sandbox, **options)
+    stage = Stage(simulator, application or simulator.config.app_id, count)
+    await SCENARIOS[name](stage)
+    simulator.save()
+    return {"scenario": name} | stage.result()
