@@ -15,7 +15,10 @@ from consumer.plugin import Event
 EVENT_PLACES = ("/data/object", "/data", "/object", "")
 RECORD_PLACES = ("/data/record",)
 TEXT_MAX_CHARS = 255
-TEST_MARKERS = ("/test=true", "/is_test=true", "/data/test=true", "/data/object/test=true", "/livemode=false")
+TEST_MARKERS = (
+    *(f"{place}/{word}=true" for place in EVENT_PLACES for word in ("test", "is_test")),
+    *(f"{place}/livemode=false" for place in EVENT_PLACES),
+)
 
 
 def look(event: Event, candidates: Sequence[str]) -> Any:

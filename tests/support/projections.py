@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 import structlog
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Table, and_, delete, select, true
 
 from consumer.events import Locators, Source, Trust, build_event
 from consumer.ledger import Database, events, outbox, reads
@@ -37,12 +37,19 @@ class Projections:
     """A worker's essence: `feed` events, `relay` what was emitted. `now` is driven by the test."""
 
     def __init__(
-        self, database: Database, *modules: str, options: Mapping[str, Any] | None = None, now: datetime = START
+        self,
+        database: Database,
+        *modules: str,
+        options: Mapping[str, Any] | None = None,
+        now: datetime = START,
+        application: str | None = None,
     ) -> None:
         self.database = database
         self.handlers = [handler for module in modules for handler in declared_in(module)]
         self.options = options or {}
         self.now = now
+        mine = true() if application is None else OUTBOX.c.application == application
+        self._waiting = and_(OUTBOX.c.published_at.is_(None), mine)
         self.emitted: list[Emission] = []
         self.notes: list[AuditNote] = []
 
@@ -93,7 +100,8 @@ class Projections:
         published: list[Event] = []
         for _ in range(rounds):
             async with self.database.transaction() as session:
-                due = await outbox.due(session, self.now, 500)
+                ready = select(OutboxRow).where(self._waiting, OUTBOX.c.not_before <= self.now)
+                due = (await session.execute(ready.order_by(OUTBOX.c.seq).limit(500))).scalars().all()
                 batch = [_derived(row, self.now) for row in due]
                 await outbox.mark_published(session, due, self.now)
             if not batch:
@@ -108,7 +116,7 @@ class Projections:
         published = await self.relay()
         for _ in range(1000):
             async with self.database.reading() as session:
-                wanted = select(OUTBOX.c.not_before).where(OUTBOX.c.published_at.is_(None), OUTBOX.c.not_before <= end)
+                wanted = select(OUTBOX.c.not_before).where(self._waiting, OUTBOX.c.not_before <= end)
                 upcoming = (await session.execute(wanted.order_by(OUTBOX.c.not_before).limit(1))).scalar()
             if upcoming is None:
                 self.now = end
@@ -162,12 +170,13 @@ def said(
     id_: str,
     *,
     at: datetime = START,
+    arrives: datetime | None = None,
     application: str = APPLICATION,
     trust: Trust = Trust.SIGNED,
     envelope: Mapping[str, Any] | None = None,
     **object_: Any,
 ) -> Event:
-    """An event of the service: `object_` is its `data.object`, `at` both its own time and ours."""
+    """An event of the service: `object_` is its `data.object`, `at` its own time and, unless `arrives` says otherwise, ours."""
     body = {"id": id_, "type": type_, "created_at": at.isoformat(), "data": {"object": object_}, **(envelope or {})}
     return build_event(
         orjson.dumps(body),
@@ -175,7 +184,7 @@ def said(
         application=application,
         trust=trust,
         source=Source.WEBHOOK,
-        received_at=at,
+        received_at=arrives or at,
     )
 
 

@@ -1,0 +1,139 @@
+"""Any permutation, duplication and loss, then one reconcile: the service's own state, each change announced once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from consumer.events import Event
+from consumer.ledger import Database, schema
+from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
+from tests.access.history import Service, readings, reconcile, services, webhooks
+from tests.support.projections import Projections
+
+MODULE = "handlers.access.handler"
+HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "300"))  # `make chaos` asks for thousands
+STATE = ("status", "end_reason", "cancel_at_period_end", "merchant_cancel_requested", "customer", "price_id")
+
+
+class Bench:
+    """One database for many histories: each is an application of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runner = asyncio.Runner()
+        self.database = Database(f"sqlite+aiosqlite:///{folder}/ledger.db")
+        self.runner.run(schema.upgrade(self.database))
+        self.names = (f"app{number}" for number in count())
+
+    def close(self) -> None:
+        self.runner.run(self.database.stop())
+        self.runner.close()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("access"))
+    yield made
+    made.close()
+
+
+def delivered(data: Any, service: Service, application: str) -> list[Event]:
+    """What reaches us of a history: any part of it, any number of times, in any order."""
+    happened = webhooks(service, application, thin=data.draw(st.booleans(), label="thin"))
+    reads = data.draw(st.lists(st.sampled_from(readings(service, application)), max_size=5), label="reads")
+    kept = data.draw(st.lists(st.sampled_from(happened), max_size=2 * len(happened)), label="kept")
+    return list(data.draw(st.permutations(kept + reads), label="order"))
+
+
+async def live_through(bench: Bench, application: str, service: Service, events: list[Event]) -> Projections:
+    shop = Projections(bench.database, MODULE, now=service.now, application=application)
+    await shop.feed_together(events)
+    await shop.relay()
+    await shop.feed_together(reconcile(service, application))
+    await shop.relay()
+    return shop
+
+
+async def check(shop: Projections, application: str, service: Service) -> None:
+    rows = await shop.rows(SUBSCRIPTIONS, application=application)
+    assert {row["subscription_id"] for row in rows} == set(service.subs)
+    for row in rows:
+        truth = service.subs[row["subscription_id"]]
+        wanted = (truth.status, truth.end_reason, truth.cancel_at_period_end, truth.merchant_cancel_requested)
+        assert tuple(row[name] for name in STATE) == (*wanted, "cus_1", "svc_price_monthly")
+        assert not row["provisional"]
+        if row["charged_after_end"]:
+            assert row["subscription_id"] in service.late_charges, "no false alarm about money"
+    announced = [one.type for one in shop.of_type("access.granted", "access.revoked")]
+    assert announced == [["access.granted", "access.revoked"][n % 2] for n in range(len(announced))]
+    if service.gaps == 0 and service.has_access:
+        assert announced == ["access.granted"], "the customer never lost access"
+    await shop.pass_time(minutes=15)
+    found = await shop.rows(ENTITLEMENTS, application=application)
+    assert any(row["allowed"] for row in found) == service.has_access
+    announced = [one.type for one in shop.of_type("access.granted", "access.revoked")]
+    assert len(announced) % 2 == service.has_access
+
+
+def examine(bench: Bench, service: Service, data: Any) -> None:
+    application = next(bench.names)
+    events = delivered(data, service, application)
+
+    async def run() -> None:
+        shop = await live_through(bench, application, service, events)
+        await check(shop, application, service)
+
+    bench.runner.run(run())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(service=services(), data=st.data())
+def test_whatever_arrives_ends_in_the_services_own_state(bench: Bench, service: Service, data: Any) -> None:
+    # case: G1, G2, G3, G4, G7, G11, A24, A25, A26
+    examine(bench, service, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(service=services(), data=st.data())
+def test_whatever_arrives_in_thousands_of_histories(bench: Bench, service: Service, data: Any) -> None:
+    # case: G1, G2, G3, G4, G7, G11
+    examine(bench, service, data)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(service=services(), data=st.data())
+def test_replaying_all_of_it_changes_nothing(bench: Bench, service: Service, data: Any) -> None:
+    # case: G10, R1, R6
+    application = next(bench.names)
+    events = delivered(data, service, application)
+
+    async def run() -> None:
+        shop = await live_through(bench, application, service, events)
+        await shop.pass_time(minutes=15)
+        before = [await shop.rows(table, application=application) for table in (SUBSCRIPTIONS, ENTITLEMENTS)]
+        announced = len(shop.of_type("access.granted", "access.revoked"))
+        for event in events:
+            await shop.force(event)
+        await shop.relay()
+        after = [await shop.rows(table, application=application) for table in (SUBSCRIPTIONS, ENTITLEMENTS)]
+        assert _without_flags(after) == _without_flags(before)
+        assert len(shop.of_type("access.granted", "access.revoked")) == announced
+
+    bench.runner.run(run())
+
+
+def _without_flags(tables: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """A forced charge on an ended subscription may be flagged (a suspicion), and times of hints may be told again."""
+    return [
+        [{k: v for k, v in row.items() if k not in ("charged_after_end", "hinted_at", "lease_until")} for row in rows]
+        for rows in tables
+    ]

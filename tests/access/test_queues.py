@@ -1,0 +1,249 @@
+"""What cannot be settled by itself waits in a queue, and is settled from the current state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from consumer.errors import ConsumerError
+from handlers.access.tables import ENTITLEMENTS, FINDINGS, SOURCES
+from tests.access.shop import CUSTOMER, Shop
+
+NOBODY: dict[str, Any] = {"customer_reference": None}
+LINKS: list[dict[str, Any]] = [{"checkout_session_id": "s1"}, {"order_id": "O1"}, {"checkout_session": {"id": "s1"}}]
+
+
+async def test_an_unresolved_subscriber_waits_and_is_attached_from_the_current_state(shop: Shop) -> None:
+    # case: A36
+    await shop.happens("created", **NOBODY)
+    await shop.reads("ACTIVE", **NOBODY)
+    assert await shop.findings() == {("unresolved_subscriber", "S1")}
+    [unresolved] = shop.of_type("access.unresolved")
+    assert unresolved.key == "subscription:S1"
+    assert shop.effects == []
+    await shop.reads("PAST_DUE", **NOBODY)
+    await shop.word("access.customer_attached", "subscription:S1", customer="cus_7", by="op")
+    assert await shop.findings() == set()
+    assert await shop.reasons(customer="cus_7") == ["grace:S1"]
+    assert shop.effects == ["granted default"]
+
+
+async def test_attaching_an_ended_subscription_grants_nothing(shop: Shop) -> None:
+    # case: A36
+    await shop.reads("ACTIVE", **NOBODY)
+    await shop.happens("ended", end_reason="PAYMENT_FAILED", **NOBODY)
+    await shop.word("access.customer_attached", "subscription:S1", customer="cus_7")
+    assert shop.effects == []
+    assert not await shop.allowed(customer="cus_7")
+
+
+async def test_a_resolver_plugin_attaches_too(shop: Shop) -> None:
+    # case: A36
+    await shop.reads("ACTIVE", **NOBODY)
+    await shop.word("access.customer_attached", "subscription:S1", customer="cus_7", source="resolver")
+    assert (await shop.subscription())["customer_source"] == "resolver"
+    assert await shop.allowed(customer="cus_7")
+
+
+@pytest.mark.parametrize(
+    "linked_by", [{"checkout_session_id": "s1"}, {"order_id": "O1"}, {"checkout_session": {"id": "s1"}}]
+)
+async def test_a_registered_checkout_says_whose_it_is(shop: Shop, linked_by: dict[str, Any]) -> None:
+    # case: A36, A37
+    await shop.registers("s1", customer="cus_shop")
+    await shop.reads("ACTIVE", **NOBODY, **linked_by)
+    assert (await shop.subscription())["customer"] == "cus_shop"
+    assert await shop.allowed(customer="cus_shop")
+
+
+async def test_a_link_that_arrives_later_grants_once(shop: Shop) -> None:
+    # case: A37
+    await shop.happens("created", checkout_session_id="s1", **NOBODY)
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    assert await shop.findings() == {("unresolved_subscriber", "S1")}
+    await shop.registers("s1", customer="cus_shop")
+    await shop.registers("s1", customer="cus_shop")
+    assert shop.effects == ["granted default"]
+    assert await shop.findings() == set()
+
+
+async def test_what_the_merchant_registered_counts_more_than_a_payload(shop: Shop) -> None:
+    # case: A37
+    await shop.reads("ACTIVE", checkout_session_id="s1", customer_reference="from the record")
+    assert await shop.allowed(customer="from the record")
+    await shop.registers("s1", customer="cus_shop")
+    assert not await shop.allowed(customer="from the record")
+    assert await shop.allowed(customer="cus_shop")
+    await shop.reads("ACTIVE", checkout_session_id="s1", customer_reference="from the record")
+    assert await shop.allowed(customer="cus_shop")
+
+
+async def test_an_unmapped_price_waits_until_it_is_mapped(shop_with: Callable[..., Shop]) -> None:
+    # case: A32
+    shop = shop_with(entitlements={"other": ["pro"]})
+    await shop.reads("ACTIVE")
+    assert await shop.findings() == {("unmapped_price", "S1")}
+    assert (await shop.row(FINDINGS))["detail"]["price_id"] == "svc_price_monthly"
+    assert shop.effects == []
+    await shop.pass_time(hours=3)
+    assert shop.effects == []
+    shop.options = {"entitlements": {"svc_price_monthly": ["pro"]}}
+    await shop.pass_time(hours=1, minutes=1)
+    assert shop.effects == ["granted pro"]
+    assert await shop.findings() == set()
+    timers = len(shop.of_type("access.subscription_due"))
+    await shop.pass_time(hours=12)
+    assert len(shop.of_type("access.subscription_due")) == timers, "the retries stop"
+
+
+async def test_a_recheck_does_not_wait_for_the_timer(shop_with: Callable[..., Shop]) -> None:
+    # case: A32
+    shop = shop_with(entitlements={"other": ["pro"]})
+    await shop.reads("ACTIVE", "S1")
+    await shop.reads("ACTIVE", "S2", customer_reference="cus_2", price_id="other")
+    shop.options = {"entitlements": {"svc_price_monthly": ["pro"], "other": ["pro", "chat"]}}
+    await shop.word("access.recheck", "object:access", by="op")
+    await shop.relay()
+    assert sorted(shop.effects) == ["granted chat", "granted pro", "granted pro"]
+    assert await shop.findings() == set()
+
+
+async def test_a_mapping_that_vanished_takes_nothing_away(shop_with: Callable[..., Shop]) -> None:
+    # case: A32, G7
+    shop = shop_with(entitlements={"svc_price_monthly": ["pro"]})
+    await shop.reads("ACTIVE")
+    shop.options = {"entitlements": {}}
+    await shop.word("access.recheck", "object:access")
+    await shop.relay()
+    assert await shop.allowed("pro")
+    assert shop.effects == ["granted pro"]
+
+
+async def test_a_hold_and_its_end(shop: Shop) -> None:
+    # case: A42
+    await shop.reads("ACTIVE")
+    hold = await shop.word("access.held", f"customer:{CUSTOMER}", by="op", reason="chargeback talk")
+    assert shop.effects == ["granted default", "revoked default"]
+    await shop.happens("renewed")
+    await shop.reads("ACTIVE", current_period_end=(shop.now + timedelta(days=30)).isoformat())
+    assert not await shop.allowed(), "no subscription event clears a hold"
+    await shop.word("access.hold_lifted", f"customer:{CUSTOMER}", id=hold.id, by="op")
+    assert await shop.allowed()
+    assert shop.effects == ["granted default", "revoked default", "granted default"]
+    assert (await shop.row(SOURCES))["by"] == "op"
+
+
+async def test_a_complimentary_grant_outlives_the_subscription_and_ends_by_its_timer(shop: Shop) -> None:
+    # case: A42
+    until = (shop.now + timedelta(days=5)).isoformat()
+    await shop.word("access.complimentary_granted", f"customer:{CUSTOMER}", entitlement="default", until=until, by="op")
+    assert shop.effects == ["granted default"]
+    await shop.reads("ACTIVE")
+    await shop.happens("ended", end_reason="PAYMENT_FAILED")
+    assert await shop.allowed()
+    await shop.pass_time(days=6)
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_a_complimentary_grant_can_be_ended(shop: Shop) -> None:
+    # case: A42
+    gift = await shop.word("access.complimentary_granted", f"customer:{CUSTOMER}", entitlement="default")
+    await shop.word("access.hold_lifted", f"customer:{CUSTOMER}", id=gift.id)
+    assert await shop.allowed(), "a gift is not a hold"
+    await shop.word("access.complimentary_ended", f"customer:{CUSTOMER}", id=gift.id)
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def many(shop: Shop, count: int) -> list[str]:
+    """So many customers with a subscription each."""
+    subs = [f"S{number:02}" for number in range(count)]
+    for sub in subs:
+        await shop.reads("ACTIVE", sub, customer_reference=f"cus_{sub}")
+    return subs
+
+
+async def test_reads_that_would_revoke_too_many_stop_and_ask(shop: Shop) -> None:
+    # case: B31, B32
+    subs = await many(shop, 9)
+    for sub in subs:
+        await shop.reads("ENDED", sub, customer_reference=f"cus_{sub}", end_reason="PAYMENT_FAILED")
+    assert shop.effects.count("revoked default") == 5
+    assert ("brake", "default") in await shop.findings()
+    assert len(await shop.rows(ENTITLEMENTS, allowed=True, braked=True)) == 4
+    await shop.pass_time(hours=5)
+    assert shop.effects.count("revoked default") == 5, "time alone releases nothing"
+    await shop.word("access.brake_released", "object:access", by="op", reason="looked at it")
+    await shop.relay()
+    assert shop.effects.count("revoked default") == 9
+    assert await shop.findings() == set()
+    assert await shop.rows(ENTITLEMENTS, braked=True) == []
+
+
+async def test_a_braked_revocation_is_forgotten_when_a_read_allows_again(shop_with: Callable[..., Shop]) -> None:
+    # case: B31
+    shop = shop_with(brake={"minimum": 0, "share": 0}, past_due="revoke")
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    assert await shop.allowed()
+    await shop.reads("ACTIVE")
+    [row] = await shop.rows(ENTITLEMENTS)
+    assert (row["allowed"], row["braked"]) == (True, False)
+    assert shop.effects == ["granted default"]
+
+
+async def test_ends_that_the_service_announced_are_never_braked(shop: Shop) -> None:
+    # case: B31, A21
+    subs = await many(shop, 9)
+    for sub in subs:
+        await shop.happens("ended", sub, customer_reference=f"cus_{sub}", end_reason="MERCHANT_CANCELED")
+    assert shop.effects.count("revoked default") == 9
+
+
+async def test_reads_that_an_event_announced_are_not_braked(shop_with: Callable[..., Shop]) -> None:
+    # case: B31
+    shop = shop_with(past_due="revoke")
+    subs = await many(shop, 9)
+    for sub in subs:
+        await shop.happens("past_due", sub, customer_reference=f"cus_{sub}")
+        await shop.reads("PAST_DUE", sub, customer_reference=f"cus_{sub}")
+    assert shop.effects.count("revoked default") == 9
+
+
+async def test_the_brake_forgets_after_its_window(shop: Shop) -> None:
+    # case: B31
+    subs = await many(shop, 9)
+    for sub in subs:
+        await shop.pass_time(minutes=20)
+        await shop.reads("ENDED", sub, customer_reference=f"cus_{sub}", end_reason="PAYMENT_FAILED")
+    assert shop.effects.count("revoked default") == 9
+
+
+async def test_a_large_shop_may_lose_its_share(shop_with: Callable[..., Shop]) -> None:
+    # case: B31
+    shop = shop_with(brake={"minimum": 1, "share": 0.5})
+    subs = await many(shop, 8)
+    for sub in subs:
+        await shop.reads("ENDED", sub, customer_reference=f"cus_{sub}", end_reason="PAYMENT_FAILED")
+    assert shop.effects.count("revoked default") == 3, "half of what is still there: 4 of 8, 3 of 7, 3 of 6, 2 of 5"
+
+
+@pytest.mark.parametrize(
+    ("type_", "key"),
+    [("access.held", "object:x"), ("access.customer_attached", "customer:c"), ("access.customer_due", "object:x"),
+     ("access.subscription_due", "object:x"), ("access.finding_closed", "customer:c")],
+)  # fmt: skip
+async def test_a_word_about_nobody_is_refused(shop: Shop, type_: str, key: str) -> None:
+    with pytest.raises(ConsumerError):
+        await shop.word(type_, key, customer="c")
+
+
+async def test_a_finding_an_operator_closed_stays_closed(shop: Shop) -> None:
+    # case: A35
+    await shop.reads("PAUSED")
+    await shop.word("access.finding_closed", "object:S1", kind="unknown_status", by="op", reason="known")
+    assert await shop.findings() == set()
+    await shop.reads("PAUSED")
+    assert await shop.findings() == set()

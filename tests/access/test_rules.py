@@ -1,0 +1,136 @@
+"""`decide` as a table: what one customer has, and the policy, give who may use what."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from handlers.access.policy import Policy, duration
+from handlers.access.rules import Decision, OperatorSource, decide
+from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Subscription
+from tests.support.projections import START
+
+NOW = START + timedelta(days=10)
+DAY = timedelta(days=1)
+
+
+def sub(status: str | None, **fields: Any) -> Subscription:
+    return Subscription(customer="c", price_id="p1", status=status, **fields)
+
+
+def decided(*subs: Subscription, policy: Policy | None = None, **given: Any) -> dict[str, Decision]:
+    numbered = {f"S{number}": one for number, one in enumerate(subs, start=1)}
+    return decide(numbered, given.pop("grants", ()), given.pop("holds", ()), policy or Policy(), NOW, **given)
+
+
+@pytest.mark.parametrize(
+    ("one", "allowed", "until", "reason"),
+    [
+        (sub(ACTIVE), True, None, "active:S1"),
+        (sub(ACTIVE, provisional=True), True, None, "provisional:S1"),
+        (sub(ACTIVE, cancel_at_period_end=True), True, None, "ending:S1"),
+        (sub(ACTIVE, merchant_cancel_requested=True), True, None, "ending:S1"),
+        (sub(ACTIVE, period_end=START), True, None, "active:S1"),
+        (sub(PAST_DUE, past_due_since=NOW - 13 * DAY), True, NOW + DAY, "grace:S1"),
+        (sub(PAST_DUE, past_due_since=NOW - 14 * DAY), False, None, "grace_over:S1"),
+        (sub(PAST_DUE, past_due_since=NOW - DAY, cancel_at_period_end=True), True, NOW + 13 * DAY, "grace:S1"),
+        (sub(ENDED, end_reason="PAYMENT_FAILED"), False, None, "ended:S1:PAYMENT_FAILED"),
+        (sub(ENDED), False, None, "ended:S1"),
+        (sub(ENDED, settle_until=NOW + DAY), True, NOW + DAY, "settling:S1"),
+        (sub(ENDED, settle_until=NOW), False, None, "ended:S1"),
+    ],
+)
+def test_what_one_subscription_gives(one: Subscription, allowed: bool, until: Any, reason: str) -> None:
+    # case: A1, A8, A20, A21, A30, A41, A43, A51
+    decision = decided(one)["default"]
+    assert (decision.allowed, decision.until, decision.reasons) == (allowed, until, (reason,))
+
+
+def test_a_subscription_nobody_has_read_says_nothing() -> None:
+    # case: A3
+    assert decided(sub(None)) == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "since", "allowed"),
+    [("keep", START, True), ("revoke", NOW, False), ("grace:1h", NOW, True), ("grace:1h", NOW - DAY, False)],
+)
+def test_past_due_is_policy(rule: str, since: Any, allowed: bool) -> None:
+    # case: A8
+    assert decided(sub(PAST_DUE, past_due_since=since), policy=Policy(past_due=rule))["default"].allowed is allowed
+    by_price = Policy(past_due="keep" if not allowed else "revoke", past_due_by_price={"p1": rule})
+    assert decided(sub(PAST_DUE, past_due_since=since), policy=by_price)["default"].allowed is allowed
+
+
+def test_grants_of_one_entitlement_are_a_union() -> None:
+    # case: A27
+    decision = decided(sub(ENDED, end_reason="PAYER_CANCELED"), sub(ACTIVE))["default"]
+    assert (decision.allowed, decision.reasons) == (True, ("active:S2",))
+    both = decided(sub(PAST_DUE, past_due_since=NOW), sub(PAST_DUE, past_due_since=NOW - DAY))["default"]
+    assert both.until == NOW + 14 * DAY
+    assert both.next_check == NOW + 13 * DAY
+    open_end = decided(sub(PAST_DUE, past_due_since=NOW), sub(ACTIVE))["default"]
+    assert open_end.until is None
+
+
+def test_entitlements_are_independent() -> None:
+    # case: A27
+    policy = Policy(entitlements={"p1": ["pro", "chat"], "p2": ["chat"]})
+    ended = Subscription(price_id="p1", status=ENDED)
+    found = decided(ended, Subscription(price_id="p2", status=ACTIVE), policy=policy)
+    assert {name: one.allowed for name, one in found.items()} == {"pro": False, "chat": True}
+
+
+def test_a_product_can_be_mapped_too() -> None:
+    # case: A31, A33
+    policy = Policy(entitlements={"prod_1": ["pro"]})
+    found = decided(Subscription(price_id="svc_price_archived", product_id="prod_1", status=ACTIVE), policy=policy)
+    assert found["pro"].allowed
+
+
+def test_an_unmapped_price_neither_gives_nor_takes() -> None:
+    # case: A32
+    policy = Policy(entitlements={"p2": ["pro"]})
+    assert decided(sub(ACTIVE), policy=policy, known=["pro"]) == {}
+    gone = decided(sub(ENDED), policy=policy, known=["pro"])
+    assert gone["pro"] == Decision(allowed=False, until=None, reasons=("no_source",))
+
+
+def test_operator_sources_stand_beside_subscriptions() -> None:
+    # case: A42
+    gift = OperatorSource(id="g1", entitlement="default", until=NOW + DAY)
+    found = decided(sub(ENDED), grants=[gift])["default"]
+    assert (found.allowed, found.until, found.reasons) == (True, NOW + DAY, ("complimentary:g1",))
+    hold = OperatorSource(id="h1", until=NOW + DAY)
+    held = decided(sub(ACTIVE), grants=[gift], holds=[hold])["default"]
+    assert (held.allowed, held.reasons, held.next_check) == (False, ("held:h1",), NOW + DAY)
+    over = OperatorSource(id="h1", until=NOW)
+    assert decided(sub(ACTIVE), holds=[over])["default"].allowed
+    other = OperatorSource(id="h1", entitlement="pro")
+    assert decided(sub(ACTIVE), holds=[other])["default"].allowed
+
+
+def test_a_lapsed_gift_gives_nothing() -> None:
+    # case: A42
+    assert decided(grants=[OperatorSource(id="g1", entitlement="default", until=NOW)], known=["default"]) == {
+        "default": Decision(allowed=False, until=None, reasons=("no_source",))
+    }
+
+
+@pytest.mark.parametrize("text", ["grace", "grace:", "grace:14", "14d", "always", "", None, "grace:-1d"])
+def test_a_policy_that_cannot_be_read_is_refused(text: object) -> None:
+    with pytest.raises(ValidationError):
+        Policy.model_validate({"past_due": text})
+
+
+def test_durations() -> None:
+    assert duration("90s") == timedelta(seconds=90)
+    assert duration("14d") == timedelta(days=14)
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        Policy.model_validate({"past_dew": "keep"})

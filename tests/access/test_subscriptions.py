@@ -1,0 +1,456 @@
+"""Subscriptions through the handlers and a real ledger: access follows the service's state, each change once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from consumer.errors import ConsumerError
+from consumer.events import Trust
+from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
+from tests.access.shop import CUSTOMER, Shop
+from tests.support.projections import START, said
+
+
+async def test_created_grants_once_when_the_read_confirms(shop: Shop) -> None:
+    # case: A1, A2
+    created = await shop.happens("created")
+    assert shop.effects == [], "the read decides"
+    assert await shop.asked() == {("subscription", "S1")}
+    await shop.reads("ACTIVE")
+    await shop.feed(created)
+    await shop.force(created)
+    await shop.pass_time(hours=1)
+    assert shop.effects == ["granted default"]
+    [granted] = shop.of_type("access.granted")
+    assert granted.key == f"customer:{CUSTOMER}"
+    assert granted.data["version"] == 1
+    assert granted.data["before"] == {"allowed": False}
+
+
+async def test_created_grants_provisionally_when_no_read_comes(shop: Shop) -> None:
+    # case: A1, A34
+    await shop.happens("created")
+    await shop.pass_time(seconds=2)
+    assert not await shop.allowed()
+    await shop.pass_time(seconds=2)
+    assert await shop.allowed()
+    assert await shop.reasons() == ["provisional:S1"]
+    assert await shop.asked() == {("subscription", "S1")}, "still to be read"
+    await shop.reads("ACTIVE")
+    assert await shop.reasons() == ["active:S1"]
+    assert shop.effects == ["granted default"]
+
+
+async def test_a_provisional_grant_can_be_switched_off(shop_with: Callable[..., Shop]) -> None:
+    # case: A47
+    shop = shop_with(provisional_after=None)
+    await shop.happens("created")
+    await shop.pass_time(days=1)
+    assert shop.effects == []
+
+
+async def test_an_event_marked_as_a_test_grants_nothing(shop: Shop) -> None:
+    # case: A47
+    await shop.happens("created", test=True)
+    await shop.happens("ended", livemode=False)
+    await shop.pass_time(days=1)
+    assert await shop.rows(SUBSCRIPTIONS) == []
+    assert shop.effects == []
+
+
+async def test_the_first_period_needs_no_renewal(shop: Shop) -> None:
+    # case: A4
+    await shop.happens("created")
+    await shop.reads("ACTIVE", current_period_end=(START + timedelta(days=30)).isoformat())
+    await shop.pass_time(days=29)
+    assert await shop.allowed()
+    assert shop.effects == ["granted default"]
+
+
+async def test_a_renewal_moves_the_period_by_the_read(shop: Shop) -> None:
+    # case: A5
+    await shop.reads("ACTIVE", current_period_end=(START + timedelta(days=30)).isoformat())
+    await shop.happens("renewed")
+    assert ("subscription", "S1") in await shop.asked()
+    await shop.reads("ACTIVE", current_period_end=(START + timedelta(days=60)).isoformat())
+    assert (await shop.subscription())["period_end"] == START + timedelta(days=60)
+    assert shop.effects == ["granted default"]
+
+
+async def test_renewed_before_created_grants_by_the_read_and_welcomes_once(shop: Shop) -> None:
+    # case: A6
+    await shop.happens("renewed")
+    assert shop.effects == []
+    await shop.reads("ACTIVE")
+    await shop.happens("created")
+    await shop.pass_time(minutes=1)
+    assert shop.effects == ["granted default"]
+
+
+@pytest.mark.parametrize(
+    "hints", [["payment_failed", "past_due"], ["past_due", "payment_failed"], ["past_due"], ["payment_failed"], []]
+)
+async def test_past_due_starts_once_whichever_hint_arrives(shop: Shop, hints: list[str]) -> None:
+    # case: A7
+    await shop.reads("ACTIVE")
+    for hint in hints:
+        await shop.happens(hint)
+        await shop.reads("PAST_DUE")
+        shop.now += timedelta(minutes=1)
+    await shop.reads("PAST_DUE")
+    row = await shop.subscription()
+    assert row["status"] == "PAST_DUE"
+    assert row["past_due_since"] == (START if hints else shop.now)
+    assert await shop.allowed()
+    assert shop.effects == ["granted default"]
+
+
+async def test_later_failures_do_not_move_the_grace(shop: Shop) -> None:
+    # case: A9, A41
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    for _ in range(2):
+        await shop.pass_time(days=4)
+        await shop.happens("payment_failed")
+        await shop.reads("PAST_DUE")
+    assert (await shop.subscription())["past_due_since"] == START
+    await shop.pass_time(days=5, hours=23)
+    assert await shop.allowed()
+    await shop.pass_time(hours=1)
+    assert not await shop.allowed()
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_the_grace_ends_by_the_timer_once_and_a_renewal_grants_again(shop: Shop) -> None:
+    # case: A41, A10
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    row = await shop.row(ENTITLEMENTS)
+    assert (row["until"], row["reasons"]) == (START + timedelta(days=14), ["grace:S1"])
+    await shop.pass_time(days=30)
+    assert shop.effects == ["granted default", "revoked default"]
+    await shop.happens("renewed")
+    await shop.reads("ACTIVE")
+    assert shop.effects == ["granted default", "revoked default", "granted default"]
+
+
+async def test_a_recovered_payment_clears_the_grace(shop: Shop) -> None:
+    # case: A10
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    await shop.happens("renewed")
+    await shop.reads("ACTIVE")
+    row = await shop.subscription()
+    assert (row["status"], row["past_due_since"]) == ("ACTIVE", None)
+    await shop.pass_time(days=40)
+    assert await shop.allowed()
+    assert shop.effects == ["granted default"]
+
+
+@pytest.mark.parametrize("order", [["payment_failed", "ended"], ["ended", "payment_failed"], ["ended"]])
+async def test_the_fourth_failure_revokes_once(shop: Shop, order: list[str]) -> None:
+    # case: A13
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    for what in order:
+        await shop.happens(what, **({"end_reason": "PAYMENT_FAILED"} if what == "ended" else {}))
+    await shop.reads("ENDED", end_reason="PAYMENT_FAILED")
+    row = await shop.subscription()
+    assert (row["status"], row["end_reason"]) == ("ENDED", "PAYMENT_FAILED")
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_a_lost_end_is_found_by_the_lease(shop: Shop) -> None:
+    # case: A14, A30, A51
+    period_end = START + timedelta(days=30)
+    await shop.reads("ACTIVE", current_period_end=period_end.isoformat(), cancel_at_period_end=True)
+    await shop.forget_reads()
+    await shop.pass_time(days=30)
+    assert await shop.asked() == set()
+    assert await shop.allowed()
+    await shop.pass_time(hours=2)
+    assert await shop.asked() == {("subscription", "S1")}, "nobody revokes by the clock: it is read"
+    assert await shop.allowed()
+    await shop.reads("ENDED", end_reason="PAYER_CANCELED", ended_at=period_end.isoformat())
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_a_passed_renewal_without_an_event_keeps_access(shop: Shop) -> None:
+    # case: A30, A48
+    await shop.reads("ACTIVE", current_period_end=(START + timedelta(days=30)).isoformat())
+    await shop.pass_time(days=45)
+    assert await shop.allowed()
+    await shop.reads("ACTIVE", current_period_end=(START + timedelta(days=60)).isoformat())
+    await shop.happens("renewed")
+    assert shop.effects == ["granted default"]
+
+
+async def test_the_lease_without_a_known_period_reads_every_week(shop: Shop) -> None:
+    # case: A14
+    await shop.reads("ACTIVE")
+    await shop.forget_reads()
+    await shop.pass_time(days=6)
+    assert await shop.asked() == set()
+    await shop.pass_time(days=2)
+    assert await shop.asked() == {("subscription", "S1")}
+    await shop.forget_reads()
+    await shop.pass_time(days=8)
+    assert await shop.asked() == {("subscription", "S1")}, "a read that was lost does not end the chain"
+
+
+async def test_a_payers_cancel_keeps_access_until_the_end(shop: Shop) -> None:
+    # case: A15
+    period_end = START + timedelta(days=30)
+    shown: dict[str, Any] = {"current_period_end": period_end.isoformat()}
+    await shop.reads("ACTIVE", **shown)
+    await shop.happens("cancel_scheduled")
+    await shop.reads("ACTIVE", cancel_at_period_end=True, cancel_reason="PAYER_CANCELED", **shown)
+    assert await shop.reasons() == ["ending:S1"]
+    shop.now = period_end
+    await shop.happens("ended", end_reason="PAYER_CANCELED")
+    assert shop.effects == ["granted default", "revoked default"], "an end on time settles nothing"
+
+
+async def test_ended_before_cancel_scheduled_stays_ended(shop: Shop) -> None:
+    # case: A16, A24
+    await shop.reads("ACTIVE", cancel_at_period_end=True)
+    await shop.happens("ended", end_reason="PAYER_CANCELED")
+    await shop.forget_reads()
+    for late in ("cancel_scheduled", "created", "past_due", "payment_failed", "cancel_withdrawn"):
+        await shop.happens(late)
+    await shop.reads("ACTIVE")
+    assert (await shop.subscription())["status"] == "ENDED"
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_a_withdrawn_cancel_clears_the_flag_by_the_read(shop: Shop) -> None:
+    # case: A17
+    await shop.reads("ACTIVE", cancel_at_period_end=True)
+    await shop.happens("cancel_withdrawn")
+    assert await shop.reasons() == ["ending:S1"], "the payload alone does not say so"
+    await shop.reads("ACTIVE", cancel_at_period_end=False)
+    assert await shop.reasons() == ["active:S1"]
+    assert shop.effects == ["granted default"]
+
+
+async def test_a_merchants_cancel_stands_when_the_payer_withdraws(shop: Shop) -> None:
+    # case: A19, A20, A52
+    scheduled: dict[str, Any] = {"cancel_at_period_end": True, "cancel_reason": "PAYER_CANCELED"}
+    await shop.reads("ACTIVE", **scheduled, merchant_cancel_requested=True)
+    row = await shop.subscription()
+    assert (row["cancel_at_period_end"], row["cancel_reason"]) == (True, "PAYER_CANCELED")
+    assert row["merchant_cancel_requested"]
+    await shop.happens("cancel_withdrawn")
+    await shop.reads("ACTIVE", cancel_at_period_end=False, merchant_cancel_requested=True)
+    assert await shop.reasons() == ["ending:S1"]
+    assert shop.effects == ["granted default"], "no second welcome"
+
+
+async def test_a_merchants_cancel_now_revokes_at_once(shop: Shop) -> None:
+    # case: A21, A29, A44
+    await shop.reads("PAST_DUE")
+    await shop.happens("ended", end_reason="MERCHANT_CANCELED")
+    assert shop.effects == ["granted default", "revoked default"]
+    assert (await shop.subscription())["end_reason"] == "MERCHANT_CANCELED"
+    assert await shop.reasons() == ["ended:S1:MERCHANT_CANCELED"]
+
+
+@pytest.mark.parametrize("first", ["ended", "renewed"])
+async def test_a_charge_after_the_end_is_flagged_and_grants_nothing(shop: Shop, first: str) -> None:
+    # case: A22
+    await shop.reads("ACTIVE")
+    ended = shop.event("ended", end_reason="MERCHANT_CANCELED", at=START + timedelta(seconds=10))
+    renewed = shop.event("renewed", at=START + timedelta(seconds=11))
+    await shop.feed(*([ended, renewed] if first == "ended" else [renewed, ended]))
+    await shop.reads("ENDED", end_reason="MERCHANT_CANCELED")
+    assert await shop.findings() == {("charged_after_end", "S1")}
+    assert shop.effects == ["granted default", "revoked default"]
+    assert not await shop.allowed()
+
+
+async def test_a_renewal_before_the_end_that_arrives_late_is_not_flagged(shop: Shop) -> None:
+    # case: A22, A24
+    await shop.reads("ACTIVE")
+    await shop.feed(shop.event("ended", end_reason="MERCHANT_CANCELED", at=START + timedelta(seconds=10)))
+    await shop.feed(shop.event("renewed", at=START + timedelta(seconds=9)))
+    assert await shop.findings() == set()
+    assert not (await shop.subscription())["charged_after_end"]
+
+
+async def test_the_end_without_a_reason_does_not_wait_for_it(shop: Shop) -> None:
+    # case: A45
+    await shop.reads("ACTIVE", cancel_at_period_end=True)
+    await shop.happens("ended")
+    assert shop.effects == ["granted default", "revoked default"]
+    assert ("subscription", "S1") in await shop.asked()
+    await shop.reads("ENDED", end_reason="MERCHANT_CANCELED")
+    assert (await shop.subscription())["end_reason"] == "MERCHANT_CANCELED"
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_an_unexplained_end_settles_for_seconds_and_no_read_is_waited_for(shop: Shop) -> None:
+    # case: A45, A25
+    await shop.reads("ACTIVE")
+    await shop.happens("ended")
+    assert await shop.reasons() == ["settling:S1"]
+    await shop.pass_time(seconds=6)
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_a_reason_that_arrives_while_settling_decides_at_once(shop: Shop) -> None:
+    # case: A45, A21
+    await shop.reads("ACTIVE")
+    await shop.happens("ended")
+    await shop.reads("ENDED", end_reason="MERCHANT_CANCELED")
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_ended_before_created_never_grants(shop: Shop) -> None:
+    # case: A24, G4
+    await shop.happens("ended", end_reason="PAYER_CANCELED")
+    await shop.happens("created")
+    await shop.pass_time(days=1)
+    assert shop.effects == []
+    assert (await shop.subscription())["status"] == "ENDED"
+
+
+@pytest.mark.parametrize("first", ["created", "ended"])
+async def test_a_resubscription_never_drops_access(shop: Shop, first: str) -> None:
+    # case: A25
+    period_end = (START + timedelta(days=30)).isoformat()
+    await shop.reads("ACTIVE", "S1", current_period_end=period_end)
+    await shop.pass_time(days=10)
+    ended = shop.event("ended", "S1", end_reason="PAYER_CANCELED")
+    created = shop.event("created", "S2")
+    for event in [created, ended] if first == "created" else [ended, created]:
+        await shop.feed(event)
+        assert await shop.allowed()
+        await shop.pass_time(seconds=2)
+    await shop.reads("ACTIVE", "S2")
+    await shop.reads("ENDED", "S1", end_reason="PAYER_CANCELED", ended_at=shop.now.isoformat())
+    await shop.pass_time(days=1)
+    assert await shop.allowed()
+    assert shop.effects == ["granted default"]
+    assert await shop.reasons() == ["active:S2"]
+
+
+async def test_an_early_end_without_a_successor_revokes_when_it_has_settled(shop: Shop) -> None:
+    # case: A25
+    await shop.reads("ACTIVE", current_period_end=(START + timedelta(days=30)).isoformat())
+    await shop.happens("ended", end_reason="PAYER_CANCELED")
+    await shop.pass_time(minutes=9)
+    assert await shop.allowed()
+    await shop.pass_time(minutes=2)
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_a_new_subscription_has_the_others_read(shop: Shop) -> None:
+    # case: A26
+    await shop.reads("ACTIVE", "S1")
+    await shop.reads("ACTIVE", "S9", customer_reference="someone else")
+    await shop.forget_reads()
+    await shop.reads("ACTIVE", "S2")
+    assert await shop.asked() == {("subscription", "S1")}
+    await shop.reads("ENDED", "S1", end_reason="PAYER_CANCELED")
+    await shop.pass_time(days=1)
+    assert await shop.reasons() == ["active:S2"]
+    assert shop.effects.count("revoked default") == 0
+
+
+async def test_one_of_two_subscriptions_ends(shop_with: Callable[..., Shop]) -> None:
+    # case: A27
+    shop = shop_with(entitlements={"basic": ["chat"], "plus": ["chat", "files"]})
+    await shop.reads("ACTIVE", "S1", price_id="basic")
+    await shop.reads("ACTIVE", "S2", price_id="plus")
+    await shop.happens("ended", "S2", end_reason="PAYMENT_FAILED")
+    assert shop.effects == ["granted chat", "granted files", "revoked files"]
+    await shop.happens("ended", "S1", end_reason="PAYMENT_FAILED")
+    assert shop.effects[3:] == ["revoked chat"]
+
+
+async def test_a_failing_read_changes_nothing_and_stays_asked_for(shop: Shop) -> None:
+    # case: A34, A53, G7
+    await shop.reads("ACTIVE")
+    await shop.happens("past_due")
+    before = await shop.subscription()
+    await shop.pass_time(days=3)
+    after = await shop.subscription()
+    assert {**after, "lease_until": None} == {**before, "lease_until": None}
+    assert await shop.asked() == {("subscription", "S1")}
+    assert shop.effects == ["granted default"]
+
+
+async def test_unknown_words_of_a_read_change_nothing_and_are_shown(shop: Shop) -> None:
+    # case: A35
+    await shop.reads("ACTIVE")
+    before = await shop.rows(SUBSCRIPTIONS)
+    await shop.reads("PAUSED")
+    assert await shop.rows(SUBSCRIPTIONS) == before
+    assert await shop.findings() == {("unknown_status", "S1")}
+    await shop.reads("ENDED", end_reason="SOMETHING_NEW")
+    assert ("unknown_end_reason", "S1") in await shop.findings()
+    assert (await shop.subscription())["status"] == "ENDED"
+
+
+async def test_an_older_read_that_arrives_later_does_not_win(shop: Shop) -> None:
+    # case: A40
+    await shop.reads("PAST_DUE", version=5)
+    await shop.reads("ACTIVE", version=4)
+    assert (await shop.subscription())["status"] == "PAST_DUE"
+    await shop.reads("ACTIVE", version=6)
+    assert (await shop.subscription())["status"] == "ACTIVE"
+
+
+async def test_ended_in_an_older_read_is_final_all_the_same(shop: Shop) -> None:
+    # case: A40, G4
+    await shop.reads("ACTIVE", version=5)
+    await shop.reads("ENDED", version=4, end_reason="PAYMENT_FAILED")
+    assert (await shop.subscription())["status"] == "ENDED"
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_past_due_with_a_cancel_keeps_both(shop: Shop) -> None:
+    # case: A43
+    await shop.reads("PAST_DUE", cancel_at_period_end=True)
+    row = await shop.subscription()
+    assert (row["status"], row["cancel_at_period_end"]) == ("PAST_DUE", True)
+    assert await shop.reasons() == ["grace:S1"]
+
+
+async def test_the_same_ids_in_two_applications_are_two_worlds(shop: Shop) -> None:
+    # case: G8
+    await shop.reads("ACTIVE")
+    other = said("subscription.ended", "evt_x", id="S1", application="other", customer_reference=CUSTOMER)
+    await shop.feed(other)
+    await shop.relay()
+    assert await shop.rows(ENTITLEMENTS, application="default", allowed=True)
+    assert (await shop.row(SUBSCRIPTIONS, application="other"))["status"] == "ENDED"
+    assert shop.effects == ["granted default"]
+
+
+async def test_a_claimed_event_is_refused(shop: Shop) -> None:
+    # case: G6
+    with pytest.raises(ConsumerError, match="not verified"):
+        await shop.feed(said("subscription.created", "evt_1", id="S1", trust=Trust.CLAIMED))
+
+
+async def test_a_forged_observation_is_refused(shop: Shop) -> None:
+    # case: G6
+    body = {"version": 9, "record": {"status": "ACTIVE", "customer_reference": CUSTOMER}}
+    forged = said("subscription.observed", "evt_1", envelope={"data": body, "subscription_id": "S1"})
+    with pytest.raises(ConsumerError, match="does not send"):
+        await shop.feed(forged)
+    assert shop.effects == []
+
+
+async def test_every_change_is_noted_with_its_reasons(shop: Shop) -> None:
+    # case: G12, A50
+    await shop.reads("ACTIVE")
+    actions = [(note.subject, note.action) for note in shop.notes]
+    assert actions == [("subscription:S1", "subscription.changed"), (f"customer:{CUSTOMER}", "access.granted")]
+    assert shop.notes[0].after["status"] == "ACTIVE"
+    assert shop.notes[1].after["reasons"] == ["active:S1"]
