@@ -189,11 +189,17 @@ class Transport:
         return await self._with_each_secret(call, priority, patience, number)
 
     async def _probe(self, priority: Priority, patience: Patience) -> None:
+        """One request with one secret, each in its turn: a probe is no storm of its own (case S14)."""
+        generation = self._credentials.generation
+        secrets = self._credentials.authorizations()
+        secret, authorization = secrets[(self._circuit.state.probes - 1) % len(secrets)]
         try:
-            await self._with_each_secret(PROBE, priority, patience, 1)
+            await self._budget.acquire(PROBE.kind, priority, max_wait_s=patience.budget_s)
+            await self._attempt(PROBE, priority, 1, authorization)
         except PaymentsError as error:
             # Anything but a welcome leaves the circuit open; the next turn to probe comes in its time.
             raise CircuitOpen(retry_after_s=self._circuit.probe_every_s, application=self._application) from error
+        self._credentials.worked(secret, generation)
         await self._circuit.accepted()
 
     async def _with_each_secret(self, call: Call, priority: Priority, patience: Patience, number: int) -> Answer:
@@ -213,8 +219,7 @@ class Transport:
                 raise
             self._credentials.worked(secret, generation)
             return answer
-        if refused is None:
-            raise CircuitOpen("no secret is configured", retry_after_s=self._circuit.probe_every_s)
+        assert refused is not None  # noqa: S101 - credentials always hold a secret
         await self._circuit.refused(generation)
         raise refused
 

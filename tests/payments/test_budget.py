@@ -100,12 +100,12 @@ def test_whoever_is_alone_gets_at_least_95_percent(priority: Priority, kind: Kin
         verdict = decide(state, limits, priority, now)
         if isinstance(verdict, Wait):
             now = math.nextafter(now + verdict.seconds, math.inf)
-            if now >= 600:
+            if now >= 240:
                 break
             continue
         state.update(verdict.changed)
         sent += 1
-    full = 10 * (300 if kind is Kind.READ else 120)
+    full = 4 * (300 if kind is Kind.READ else 120)
     assert sent >= (0.95 if kind is Kind.READ else 0.90) * full
     assert sent <= full
 
@@ -212,7 +212,7 @@ def test_a_clock_slightly_behind_does_not_widen_the_window() -> None:
     assert most_in_a_window(times) <= 300
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.floats(61, 10**6))
 def test_a_clock_set_back_does_not_stop_the_calls(back: float) -> None:
     # case: C15

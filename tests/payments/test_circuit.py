@@ -136,6 +136,32 @@ async def test_an_open_circuit_does_not_eat_the_budget(service: ScriptedService,
     assert await b.client.budget.predict_s(Kind.READ, Priority.LIVE, 294) == before
 
 
+async def test_with_two_secrets_a_probe_is_still_one_request_and_each_gets_its_turn(service: ScriptedService) -> None:
+    # case: S14, S6
+    service.answering = lambda _seen: UNAUTHORIZED
+    async with bench(service.base_url, secrets=(SECRET, OTHER_SECRET)) as b:
+        await opened(b)
+        before = len(service.seen)
+        for _ in range(300):
+            b.clock.elapsed_s += 1
+            with pytest.raises(CircuitOpen):
+                await b.client.orders.retrieve("ord_1")
+        probes = service.seen[before:]
+        assert 8 <= len(probes) <= 10
+        assert {seen.secret for seen in probes} == {SECRET, OTHER_SECRET}
+        service.answering = lambda seen: OK if seen.secret == OTHER_SECRET else UNAUTHORIZED
+        waited = 0
+        while b.client.circuit.is_open:
+            b.clock.elapsed_s += 5
+            waited += 5
+            assert waited <= 70
+            try:
+                await b.client.orders.retrieve("ord_1")
+            except CircuitOpen:
+                continue
+        assert service.seen[-1].secret == OTHER_SECRET, "the secret that was welcome is the one used"
+
+
 async def test_processes_that_share_a_store_share_the_probes_and_the_closing(service: ScriptedService) -> None:
     # case: S14, S6
     clock = InstantClock()

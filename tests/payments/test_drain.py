@@ -39,7 +39,10 @@ async def drained(b: Bench) -> list[int]:
     ("total", "priority", "latency_s", "model"),
     [(EVENTS, Priority.BACKFILL, 0.05, model) for model in LIMITERS]
     + [(EVENTS, Priority.BACKFILL, 0.15, "sliding window"), (EVENTS, Priority.LIVE, 0.0, "sliding window")]
-    + [(MANY_EVENTS, Priority.BACKFILL, 0.05, model) for model in ("sliding window", "token bucket")],
+    + [
+        pytest.param(MANY_EVENTS, Priority.BACKFILL, 0.05, model, marks=pytest.mark.slow)
+        for model in ("sliding window", "token bucket")
+    ],
 )
 async def test_a_long_walk_uses_the_budget_and_draws_no_429(
     service: ScriptedService, total: int, priority: Priority, latency_s: float, model: str
@@ -55,6 +58,7 @@ async def test_a_long_walk_uses_the_budget_and_draws_no_429(
     assert used >= 0.95, f"{used:.1%} of the budget in {elapsed_s:.0f} s"
 
 
+@pytest.mark.slow
 async def test_a_walk_that_knows_no_limits_does_draw_429s_and_still_arrives(service: ScriptedService) -> None:
     # case: C5, B24
     wide = Limit(requests=100_000, window_s=60)
