@@ -7,12 +7,12 @@ heart: `Locators` hold JSON pointers, first hit wins, and they are configuration
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from jsonpointer import JsonPointer, JsonPointerException
@@ -26,7 +26,8 @@ KEY_MAX_CHARS = 512
 _EVENT_ID = re.compile(r"evt_[\x21-\x7e]+\Z")
 _DERIVED_ID = re.compile(r"(drv|obs)_[\x21-\x7e]+\Z")
 _TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
-_MISSING = object()
+
+Paths = tuple[tuple[str, ...], ...]
 
 
 class Trust(StrEnum):
@@ -97,6 +98,13 @@ class Locators:
             for pointer in getattr(self, item.name):
                 compiled(pointer)
 
+    @cached_property
+    def paths(self) -> Mapping[str, Paths]:
+        """The parsed pointers of each fact, for reading many bodies."""
+        return {
+            item.name: tuple(tuple(compiled(one).parts) for one in getattr(self, item.name)) for item in fields(self)
+        }
+
 
 _compiled: dict[str, JsonPointer] = {}
 
@@ -116,24 +124,28 @@ def compiled(pointer: str) -> JsonPointer:
 def first(document: Any, pointers: tuple[str, ...]) -> Any:
     """The first value that is there and is not null, or None."""
     for pointer in pointers:
-        value = document
-        for part in compiled(pointer).parts:
-            if isinstance(value, dict):
-                value = value.get(part, _MISSING)
-            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-                value = value[int(part)]
-            else:
-                value = _MISSING
-            if value is _MISSING:
-                break
-        if value is not _MISSING and value is not None:
+        value = _at(document, compiled(pointer).parts)
+        if value is not None:
             return value
     return None
 
 
-def _first_text(document: Any, pointers: tuple[str, ...], fits: re.Pattern[str] | None, max_chars: int) -> str | None:
-    for pointer in pointers:
-        value = first(document, (pointer,))
+def _at(value: Any, parts: Sequence[str]) -> Any:
+    for part in parts:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return None
+    return value
+
+
+def _first_text(document: Any, paths: Paths, fits: re.Pattern[str] | None, max_chars: int) -> str | None:
+    for parts in paths:
+        value = _at(document, parts)
+        if value is None:
+            continue
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         if not isinstance(value, str) or not 0 < len(value) <= max_chars or "\0" in value:
@@ -172,11 +184,7 @@ class Envelope:
     @property
     def key(self) -> str:
         """The aggregate: order, subscription or, failing both, the event id (case I23)."""
-        if self.order_id is not None:
-            return f"order:{self.order_id}"
-        if self.subscription_id is not None:
-            return f"subscription:{self.subscription_id}"
-        return f"event:{self.id}"
+        return aggregate_key(self.id, self.order_id, self.subscription_id)
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
@@ -190,25 +198,59 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     return document
 
 
-def locate(document: Mapping[str, Any], locators: Locators) -> Envelope:
+class Identity(NamedTuple):
+    """What receiving has to know of a body: its id, its type and the aggregate that orders it."""
+
+    id: str
+    type: str
+    order_id: str | None
+    subscription_id: str | None
+
+    @property
+    def key(self) -> str:
+        """The aggregate: order, subscription or, failing both, the event id (case I23)."""
+        return aggregate_key(self.id, self.order_id, self.subscription_id)
+
+
+def aggregate_key(event_id: str, order_id: str | None, subscription_id: str | None) -> str:
+    """The aggregate: order, subscription or, failing both, the event id (case I23)."""
+    if order_id is not None:
+        return f"order:{order_id}"
+    if subscription_id is not None:
+        return f"subscription:{subscription_id}"
+    return f"event:{event_id}"
+
+
+def identify(document: Mapping[str, Any], locators: Locators) -> Identity:
     """Find id, type and the aggregate in a body. Raises NotUnderstood when no `evt_` id is there (case I10).
 
     A missing or malformed type becomes `unknown.type`: archived, handled by nobody (cases I7, U2). `order_id` is
     looked for in `order.*` and `checkout.session.*`, `subscription_id` in `subscription.*`.
     """
-    event_id = _first_text(document, locators.id, _EVENT_ID, ID_MAX_CHARS)
+    paths = locators.paths
+    event_id = _first_text(document, paths["id"], _EVENT_ID, ID_MAX_CHARS)
     if event_id is None:
         raise NotUnderstood("no event id (evt_...) was found in the body")
-    event_type = _first_text(document, locators.type, _TYPE, TYPE_MAX_CHARS) or "unknown.type"
-    is_order = event_type.startswith(("order.", "checkout.session."))
-    is_subscription = event_type.startswith("subscription.")
+    event_type = _first_text(document, paths["type"], _TYPE, TYPE_MAX_CHARS) or "unknown.type"
+    order_id = subscription_id = None
+    if event_type.startswith(("order.", "checkout.session.")):
+        order_id = _first_text(document, paths["order"], None, ID_MAX_CHARS)
+    elif event_type.startswith("subscription."):
+        subscription_id = _first_text(document, paths["subscription"], None, ID_MAX_CHARS)
+    return Identity(event_id, event_type, order_id, subscription_id)
+
+
+def locate(document: Mapping[str, Any], locators: Locators) -> Envelope:
+    """Find everything the locators know in a body. Raises NotUnderstood as `identify` does."""
+    found = identify(document, locators)
+    paths = locators.paths
     return Envelope(
-        id=event_id,
-        type=event_type,
-        object_id=_first_text(document, locators.object, None, ID_MAX_CHARS),
-        order_id=_first_text(document, locators.order, None, ID_MAX_CHARS) if is_order else None,
-        subscription_id=_first_text(document, locators.subscription, None, ID_MAX_CHARS) if is_subscription else None,
-        customer=_first_text(document, locators.customer, None, ID_MAX_CHARS),
+        id=found.id,
+        type=found.type,
+        object_id=_first_text(document, paths["object"], None, ID_MAX_CHARS),
+        order_id=found.order_id,
+        subscription_id=found.subscription_id,
+        customer=_first_text(document, paths["customer"], None, ID_MAX_CHARS),
         occurred_at=parse_time(first(document, locators.time)),
     )
 

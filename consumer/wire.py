@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, locate, parse_json
+from consumer.events import Delivery, Event, Identity, Locators, Source, Trust, build_event, locate, parse_json
 
 OWN_PREFIXES = ("drv_", "obs_")
 SEED = "seed"
@@ -46,6 +46,37 @@ def pack_event(event: Event, *, plan: str | None = None) -> Packed:
         "plan": plan or "",
     }
     return Packed(key=_key(event.application, event.key), value=event.raw, headers=_encoded(headers))
+
+
+def pack_signed(
+    raw: bytes,
+    found: Identity,
+    *,
+    application: str,
+    received_at: datetime,
+    delivery_id: str,
+    traceparent: str,
+    http: Mapping[str, str],
+) -> Packed:
+    """A webhook whose signature was checked, as a message: what `pack_event` makes of it, and the kept HTTP headers.
+
+    The receive path takes this way, thousands of times a second, because it needs nothing else of the event.
+    """
+    return Packed(
+        key=f"{application}/{found.key}".encode(),
+        value=raw,
+        headers={
+            "application": application.encode(),
+            "event_id": found.id.encode(),
+            "type": found.type.encode(),
+            "trust": b"signed",
+            "source": b"webhook",
+            "received_at": received_at.isoformat().encode(),
+            "delivery_id": delivery_id.encode(),
+            "traceparent": traceparent.encode(),
+            "http": orjson.dumps(http),
+        },
+    )
 
 
 def unpack_event(key: bytes, value: bytes, headers: Mapping[str, bytes], locators: Locators) -> Event:

@@ -35,7 +35,6 @@ OWN_TYPES = frozenset(
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SLOW_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_BYTES = (256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576)
 _RECORDS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 5000)
 
 
@@ -81,7 +80,7 @@ class Metrics:
         )
         self.receive_seconds = self._histogram("receive_seconds", "Time to answer a webhook request", _FAST_S)
         self.receive_in_flight = self._gauge("receive_in_flight", "Webhook requests being answered now")
-        self.receive_body_bytes = self._histogram("receive_body_bytes", "Size of webhook bodies", _BYTES)
+        self.receive_body_bytes = self._counter("receive_body_bytes", "Bytes of webhook bodies that became durable")
         self.receive_last_accepted = self._gauge(
             "receive_last_accepted_timestamp_seconds", "When a webhook was last accepted", "application"
         )

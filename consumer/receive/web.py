@@ -1,0 +1,231 @@
+"""Web: the public endpoint. A request in, an acknowledged record or an honest refusal out.
+
+It speaks aiohttp's low-level server: no router, no middleware, one table of addresses. That is also the fastest way
+to serve one kind of request, and this process does nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from time import perf_counter
+
+import structlog
+from aiohttp import web
+from prometheus_client import Counter
+
+from consumer.broker.base import Broker, Message
+from consumer.clock import Clock
+from consumer.errors import BadSignature, BrokerError, RecordTooLarge
+from consumer.receive import answers
+from consumer.receive.answers import Answer, Refused
+from consumer.receive.body import declared_bytes, read_body
+from consumer.receive.intake import Decision, Endpoint, decide
+from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.traces import Tracing
+
+log = structlog.get_logger(__name__)
+
+DEFAULT = "default"
+UNKNOWN = "unknown"
+SAY_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The bounds of receiving; see the settings of the same names."""
+
+    max_body_bytes: int = 1024 * 1024
+    body_timeout_s: float = 10.0
+    publish_timeout_s: float = 5.0
+    max_in_flight: int = 1000
+    max_in_flight_bytes: int = 64 * 1024 * 1024
+
+
+class Receiver:
+    """Answers webhook requests for some applications. One per process; `stop` before the broker stops."""
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        endpoints: Iterable[Endpoint],
+        clock: Clock,
+        metrics: Metrics,
+        tracing: Tracing | None = None,
+        topic_prefix: str = "payments",
+        limits: Limits | None = None,
+    ) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._tracing = tracing or Tracing()
+        self._limits = limits or Limits()
+        self._topics = {name: f"{topic_prefix}.{name}" for name in ("events", "deliveries")}
+        self._figures = _Figures(metrics)
+        metrics.receive_in_flight.set_function(lambda: self._in_flight)
+        self._paths: dict[str, Endpoint] = {}
+        for endpoint in endpoints:
+            self._paths[f"/webhooks/{endpoint.application}"] = endpoint
+            if endpoint.application == DEFAULT:
+                self._paths["/webhooks"] = endpoint
+        self._in_flight = 0
+        self._held_bytes = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        self._stopped = False
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being answered now."""
+        return self._in_flight
+
+    def begin_closing(self) -> None:
+        """Answer as before, but end each connection, so that the sender's next request goes to another process."""
+        self._closing = True
+
+    async def stop(self, timeout_s: float) -> int:
+        """Refuse new requests (503) and wait for those in flight, each of which ends by itself within the limits of
+        body and publish. Returns how many were left after `timeout_s`. Safe to call twice."""
+        self._closing = self._stopped = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("receive_stop_timeout", in_flight=self._in_flight)
+        return self._in_flight
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request (contract, HTTP). Never raises, but for cancellation."""
+        started = perf_counter()
+        endpoint = self._paths.get(request.raw_path) or self._paths.get(request.path)
+        application = endpoint.application if endpoint is not None else UNKNOWN
+        try:
+            answer = await self._answered(request, endpoint)
+        except Refused as refused:
+            answer = refused.answer
+            self._figures.say(answer.outcome, application, refused.reason)
+        except Exception as error:  # the process must outlive any request; nothing is durable, so: 503
+            answer = answers.FAILED
+            log.exception("receive_failed", application=application, error=type(error).__name__)
+        self._figures.count(application, answer, perf_counter() - started)
+        return answer.response(request, close=self._closing)
+
+    async def _answered(self, request: web.BaseRequest, endpoint: Endpoint | None) -> Answer:
+        if endpoint is None:
+            return answers.UNKNOWN_APPLICATION
+        if request.method != "POST":
+            return answers.METHOD_NOT_ALLOWED
+        if self._stopped:
+            return answers.STOPPING
+        limits = self._limits
+        holds = declared_bytes(request, limits.max_body_bytes)
+        if self._in_flight >= limits.max_in_flight or self._held_bytes + holds > limits.max_in_flight_bytes:
+            raise Refused(answers.BUSY, "too many requests in flight")
+        self._enter(holds)
+        try:
+            body = await read_body(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+            return await self._taken(request.headers, endpoint, body)
+        finally:
+            self._leave(holds)
+
+    async def _taken(self, headers: Mapping[str, str], endpoint: Endpoint, body: bytes) -> Answer:
+        if not body:
+            return answers.EMPTY
+        received_at = self._clock.now()
+        root = self._tracing.root("receive", headers.get("traceparent"))
+        outcome = answers.FAILED.outcome
+        try:
+            try:
+                decision = decide(endpoint, body, headers, received_at, root.traceparent)
+            except BadSignature as error:
+                raise Refused(answers.BAD_SIGNATURE, error.message) from error
+            answer = await self._published(decision)
+            if decision.problem is not None:
+                self._figures.say(answer.outcome, endpoint.application, decision.problem)
+            outcome = answer.outcome
+            self._figures.body_bytes.inc(len(body))
+            if answer is answers.ACCEPTED:
+                self._figures.accepted(endpoint.application, received_at)
+            return answer
+        except Refused as refused:
+            outcome = refused.answer.outcome
+            raise
+        finally:
+            root.end(outcome)
+
+    async def _published(self, decision: Decision) -> Answer:
+        """The decision's answer, once the broker has it for good; 503 otherwise (cases I1, I2)."""
+        packed = decision.packed
+        message = Message(key=packed.key, value=packed.value, headers=packed.headers)
+        try:
+            await self._broker.publish(self._topics[decision.topic], message, self._limits.publish_timeout_s)
+        except RecordTooLarge as error:
+            raise Refused(answers.TOO_LARGE, error.message) from error
+        except (BrokerError, TimeoutError) as error:
+            raise Refused(answers.NOT_DURABLE, str(error) or type(error).__name__) from error
+        return decision.answer
+
+    def _enter(self, holds: int) -> None:
+        self._in_flight += 1
+        self._held_bytes += holds
+        self._idle.clear()
+
+    def _leave(self, holds: int) -> None:
+        self._in_flight -= 1
+        self._held_bytes -= holds
+        if self._in_flight == 0:
+            self._idle.set()
+
+
+class _Figures:
+    """Metrics with their labels looked up once, and log lines about refusals, at most one a second per outcome."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self._last: dict[str, datetime] = {}
+        self._seconds = metrics.receive_seconds
+        self.body_bytes = metrics.receive_body_bytes
+        self._said: dict[str, float] = {}
+        self._unsaid: dict[str, int] = {}
+
+    def count(self, application: str, answer: Answer, seconds: float) -> None:
+        key = (application, answer.outcome)
+        counter = self._counters.get(key)
+        if counter is None:  # bounded: configured applications, and the closed set of answers
+            counter = self._counters[key] = self._metrics.receive_requests.labels(application, answer.outcome)
+        counter.inc()
+        self._seconds.observe(seconds)
+
+    def accepted(self, application: str, at: datetime) -> None:
+        if application not in self._last:
+            gauge = self._metrics.receive_last_accepted.labels(application)
+            gauge.set_function(lambda: self._last[application].timestamp())
+        self._last[application] = at
+
+    def say(self, outcome: str, application: str, reason: str) -> None:
+        now = perf_counter()
+        if now - self._said.get(outcome, float("-inf")) < SAY_EVERY_S:
+            self._unsaid[outcome] = self._unsaid.get(outcome, 0) + 1
+            return
+        self._said[outcome] = now
+        unsaid = self._unsaid.pop(outcome, 0)
+        log.warning("webhook_refused", outcome=outcome, application=application, reason=reason, unsaid=unsaid)
+
+
+def receive_runner(receiver: Receiver, *, shutdown_timeout_s: float = 20.0) -> web.ServerRunner:
+    """A runner that serves `receiver`: `setup()`, then a `web.TCPSite`. `cleanup()` waits for requests in flight.
+
+    Bodies reach the receiver as sent: it undoes content codings itself, within its own bounds.
+    """
+    server = web.Server(
+        receiver.handle,
+        access_log=None,
+        auto_decompress=False,
+        keepalive_timeout=75.0,
+        lingering_time=2.0,
+    )
+    return web.ServerRunner(server, handle_signals=False, shutdown_timeout=shutdown_timeout_s)
