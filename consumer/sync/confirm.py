@@ -18,7 +18,7 @@ from consumer.ledger.tables import HintRow
 from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
 from consumer.sync.figures import Figures
 from consumer.sync.outlet import Outlet
-from consumer.sync.reader import Reader, held_up_s
+from consumer.sync.reader import Hold, Reader, held_up_s
 from consumer.sync.rounds import Trouble, repeat
 from consumer.sync.verdict import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed, next_look_s
 
@@ -60,7 +60,7 @@ class Confirm:
         self._clock = clock
         self.figures = figures or Figures()
         self._policy = policy or ConfirmPolicy()
-        self._held_until = 0.0
+        self._hold = Hold(clock)
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"confirm {reader.application}")
 
@@ -71,7 +71,7 @@ class Confirm:
     async def _step(self) -> float:
         if await self.once():
             return 0.0
-        return max(self._policy.idle_s, self._held_until - self._clock.monotonic())
+        return self._policy.idle_s
 
     async def once(self) -> int:
         """One round over the due hints; returns how many were settled (confirmed, known already, quarantined).
@@ -79,8 +79,7 @@ class Confirm:
         Raises LedgerError and BrokerError (nothing is lost: the hints stay), and the PaymentsError that holds all
         calls of the application up.
         """
-        if self._clock.monotonic() < self._held_until:
-            return 0
+        self._hold.check()
         due = await self._due()
         if not due:
             return 0
@@ -117,13 +116,11 @@ class Confirm:
                 try:
                     verdicts.append((hint, await self._verdict(hint)))
                 except PaymentsError as error:
+                    self._hold.take(error)
                     held_up.append(error)
 
         await asyncio.gather(*(ask_next() for _ in range(min(self._policy.concurrency, len(hints)))))
-        if held_up:
-            self._held_until = self._clock.monotonic() + (held_up_s(held_up[0]) or 0.0)
-            return verdicts, held_up[0]
-        return verdicts, None
+        return verdicts, held_up[0] if held_up else None
 
     async def _verdict(self, hint: HintRow) -> Verdict:
         try:

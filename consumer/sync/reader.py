@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from consumer.clock import Clock
 from consumer.events import Locators
 from consumer.payments import (
     AuthenticationError,
@@ -52,3 +53,26 @@ def held_up_s(error: PaymentsError) -> float | None:
         case ServiceUnreachable():
             return LOOK_AGAIN_S
     return None
+
+
+class Hold:
+    """Keeps one application's calls back after a failure that concerns all of them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._error: PaymentsError | None = None
+        self._until = 0.0
+
+    def check(self) -> None:
+        """Raise the failure again while it holds."""
+        if self._error is not None and self._clock.monotonic() < self._until:
+            raise self._error
+        self._error = None
+
+    def take(self, error: PaymentsError) -> bool:
+        """Whether this failure concerns all calls; it holds from now on if it does."""
+        seconds = held_up_s(error)
+        if seconds is None:
+            return False
+        self._error, self._until = error, self._clock.monotonic() + seconds
+        return True

@@ -22,7 +22,7 @@ from consumer.retry import RetryPolicy
 from consumer.sync.figures import Figures
 from consumer.sync.observation import Observation
 from consumer.sync.outlet import Outlet
-from consumer.sync.reader import Reader, held_up_s
+from consumer.sync.reader import Hold, Reader
 from consumer.sync.rounds import Trouble, repeat
 
 LOG = structlog.get_logger()
@@ -65,7 +65,7 @@ class Refresh:
         self._clock = clock
         self.figures = figures or Figures()
         self._policy = policy or RefreshPolicy()
-        self._held_until = 0.0
+        self._hold = Hold(clock)
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"refresh {reader.application}")
 
@@ -76,24 +76,21 @@ class Refresh:
     async def _step(self) -> float:
         if await self.once():
             return 0.0
-        return max(self._policy.idle_s, self._held_until - self._clock.monotonic())
+        return self._policy.idle_s
 
     async def once(self) -> int:
         """One round over the due reads; returns how many were answered.
 
         Raises LedgerError, BrokerError (the reads stay due), and the PaymentsError that holds all calls up.
         """
-        if self._clock.monotonic() < self._held_until:
-            return 0
+        self._hold.check()
         async with self._database.reading() as session:
             due = await reads.due(session, self._clock.now(), self._policy.batch, self.application)
         waiting, held_up, answered = iter(due), list[PaymentsError](), list[ReadRow]()
         workers = [self._work_off(waiting, held_up, answered) for _ in range(min(self._policy.concurrency, len(due)))]
         await asyncio.gather(*workers)
-        if held_up:
-            self._held_until = self._clock.monotonic() + (held_up_s(held_up[0]) or 0.0)
-            if not answered:
-                raise held_up[0]
+        if held_up and not answered:
+            raise held_up[0]
         return len(answered)
 
     async def _work_off(
@@ -105,7 +102,7 @@ class Refresh:
             try:
                 observations = await self._read(row)
             except PaymentsError as error:
-                if held_up_s(error) is not None:
+                if self._hold.take(error):
                     held_up.append(error)
                     return
                 await self._put_off(row, error)

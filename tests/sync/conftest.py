@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from consumer.broker import EmbeddedBroker, Message, Record, TopicConfig
 from consumer.events import Delivery, Event, Locators
 from consumer.ledger import Database, events
 from consumer.payments import Credentials, PaymentsClient
+from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.figures import Figures
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
@@ -142,3 +144,34 @@ def delivery(raw: bytes, number: int = 1, *, event_id: str | None = None, proble
         problem=problem,
         traceparent="00-11111111111111111111111111111111-2222222222222222-01",
     )
+
+
+SECRETS = ("svc_app_sandbox", "svc_sk_live_sandbox")
+
+
+@dataclass
+class Simulated:
+    """The simulator in this process, and a client of it whose waits do not take real time."""
+
+    sandbox: Sandbox
+    reader: Reader
+    clock: SteppedClock
+
+    def emit(self, count: int, kind: str = "order.paid") -> list[str]:
+        """Events that no webhook announces; each a second later than the one before. Returns their ids."""
+        events = self.sandbox.engine.events
+        found = []
+        for number in range(count):
+            self.sandbox.clock.advance_to(self.sandbox.clock.now() + timedelta(seconds=1))
+            document = {"id": f"ord_{kind}_{number}", "order_id": f"A-{number}", "status": "PAID"}
+            found.append(events.made_up(kind, "svc_app_sandbox", document, {}).id)
+        return found
+
+
+@asynccontextmanager
+async def simulated(clock: SteppedClock, **assumptions: object) -> AsyncIterator[Simulated]:
+    config = SandboxConfig(driven=True, start=clock.now(), limits=False, assumptions=assumptions)
+    async with Sandbox(config) as sandbox:
+        credentials = Credentials(SECRETS[0], [SECRETS[1]])
+        async with PaymentsClient(sandbox.base_url, credentials, clock=clock) as client:
+            yield Simulated(sandbox=sandbox, reader=Reader(application="default", client=client), clock=clock)

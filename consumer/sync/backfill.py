@@ -1,0 +1,250 @@
+"""Backfill: walks the list of events and publishes what the ledger lacks. One walk, or again and again.
+
+Cases B1-B13, B23-B30, B34. What a walk publishes goes the same way as everything else (topic `events`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.events import Event
+from consumer.ledger import Database, bookmarks, events, quarantine
+from consumer.payments import Kind, Priority
+from consumer.sync.feed import FeedPage, FeedPolicy, Walk
+from consumer.sync.figures import Figures
+from consumer.sync.listed import Recent, understand
+from consumer.sync.mark import ListOrder, Mark
+from consumer.sync.outlet import Outlet
+from consumer.sync.reader import Reader
+from consumer.sync.rounds import Trouble, repeat
+
+LOG = structlog.get_logger()
+
+WALK: Final = "events"
+SEED_PLAN: Final = "seed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillOptions:
+    """`full`: the whole list, whatever the bookmark says. `since`: only events from then on. `dry_run`: nothing is
+    published or stored. `seed`: published as plan `seed`, which workers archive without effects (case B30)."""
+
+    full: bool = False
+    since: datetime | None = None
+    seed: bool = False
+    dry_run: bool = False
+
+    @property
+    def follows_bookmark(self) -> bool:
+        """Whether the walk continues, and moves, the bookmark."""
+        return not (self.full or self.since or self.dry_run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a walk is. `share` is from 0 to 1 and `eta_s` in seconds, both None while they cannot be told."""
+
+    pages: int
+    listed: int
+    published: int
+    reached_at: datetime | None = None
+    share: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillReport:
+    """What a walk found. `published` is what the ledger lacked (in a dry run: lacks); `strange` was not understood.
+
+    `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11).
+    """
+
+    application: str
+    order: ListOrder
+    pages: int
+    listed: int
+    known: int
+    published: int
+    strange: int
+    gap: bool
+    refused: int
+    seconds: float
+    dry_run: bool = False
+
+
+@dataclass
+class _Tally:
+    began: float
+    listed: int = 0
+    known: int = 0
+    published: int = 0
+    strange: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillPolicy:
+    """`interval_s`: from the start of one walk of the loop to the next. `feed`: how a walk behaves."""
+
+    interval_s: float = 60.0
+    feed: FeedPolicy = field(default_factory=FeedPolicy)
+
+
+class Backfill:
+    """Backfill of one application. `token` gives the leader's fencing token, and raises when it leads no more."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        database: Database,
+        outlet: Outlet,
+        *,
+        clock: Clock,
+        token: Callable[[], int],
+        figures: Figures | None = None,
+        policy: BackfillPolicy | None = None,
+        on_report: Callable[[BackfillReport], None] | None = None,
+    ) -> None:
+        self.application = reader.application
+        self._reader = reader
+        self._api = reader.client.with_priority(Priority.BACKFILL)
+        self._database = database
+        self._outlet = outlet
+        self._clock = clock
+        self._token = token
+        self.figures = figures or Figures()
+        self._policy = policy or BackfillPolicy()
+        self._on_report = on_report
+        self._recent = Recent()
+        self.interval_s = self._policy.interval_s
+        self.wake = asyncio.Event()
+        self.trouble = Trouble(f"backfill {reader.application}")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Walk every `interval_s` seconds, until `stop`."""
+        await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
+
+    async def _step(self) -> float:
+        began = self._clock.monotonic()
+        await self.once()
+        return max(0.0, began + self.interval_s - self._clock.monotonic())
+
+    async def once(
+        self, options: BackfillOptions | None = None, on_progress: Callable[[Progress], None] | None = None
+    ) -> BackfillReport:
+        """One walk. Raises PaymentsError, BrokerError, LedgerError; what was done until then stays done.
+
+        On a failure the next walk goes on where this one was cut (case B10); a 429 is waited out on the way (B24).
+        """
+        options = options or BackfillOptions()
+        mark = await self.mark() if options.follows_bookmark else Mark()
+        now = self._clock.now()
+        walk = Walk(
+            lister=self._api.events,
+            locators=self._reader.locators,
+            mark=mark,
+            now=now,
+            policy=self._policy.feed,
+            since=options.since,
+        )
+        tally = _Tally(began=self._clock.monotonic())
+        async with aclosing(walk.pages()) as pages:
+            async for page in pages:
+                await self._page(page, walk, options, tally)
+                if on_progress is not None:
+                    on_progress(self._progress(walk, page, mark, options, tally))
+        report = BackfillReport(
+            application=self.application, order=walk.order, pages=walk.pages_read, listed=tally.listed,
+            known=tally.known, published=tally.published, strange=tally.strange, gap=walk.gap, refused=walk.refused,
+            seconds=self._clock.monotonic() - tally.began, dry_run=options.dry_run,
+        )  # fmt: skip
+        self._say(report)
+        return report
+
+    async def mark(self) -> Mark:
+        """The stored bookmark."""
+        async with self._database.reading() as session:
+            return Mark.load(await bookmarks.load(session, self.application, WALK))
+
+    async def predict_s(self, pages: int) -> float:
+        """Seconds that many pages take within the budget, if nothing more urgent asks."""
+        return await self._reader.client.budget.predict_s(Kind.READ, Priority.BACKFILL, pages)
+
+    # --- one page ----------------------------------------------------------------------------------------------
+
+    async def _page(self, page: FeedPage, walk: Walk, options: BackfillOptions, tally: _Tally) -> None:
+        """Publish what is missing, keep what is strange, and only then move the bookmark."""
+        now = self._clock.now()
+        listed = understand(page.items, self._reader.locators, application=self.application, now=now)
+        wanted = [event for event in listed.events if _is_since(event, options.since)]
+        missing = await self._missing(wanted, walk.order)
+        tally.listed += len(page.items)
+        tally.known += len(wanted) - len(missing)
+        tally.published += len(missing)
+        tally.strange += len(listed.strange)
+        if options.dry_run:
+            return
+        await self._outlet.publish(missing, plan=SEED_PLAN if options.seed else None)
+        self._recent.add([event.id for event in missing])
+        self.figures.count("events_listed", self.application, len(page.items))
+        self.figures.count("events_recovered", self.application, len(missing))
+        if not listed.strange and not options.follows_bookmark:
+            return
+        token = self._token() if options.follows_bookmark else 0
+        async with self._database.transaction() as session:
+            await quarantine.put(session, [(one, one.problem or "not_understood") for one in listed.strange], now)
+            if options.follows_bookmark:
+                await bookmarks.keep(session, self.application, WALK, page.mark.dump(), token=token, now=now)
+
+    async def _missing(self, listed: Sequence[Event], order: ListOrder) -> list[Event]:
+        """What the ledger lacks and was not published just now, oldest first as far as the order is known."""
+        fresh = {event.id: event for event in listed if event.id not in self._recent}
+        async with self._database.reading() as session:
+            known = await events.known(session, [(self.application, event_id) for event_id in fresh])
+        missing = [event for event in fresh.values() if (self.application, event.id) not in known]
+        return missing[::-1] if order is ListOrder.NEWEST_FIRST else missing
+
+    # --- what is told ------------------------------------------------------------------------------------------
+
+    def _progress(self, walk: Walk, page: FeedPage, mark: Mark, options: BackfillOptions, tally: _Tally) -> Progress:
+        done = Progress(
+            pages=walk.pages_read, listed=tally.listed, published=tally.published, reached_at=page.reached_at
+        )
+        begin, end = options.since or mark.newest_at, walk.now
+        if begin is None or page.reached_at is None or end <= begin or walk.order is ListOrder.UNKNOWN:
+            return done
+        newest_first = walk.order is ListOrder.NEWEST_FIRST
+        way = (end - page.reached_at) if newest_first else (page.reached_at - begin)
+        share = min(1.0, max(0.0, way / (end - begin)))
+        spent_s = self._clock.monotonic() - tally.began
+        return replace(done, share=share, eta_s=spent_s * (1 - share) / share if share > 0.01 else None)
+
+    def _say(self, report: BackfillReport) -> None:
+        if report.strange:
+            LOG.error("listed events were not understood", application=self.application, events=report.strange)
+            self.figures.count("events_strange", self.application, report.strange)
+        if report.refused:
+            self.figures.count("cursors_refused", self.application, report.refused)
+        if report.gap:
+            LOG.error("retention gap: events may have come and gone unseen", application=self.application)
+            self.figures.count("retention_gaps", self.application)
+        if report.published:
+            LOG.info(
+                "backfill found events that the ledger lacks", application=self.application,
+                events=report.published, listed=report.listed, dry_run=report.dry_run,
+            )  # fmt: skip
+        if not report.dry_run:
+            self.figures.gauge("last_walk_at", self.application, self._clock.now().timestamp())
+        if self._on_report is not None:
+            self._on_report(report)
+
+
+def _is_since(event: Event, since: datetime | None) -> bool:
+    return since is None or event.occurred_at is None or event.occurred_at >= since

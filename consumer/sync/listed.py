@@ -1,0 +1,72 @@
+"""Listed: events of a page as the rest of the consumer knows them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from consumer.errors import NotUnderstood
+from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
+from consumer.payments import EventRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """The events of one page, and those in which the locators find no event."""
+
+    events: tuple[Event, ...]
+    strange: tuple[Delivery, ...]
+
+
+def understand(items: Sequence[EventRecord], locators: Locators, *, application: str, now: datetime) -> Listed:
+    """Listed records as events. A record that is not understood must not hold up the walk: it is kept raw, as if it
+    had been delivered (case U1)."""
+    events: list[Event] = []
+    strange: list[Delivery] = []
+    for item in items:
+        try:
+            event = build_event(
+                item.raw_bytes,
+                locators,
+                application=application,
+                trust=Trust.READ,
+                source=Source.BACKFILL,
+                received_at=now,
+            )
+        except NotUnderstood as error:
+            strange.append(
+                Delivery(
+                    application=application,
+                    id="listed:" + hashlib.sha256(item.raw_bytes).hexdigest()[:40],
+                    raw=item.raw_bytes,
+                    received_at=now,
+                    problem=error.code,
+                )
+            )
+        else:
+            events.append(event)
+    return Listed(events=tuple(events), strange=tuple(strange))
+
+
+class Recent:
+    """The ids published a short while ago, which the workers may not have recorded yet. Bounded."""
+
+    def __init__(self, capacity: int = 50_000) -> None:
+        self._capacity = capacity
+        self._ids: dict[str, None] = {}
+
+    def add(self, ids: Sequence[str]) -> None:
+        """Remember these; the oldest are forgotten."""
+        for one in ids:
+            self._ids.pop(one, None)
+            self._ids[one] = None
+        while len(self._ids) > self._capacity:
+            del self._ids[next(iter(self._ids))]
+
+    def __contains__(self, one: str) -> bool:
+        return one in self._ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
