@@ -266,7 +266,7 @@ class Subscriptions:
             timers.at(subscription.end_at, END_TIMER, subscription.id)
         if subscription.retry_at is not None:
             timers.at(subscription.retry_at, RETRY_TIMER, subscription.id)
-        if subscription.status is ACTIVE:
+        elif subscription.status is ACTIVE:
             timers.at(max(subscription.period_end, self._world.now()), RENEWAL_TIMER, subscription.id)
 
     # --- parts -------------------------------------------------------------------------------------------------

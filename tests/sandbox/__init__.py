@@ -1,0 +1,1 @@
+"""Tests of the sandbox: every X case of the catalogue."""

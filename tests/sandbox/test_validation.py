@@ -1,0 +1,213 @@
+"""Requests the service refuses: exact code, field, and body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from consumer.sandbox import Sandbox
+from tests.sandbox.support import Api, body
+
+LONG_URL = "https://shop.example/"
+
+REFUSED: list[tuple[str, dict[str, Any], int, str, str | None]] = [
+    # case: X20
+    ("unknown field", {"coupon": "x"}, 400, "validation_failed", "coupon"),
+    # case: X21
+    ("number", {"amount": 10}, 400, "validation_failed", "amount"),
+    ("float", {"amount": 10.5}, 400, "validation_failed", "amount"),
+    ("7 decimals", {"amount": "1.0000001"}, 400, "validation_failed", "amount"),
+    ("words", {"amount": "abc"}, 400, "validation_failed", "amount"),
+    ("exponent", {"amount": "1e3"}, 400, "validation_failed", "amount"),
+    ("blank before", {"amount": " 1"}, 400, "validation_failed", "amount"),
+    ("dot at the end", {"amount": "1."}, 400, "validation_failed", "amount"),
+    ("sign", {"amount": "-1"}, 400, "validation_failed", "amount"),
+    ("arabic digits", {"amount": "١٢"}, 400, "validation_failed", "amount"),
+    # case: X22
+    ("too little", {"amount": "0.009999"}, 400, "amount_out_of_range", "amount"),
+    ("too much", {"amount": "1000000.000001"}, 400, "amount_out_of_range", "amount"),
+    # case: X23
+    ("neither", {"amount": None, "description": None}, 400, "amount_or_price_required", None),
+    ("both", {"price_id": "svc_price_once"}, 400, "amount_or_price_required", None),
+    ("no description", {"description": None}, 400, "amount_or_price_required", None),
+    # case: X24
+    ("insecure success", {"success_url": "http://shop.example/"}, 400, "url_insecure", "success_url"),
+    ("insecure cancel", {"cancel_url": "http://shop.example/"}, 400, "url_insecure", "cancel_url"),
+    ("long url", {"success_url": LONG_URL + "a" * (2049 - len(LONG_URL))}, 400, "validation_failed", "success_url"),
+    ("no host", {"success_url": "https:///x"}, 400, "validation_failed", "success_url"),
+    # case: X25
+    ("4:59", {"expires_at": "2026-01-01T00:04:59Z"}, 400, "expires_at_out_of_range", "expires_at"),
+    ("24:00:01", {"expires_at": "2026-01-02T00:00:01Z"}, 400, "expires_at_out_of_range", "expires_at"),
+    ("no time", {"expires_at": "soon"}, 400, "validation_failed", "expires_at"),
+    ("no zone", {"expires_at": "2026-01-01T00:10:00"}, 400, "validation_failed", "expires_at"),
+    # case: X28
+    ("archived", {"amount": None, "description": None, "price_id": "svc_price_archived"}, 422, "price_archived",
+     "price_id"),
+    ("archived product", {"amount": None, "description": None, "price_id": "svc_price_of_archived_product"}, 422,
+     "product_archived", "price_id"),
+    ("unknown price", {"amount": None, "description": None, "price_id": "svc_price_nope"}, 422, "price_not_found",
+     "price_id"),
+    # case: X27
+    ("recurring", {"amount": None, "description": None, "price_id": "svc_price_monthly"}, 422, "price_type_mismatch",
+     "price_id"),
+    # case: X29
+    ("21 keys", {"metadata": {f"k{n}": "v" for n in range(21)}}, 400, "validation_failed", "metadata"),
+    ("key of 41", {"metadata": {"k" * 41: "v"}}, 400, "validation_failed", "metadata"),
+    ("value of 501", {"metadata": {"k": "v" * 501}}, 400, "validation_failed", "metadata"),
+    ("value a number", {"metadata": {"k": 1}}, 400, "validation_failed", "metadata"),
+    ("metadata a list", {"metadata": []}, 400, "validation_failed", "metadata"),
+    ("51 items", {"line_items": [{"name": "a", "quantity": 1, "amount": "1"}] * 51}, 400, "validation_failed",
+     "line_items"),
+    ("item without name", {"line_items": [{"quantity": 1, "amount": "1"}]}, 400, "validation_failed", "line_items"),
+    ("order_id of 129", {"order_id": "o" * 129}, 400, "validation_failed", "order_id"),
+    ("no order_id", {"order_id": None}, 400, "validation_failed", "order_id"),
+    ("description of 1001", {"description": "d" * 1001}, 400, "validation_failed", "description"),
+    ("ui_mode", {"ui_mode": "iframe"}, 400, "validation_failed", "ui_mode"),
+    ("mode", {"mode": "gift"}, 400, "validation_failed", "mode"),
+    ("lone surrogate", {"description": "\ud800"}, 400, "validation_failed", "description"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "status", "code", "field"), [pytest.param(*row[1:], id=row[0]) for row in REFUSED])
+async def test_refused(api: Api, changes: dict[str, Any], status: int, code: str, field: str | None) -> None:
+    reply = await api.post("/v1/checkout-sessions", body(**changes))
+    assert (reply.status, reply.code) == (status, code), reply.text
+    assert field is None or reply.json["field"] == field
+    assert set(reply.json) <= {"statusCode", "error", "code", "message", "request_id", "field"}
+    assert reply.json["statusCode"] == status
+    assert reply.json["request_id"].startswith("req_")
+    assert await api.items("/v1/orders") == [], "a refused create leaves nothing behind"
+
+
+ACCEPTED: list[tuple[str, dict[str, Any]]] = [
+    # case: X22
+    ("least", {"amount": "0.01"}),
+    ("most", {"amount": "1000000"}),
+    ("6 decimals", {"amount": "1.000001"}),
+    # case: X25
+    ("5 minutes", {"expires_at": "2026-01-01T00:05:00Z"}),
+    ("24 hours", {"expires_at": "2026-01-02T01:00:00+01:00"}),
+    # case: X29
+    ("20 keys", {"metadata": {"k" * 38 + f"{n:02}": "v" * 500 for n in range(20)}}),
+    ("50 items", {"line_items": [{"name": "a", "quantity": 1, "amount": "1"}] * 50}),
+    ("order_id of 128", {"order_id": "ö/& " * 32}),
+    ("description of 1000", {"description": "d" * 1000}),
+    ("url of 2048", {"success_url": LONG_URL + "a" * (2048 - len(LONG_URL))}),
+]
+
+
+@pytest.mark.parametrize("changes", [pytest.param(row[1], id=row[0]) for row in ACCEPTED])
+async def test_accepted(api: Api, changes: dict[str, Any]) -> None:
+    session = await api.create(**changes)
+    found = await api.get("/v1/orders/lookup", order_id=session["order_id"])
+    assert found.json["id"] == session["order"]["id"]
+
+
+SUBSCRIPTION = {"mode": "subscription", "amount": None, "description": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code"),
+    [
+        # case: X26
+        ({}, 400, "price_id_required"),
+        ({"price_id": "svc_price_monthly", "amount": "5"}, 400, "amount_not_allowed"),
+        ({"price_id": "svc_price_monthly", "description": "d"}, 400, "amount_not_allowed"),
+        # case: X27
+        ({"price_id": "svc_price_once"}, 422, "price_not_recurring"),
+        # case: X28
+        ({"price_id": "svc_price_nope"}, 422, "price_not_found"),
+    ],
+)
+async def test_refused_for_a_subscription(api: Api, changes: dict[str, Any], status: int, code: str) -> None:
+    reply = await api.post("/v1/checkout-sessions", body(**(SUBSCRIPTION | changes)))
+    assert (reply.status, reply.code) == (status, code)
+
+
+@pytest.mark.parametrize("status", [400, 404, 409])
+async def test_the_status_of_price_errors_is_a_switch(api: Api, sandbox: Sandbox, status: int) -> None:
+    # case: X27, X28
+    sandbox.assumptions.set({"price_error_status": status})
+    for price_id, code in (
+        ("svc_price_nope", "price_not_found"),
+        ("svc_price_archived", "price_archived"),
+        ("svc_price_of_archived_product", "product_archived"),
+        ("svc_price_monthly", "price_type_mismatch"),
+    ):
+        reply = await api.post("/v1/checkout-sessions", body(amount=None, description=None, price_id=price_id))
+        assert (reply.status, reply.json["statusCode"], reply.code) == (status, status, code)
+
+
+async def test_a_price_of_another_merchant_is_not_found(api: Api) -> None:
+    # case: X28
+    other = await api.control("/merchants", {"name": "Other"})
+    product = await api.control("/products", {"merchant_id": other["id"], "name": "Theirs"})
+    price = await api.control("/prices", {"merchant_id": other["id"], "product_id": product["id"], "amount": "3"})
+    reply = await api.post("/v1/checkout-sessions", body(amount=None, description=None, price_id=price["id"]))
+    assert reply.code == "price_not_found"
+
+
+async def test_a_wallet_without_token_account_takes_no_session(api: Api) -> None:
+    # case: X30
+    await api.control("/merchants/mer_sandbox", {"has_token_account": False})
+    reply = await api.post("/v1/checkout-sessions", body())
+    assert (reply.status, reply.code) == (422, "merchant_token_account_missing")
+
+
+@pytest.mark.parametrize("code", ["validation_failed", "idempotency_key_required"])
+async def test_every_post_needs_an_idempotency_key(api: Api, sandbox: Sandbox, code: str) -> None:
+    # case: X31
+    sandbox.assumptions.set({"missing_idempotency_key": code})
+    for path in (
+        "/v1/checkout-sessions", "/v1/checkout-sessions/x/cancel", "/v1/checkout-sessions/x/link",
+        "/v1/subscriptions/x/cancel", "/v1/webhook/test-event",
+    ):  # fmt: skip
+        reply = await api.post(path, body(), Idempotency_Key=None)
+        assert (reply.status, reply.code) == (400, code), path
+
+
+async def test_the_same_key_and_body_repeat_the_answer_without_the_link(api: Api) -> None:
+    # case: X31
+    wanted = body()
+    first = await api.post("/v1/checkout-sessions", wanted, Idempotency_Key="k-1")
+    second = await api.post("/v1/checkout-sessions", wanted, Idempotency_Key="k-1")
+    assert second.status == first.status == 201
+    assert second.json == first.json | {"url": None}
+    other = await api.post("/v1/checkout-sessions", body(), Idempotency_Key="k-1")
+    assert (other.status, other.code) == (409, "idempotency_key_reused")
+
+
+async def test_what_a_repeated_key_does_is_a_switch(api: Api, sandbox: Sandbox) -> None:
+    # case: X31
+    sandbox.assumptions.set({"idempotency_reuse": "rerun", "idempotency_conflict": "run"})
+    wanted = body()
+    assert (await api.post("/v1/checkout-sessions", wanted, Idempotency_Key="k-1")).status == 201
+    assert (await api.post("/v1/checkout-sessions", wanted, Idempotency_Key="k-1")).status == 200
+    assert (await api.post("/v1/checkout-sessions", body(), Idempotency_Key="k-1")).status == 201
+
+
+async def test_create_again_with_other_parameters_is_a_switch(api: Api, sandbox: Sandbox) -> None:
+    # case: X3
+    session = await api.create(order_id="o", amount="1")
+    same = await api.post("/v1/checkout-sessions", body(order_id="o", amount="2"))
+    assert (same.status, same.json["id"], same.json["amount"]) == (200, session["id"], "1.00")
+    sandbox.assumptions.set({"create_again_different": "refuse"})
+    assert (await api.post("/v1/checkout-sessions", body(order_id="o", amount="2"))).status == 409
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[]", b'"x"', b"nul", b"NaN", b"\xff\xfe", b'{"a":' * 5000])
+async def test_what_is_no_json_object_is_refused(api: Api, raw: bytes) -> None:
+    # case: X20
+    reply = await api.call("POST", "/v1/checkout-sessions", data=raw, headers={"Content-Type": "application/json"})
+    assert (reply.status, reply.code) == (400, "validation_failed")
+
+
+async def test_other_media_types_and_large_bodies_are_refused(api: Api) -> None:
+    # case: X20
+    reply = await api.call("POST", "/v1/checkout-sessions", data=b"{}", headers={"Content-Type": "text/plain"})
+    assert (reply.status, reply.code) == (415, "unsupported_media_type")
+    reply = await api.call(
+        "POST", "/v1/checkout-sessions", data=b" " * 300_000, headers={"Content-Type": "application/json"}
+    )
+    assert (reply.status, reply.code) == (413, "payload_too_large")
