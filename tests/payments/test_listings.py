@@ -81,6 +81,12 @@ async def test_an_empty_numeric_page_with_a_cursor_is_the_end(service: ScriptedS
     assert [record.id async for record in b.client.orders.iterate()] == ["o"]
 
 
+async def test_the_empty_page_that_ends_a_numeric_list_is_not_shown(service: ScriptedService, b: Bench) -> None:
+    # case: B15
+    service.answering = numbered(200, text=False)
+    assert [len(found.items) async for found in b.client.orders.pages()] == [100, 100]
+
+
 async def test_the_default_limit_is_100(service: ScriptedService, b: Bench) -> None:
     # case: C29, B17
     service.answering = lambda _seen: page([], None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -118,3 +119,25 @@ async def test_packed_answers_are_unpacked_within_the_bound(service: ScriptedSer
     service.will(Reply(200, b"{}", {"Content-Encoding": "br"}))
     with pytest.raises(UnexpectedAnswer):
         await b.client.orders.retrieve("ord_1")
+
+
+async def test_unpacking_stops_at_the_bound() -> None:
+    # case: C13
+    import gzip
+    import tracemalloc
+
+    from consumer.payments import UnexpectedAnswer
+    from consumer.payments.answers import bounded
+
+    bomb = gzip.compress(b"0" * 100_000_000)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield bomb
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnexpectedAnswer, match="too large"):
+            await bounded(chunks(), "gzip", 1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
