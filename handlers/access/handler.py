@@ -13,9 +13,10 @@ from typing import Any
 
 from sqlalchemy import or_, select, update
 
-from consumer.plugin import Context, Event, Reject, Trust, handles, insert_into
+from consumer.plugin import Context, Event, Reject, Trust, handles
 from handlers.access import facts
 from handlers.access.decisions import CUSTOMER_DUE, Cause, Kind, braked_customers, recompute
+from handlers.access.links import link
 from handlers.access.policy import Policy
 from handlers.access.records import details_of, moment, reading_of
 from handlers.access.store import SUBSCRIPTION_DUE, apply, to_subscription, wake
@@ -23,7 +24,6 @@ from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, STAT
 from handlers.access.tables import (
     CUSTOMERS,
     FINDINGS,
-    LINKS,
     SOURCES,
     SUBSCRIPTIONS,
     AccessSource,
@@ -186,13 +186,7 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
     customer, session_id, order_id = said.get("customer"), said["session_id"], said.get("order_id")
     if customer is None:
         return
-    insert = insert_into(LINKS, ctx.session.get_bind().dialect.name)
-    values = {"order_id": order_id, "customer": customer, "registered_at": event.received_at}
-    await ctx.session.execute(
-        insert.values(application=ctx.application, session_id=session_id, **values).on_conflict_do_update(
-            index_elements=["application", "session_id"], set_=values
-        )
-    )
+    await link(ctx.session, ctx.application, session_id, order_id, customer, event.received_at)
     matches = [SUBSCRIPTIONS.c.session_id == session_id]
     matches += [SUBSCRIPTIONS.c.order_id == order_id] if order_id else []
     waiting = (

@@ -16,6 +16,7 @@ from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import KNOWN_STATUSES, PAID, SESSION_RANK, Order, Proof, Reading, Registration
+from handlers.fulfilment.registration import register_session
 from handlers.fulfilment.store import apply, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
@@ -152,22 +153,8 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
     def fact(order: Order) -> Order:
         return rules.registered(order, registration, event.received_at, options.matching)
 
-    await register_session(ctx, event, registration, said["order_id"])
+    await register_session(ctx.session, ctx.application, said["order_id"], registration, event.received_at)
     await apply(ctx, event, said["order_id"], fact, invents=True)
-
-
-async def register_session(ctx: Context, event: Event, said: Registration, order_id: str) -> None:
-    """The session's row; what its events said stays."""
-    values: dict[str, Any] = {
-        "order_id": order_id,
-        "registered_at": event.received_at,
-        "customer": said.customer,
-        "expected_amount": said.expected_amount,
-    }
-    row = FulfilmentCheckout(application=ctx.application, session_id=said.session_id, **values)
-    if not await ctx.insert_new(row):
-        one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == said.session_id)
-        await ctx.session.execute(update(CHECKOUTS).where(one).values(values))
 
 
 @handles("payment.observed", transactional=True, name="fulfilment:payment_observed")

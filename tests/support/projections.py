@@ -176,7 +176,7 @@ def said(
     envelope: Mapping[str, Any] | None = None,
     **object_: Any,
 ) -> Event:
-    """An event of the service: `object_` is its `data.object`, `at` its own time and, unless `arrives` says otherwise, ours."""
+    """An event of the service: `object_` is its `data.object`; `at` is its own time and, without `arrives`, ours."""
     body = {"id": id_, "type": type_, "created_at": at.isoformat(), "data": {"object": object_}, **(envelope or {})}
     return build_event(
         orjson.dumps(body),

@@ -1,0 +1,81 @@
+"""Answers: JSON bodies, errors as `{"error": {"code", "message"}}`, and the bearer token, for everything under /api."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import orjson
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from consumer.errors import ConsumerError, LedgerUnavailable, NotFound, UsageError
+
+log = structlog.get_logger(__name__)
+WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RETRY_AFTER_S = 5
+
+
+def answer(body: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """A JSON answer that no cache keeps."""
+    return web.Response(
+        status=status,
+        body=orjson.dumps(body, default=_plain),
+        content_type="application/json",
+        headers={"Cache-Control": "no-store", **(headers or {})},
+    )
+
+
+def problem(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    """An error in the one shape."""
+    return answer({"error": {"code": code, "message": message}}, status, headers)
+
+
+@web.middleware
+async def errors(request: web.Request, handler: WebHandler) -> web.StreamResponse:
+    """Every error as JSON; what is unexpected is logged and says nothing of itself."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return problem(error.status, (error.reason or "error").lower().replace(" ", "_"), error.reason, headers)
+    except UsageError as error:
+        return problem(400, "bad_request", error.message)
+    except NotFound as error:
+        return problem(404, error.code, error.message)
+    except LedgerUnavailable as error:
+        return problem(503, error.code, error.message, {"Retry-After": str(RETRY_AFTER_S)})
+    except ConsumerError as error:
+        log.warning("query_refused", code=error.code)
+        return problem(500, error.code, "the ledger refused")
+    except Exception as error:
+        log.exception("query_failed", error=type(error).__name__)
+        return problem(500, "internal_error", "something went wrong here; the log says what")
+
+
+def bearer(token: str | None) -> Middleware:
+    """Ask for `Authorization: Bearer <token>`, compared in constant time; without a token nothing is asked."""
+    wanted = hashlib.sha256(token.encode()).digest() if token else None
+
+    @web.middleware
+    async def check(request: web.Request, handler: WebHandler) -> web.StreamResponse:
+        if wanted is not None:
+            scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+            found = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
+            if not hmac.compare_digest(found, wanted) or scheme.lower() != "bearer":
+                headers = {"WWW-Authenticate": 'Bearer realm="consumer"'}
+                return problem(401, "unauthorized", "this needs the API token", headers)
+        return await handler(request)
+
+    return check
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError

@@ -1,0 +1,135 @@
+"""Checkouts: the merchant registers a checkout session it created, before any money moves: whose it is, for which
+order, and what it should cost (cases F20, F21, A37)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.errors import UsageError
+from consumer.ledger import outbox
+from consumer.ledger.outbox import Emitted
+from consumer.ledger.tables import AuditRow
+from consumer.plugin import Emission, Source, derived_id
+from consumer.wire import own_event
+from handlers.access.links import link
+from handlers.fulfilment.order import Registration, decimal
+from handlers.fulfilment.registration import register, register_session
+from handlers.fulfilment.tables import CHECKOUTS
+
+REGISTERED = "checkout.registered"
+ACTOR = "query_api"
+AMOUNT_MAX = 1_000_000
+DECIMALS_MAX = 6
+
+
+class Body(BaseModel):
+    """The body of `PUT /api/checkouts/{session_id}`. Unknown fields are refused, as the service does."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    order_id: str = Field(min_length=1, max_length=128)
+    customer: str | None = Field(default=None, min_length=1, max_length=255)
+    expected_amount: str | None = Field(default=None, max_length=20)
+    mode: Literal["payment", "subscription"] = "payment"
+
+    @field_validator("expected_amount")
+    @classmethod
+    def _is_an_amount(cls, value: str | None) -> str | None:
+        number = decimal(value)
+        if value is None:
+            return None
+        if number is None or not 0 < number <= AMOUNT_MAX or -int(number.as_tuple().exponent) > DECIMALS_MAX:
+            raise ValueError("a decimal USDC string with at most 6 decimals, above 0, up to 1000000")
+        return value
+
+    @field_validator("order_id", "customer")
+    @classmethod
+    def _is_text(cls, value: str | None) -> str | None:
+        if value is not None and "\x00" in value:
+            raise ValueError("no NUL character")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkout:
+    """What was registered."""
+
+    application: str
+    session_id: str
+    order_id: str
+    customer: str | None
+    expected_amount: str | None
+    mode: str
+
+
+def parse(raw: bytes) -> Body:
+    """The body, or UsageError that names the first thing wrong with it and no value."""
+    try:
+        return Body.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise UsageError(f"{where}: {first['msg']}") from error
+
+
+async def register_checkout(
+    session: AsyncSession, application: str, session_id: str, body: Body, now: datetime
+) -> Checkout:
+    """Write it in this transaction and tell the handlers by `checkout.registered`; the same again is no news."""
+    checkout = Checkout(application=application, session_id=session_id, **body.model_dump())
+    said = Registration(session_id=session_id, customer=checkout.customer, expected_amount=checkout.expected_amount)
+    if await _is_known(session, checkout):
+        return checkout
+    if checkout.mode == "subscription":  # no order will come of it (case F22)
+        await register_session(session, application, checkout.order_id, said, now)
+    else:
+        await register(session, application, checkout.order_id, said, now)
+    if checkout.customer is not None:
+        await link(session, application, session_id, checkout.order_id, checkout.customer, now)
+    await _tell(session, checkout, now)
+    return checkout
+
+
+async def _is_known(session: AsyncSession, checkout: Checkout) -> bool:
+    wanted = select(CHECKOUTS).where(
+        CHECKOUTS.c.application == checkout.application,
+        CHECKOUTS.c.session_id == checkout.session_id,
+        CHECKOUTS.c.registered_at.is_not(None),
+    )
+    row = (await session.execute(wanted)).mappings().first()
+    names = ("order_id", "customer", "expected_amount")
+    return row is not None and all(row[name] == getattr(checkout, name) for name in names)
+
+
+async def _tell(session: AsyncSession, checkout: Checkout, now: datetime) -> None:
+    key = f"order:{checkout.order_id}"
+    data: dict[str, Any] = {name: value for name, value in asdict(checkout).items() if name != "application"}
+    once = f"{checkout.session_id}:{now.isoformat()}"
+    emission = Emission(id=derived_id(checkout.application, REGISTERED, key, once), type=REGISTERED, key=key, data=data)
+    cause = own_event(
+        application=checkout.application,
+        id=emission.id,
+        type=REGISTERED,
+        key=key,
+        source=Source.RELAY,
+        at=now,
+        data=data,
+    )
+    await outbox.put(session, [Emitted(emission=emission, cause=cause, handler=ACTOR)], now)
+    session.add(
+        AuditRow(
+            at=now,
+            application=checkout.application,
+            actor=ACTOR,
+            action=REGISTERED,
+            subject=key,
+            after=cause.raw.decode(),
+            reason=emission.id,
+        )
+    )

@@ -1,0 +1,116 @@
+"""The query API: where an order, a subscription, a customer stands; and registering a checkout.
+
+    GET /api/orders/{order_id}            PUT /api/checkouts/{session_id}
+    GET /api/subscriptions/{id}
+    GET /api/customers/{ref}/access       `?application=` for others than `default`
+
+A shop's "processing..." page asks it: a browser that reaches `success_url` proves nothing (case F16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import web
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.clock import Clock
+from consumer.console.answers import answer, bearer, errors
+from consumer.console.checkouts import parse, register_checkout
+from consumer.console.views import access_view, order_view, subscription_view
+from consumer.errors import NotFound, UsageError
+from consumer.ledger import Database
+from handlers.access.policy import Policy
+
+PREFIX = "/api"
+BODY_MAX_BYTES = 16 * 1024
+ID_MAX_CHARS = 255
+DEFAULT_APPLICATION = "default"
+
+View = Callable[[AsyncSession, str, str], Awaitable[dict[str, Any]]]
+
+
+def query_routes(
+    app: web.Application,
+    *,
+    database: Database,
+    clock: Clock,
+    token: str | None,
+    applications: Sequence[str],
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Add the query API under `/api`. `token`: the bearer token, needed when given. `options`: the plugins' own.
+
+    Raises pydantic's ValidationError when the access plugin's options are not usable.
+    """
+    api = QueryApi(database, clock, applications, Policy.model_validate((options or {}).get("access", {})))
+    part = web.Application(middlewares=[errors, bearer(token)], client_max_size=BODY_MAX_BYTES)
+    part.router.add_get("/orders/{id:.+}", api.order)
+    part.router.add_get("/subscriptions/{id:.+}", api.subscription)
+    part.router.add_get("/customers/{id:.+}/access", api.access)
+    part.router.add_put("/checkouts/{id:.+}", api.checkout)
+    app.add_subapp(PREFIX, part)
+
+
+class QueryApi:
+    """The requests, one method each."""
+
+    def __init__(self, database: Database, clock: Clock, applications: Sequence[str], policy: Policy) -> None:
+        self._database = database
+        self._clock = clock
+        self._applications = frozenset(applications)
+        self._policy = policy
+
+    async def order(self, request: web.Request) -> web.Response:
+        """Where an order stands."""
+        return await self._look(request, _id(request, "orders"), order_view)
+
+    async def subscription(self, request: web.Request) -> web.Response:
+        """Where a subscription stands."""
+
+        async def view(session: AsyncSession, application: str, id_: str) -> dict[str, Any]:
+            return await subscription_view(session, application, id_, self._policy, self._clock.now())
+
+        return await self._look(request, _id(request, "subscriptions"), view)
+
+    async def access(self, request: web.Request) -> web.Response:
+        """What a customer may use."""
+
+        async def view(session: AsyncSession, application: str, id_: str) -> dict[str, Any]:
+            return await access_view(session, application, id_, self._clock.now())
+
+        return await self._look(request, _id(request, "customers", "/access"), view)
+
+    async def checkout(self, request: web.Request) -> web.Response:
+        """Register a checkout."""
+        application, id_ = self._application(request), _id(request, "checkouts")
+        body = parse(await request.read())
+        async with self._database.transaction() as session:
+            done = await register_checkout(session, application, id_, body, self._clock.now())
+        return answer(asdict(done))
+
+    async def _look(self, request: web.Request, id_: str, view: View) -> web.Response:
+        application = self._application(request)
+        async with self._database.reading() as session:
+            return answer(await view(session, application, id_))
+
+    def _application(self, request: web.Request) -> str:
+        name = request.query.get("application", DEFAULT_APPLICATION)
+        if name not in self._applications:
+            raise NotFound("the application is unknown")
+        return name
+
+
+def _id(request: web.Request, kind: str, suffix: str = "") -> str:
+    """The id in the path, whatever characters it has: taken from the raw path, decoded once (case F26)."""
+    raw = request.rel_url.raw_path.removeprefix(f"{PREFIX}/{kind}/").removesuffix(suffix)
+    try:
+        found = unquote_to_bytes(raw).decode("utf-8", "strict")
+    except UnicodeDecodeError as error:
+        raise UsageError("the id is not UTF-8") from error
+    if not found or len(found) > ID_MAX_CHARS or "\x00" in found:
+        raise UsageError(f"the id has 1 to {ID_MAX_CHARS} characters, none of them NUL")
+    return found

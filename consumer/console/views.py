@@ -1,0 +1,162 @@
+"""Views: what the query API says about an order, a subscription and a customer, read from the projections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Table, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.errors import NotFound
+from consumer.ledger.tables import RunRow, RunStatus
+from consumer.plugin import derived_id
+from handlers.access import tables as access
+from handlers.access.policy import Policy
+from handlers.access.rules import by_subscription
+from handlers.access.store import to_subscription
+from handlers.fulfilment import tables as fulfilment
+from handlers.fulfilment.store import REQUESTED, to_order
+
+RUNS: Table = RunRow.__table__
+ROWS_MAX = 50
+
+
+async def order_view(session: AsyncSession, application: str, order_id: str) -> dict[str, Any]:
+    """An order with its proof and where its fulfilment stands. Raises NotFound."""
+    row = await _one(session, fulfilment.ORDERS, application, order_id=order_id)
+    if row is None:
+        raise NotFound("the order is unknown", order_id=order_id)
+    order = to_order(row)
+    runs = await requested_runs(session, application, order_id)
+    proof = {"type": order.proof_type, "event_id": order.proof_event_id, "at": order.paid_at}
+    return {
+        "application": application,
+        "order_id": order_id,
+        "status": order.status,
+        "fulfilment": fulfilment_word(row, runs),
+        "proof": proof if order.paid_at is not None else None,
+        "hold": order.hold,
+        "paid_at": order.paid_at,
+        "requested_at": order.requested_at,
+        "unfulfillable_at": order.unfulfillable_at,
+        "registered_at": order.registered_at,
+        "customer": order.customer,
+        "amount": order.amount,
+        "expected_amount": order.expected_amount,
+        "session_id": order.session_id,
+        "service_order_id": order.service_order_id,
+        "runs": runs,
+        "sessions": [
+            {"session_id": one["session_id"], "status": one["status"]}
+            for one in await _many(session, fulfilment.CHECKOUTS, application, order_id=order_id)
+        ],
+        "payments": [
+            {"payment_id": one["payment_id"], "amount": one["amount"]}
+            for one in await _many(session, fulfilment.PAYMENTS, application, order_id=order_id)
+        ],
+        "findings": await findings_of(session, fulfilment.FINDINGS, application, order_id),
+    }
+
+
+async def requested_runs(session: AsyncSession, application: str, order_id: str) -> list[dict[str, Any]]:
+    """The runs of the merchant's handlers on this order's `fulfilment.requested`."""
+    event_id = derived_id(application, REQUESTED, f"order:{order_id}", "order")
+    rows = await _many(session, RUNS, application, event_id=event_id)
+    names = ("handler", "status", "attempts", "next_at", "code")
+    return [{name: row[name] for name in names} for row in rows]
+
+
+def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:
+    """`none`, `requested`, `fulfilled` or `failed`: from the runs that were not skipped."""
+    if row["requested_at"] is None:
+        return "none"
+    statuses = {run["status"] for run in runs} - {RunStatus.SKIPPED}
+    if row["unfulfillable_at"] is not None or RunStatus.DEAD in statuses:
+        return "failed"
+    return "fulfilled" if statuses == {RunStatus.SUCCEEDED} else "requested"
+
+
+async def subscription_view(
+    session: AsyncSession, application: str, subscription_id: str, policy: Policy, now: datetime
+) -> dict[str, Any]:
+    """A subscription, and whether it grants anything by itself now. Raises NotFound."""
+    row = await _one(session, access.SUBSCRIPTIONS, application, subscription_id=subscription_id)
+    if row is None:
+        raise NotFound("the subscription is unknown", subscription_id=subscription_id)
+    sub = to_subscription(row)
+    source = by_subscription(subscription_id, sub, policy, now)
+    grants = policy.grants_of(sub.price_id, sub.product_id)
+    return {
+        "application": application,
+        "id": subscription_id,
+        "status": sub.status,
+        "end_reason": sub.end_reason,
+        "cancel_at_period_end": sub.cancel_at_period_end,
+        "cancel_reason": sub.cancel_reason,
+        "merchant_cancel_requested": sub.merchant_cancel_requested,
+        "will_end": sub.will_end,
+        "allowed": source is not None and source.allowed and bool(grants),
+        "until": source.until if source else None,
+        "reason": source.reason if source else "unread",
+        "entitlements": list(grants or ()),
+        "provisional": sub.provisional,
+        "customer": sub.customer,
+        "customer_source": sub.customer_source or None,
+        "price_id": sub.price_id,
+        "product_id": sub.product_id,
+        "period_end": sub.period_end,
+        "past_due_since": sub.past_due_since,
+        "ended_at": sub.ended_at,
+        "charged_after_end": sub.charged_after_end,
+        "read_at": sub.read_at,
+        "read_again_at": sub.lease_until,
+        "findings": await findings_of(session, access.FINDINGS, application, subscription_id),
+    }
+
+
+async def access_view(session: AsyncSession, application: str, customer: str, now: datetime) -> dict[str, Any]:
+    """What a customer may use, and why. One nobody has heard of may use nothing; that is an answer, not an error."""
+    rows = await _many(session, access.ENTITLEMENTS, application, customer=customer)
+    entitlements = [
+        {
+            "entitlement": row["entitlement"],
+            "allowed": is_allowed(row, now),
+            "until": row["until"],
+            "reasons": row["reasons"],
+            "version": row["version"],
+            "changed_at": row["changed_at"],
+        }
+        for row in rows
+    ]
+    return {
+        "application": application,
+        "customer": customer,
+        "allowed": any(one["allowed"] for one in entitlements),
+        "entitlements": entitlements,
+    }
+
+
+def is_allowed(row: Mapping[str, Any], now: datetime) -> bool:
+    """The standing decision; one whose time is over counts no more, even before its timer has gone off."""
+    return bool(row["allowed"]) and (row["braked"] or row["until"] is None or now < row["until"])
+
+
+async def findings_of(session: AsyncSession, table: Table, application: str, subject: str) -> list[dict[str, Any]]:
+    """What is open for an operator about this subject."""
+    rows = await _many(session, table, application, subject=subject, closed_at=None)
+    return [{"kind": row["kind"], "opened_at": row["opened_at"], "detail": row["detail"]} for row in rows]
+
+
+async def _one(session: AsyncSession, table: Table, application: str, **key: Any) -> Mapping[str, Any] | None:
+    found = await _many(session, table, application, **key)
+    return found[0] if found else None
+
+
+async def _many(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:
+    """Rows of one application, bounded, in key order."""
+    conditions = [table.c[name] == value for name, value in where.items()]
+    wanted = select(table).where(table.c.application == application, *conditions)
+    rows = await session.execute(wanted.order_by(*table.primary_key.columns).limit(ROWS_MAX))
+    return [dict(row) for row in rows.mappings()]

@@ -1,0 +1,59 @@
+"""Registering a checkout: what the merchant says it expects, before any money moves (cases F20, F21)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import func
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.plugin import insert_into
+from handlers.fulfilment.order import Registration
+from handlers.fulfilment.tables import CHECKOUTS, ORDERS
+
+
+async def register(session: AsyncSession, application: str, order_id: str, said: Registration, at: datetime) -> None:
+    """Write the registration at once, in the caller's transaction, so that a payment that follows is compared with it.
+
+    What follows from it for an order that is paid already is done by the event `checkout.registered`.
+    """
+    await register_session(session, application, order_id, said, at)
+    insert = insert_into(ORDERS, session.get_bind().dialect.name)
+    new = insert.excluded
+    await session.execute(
+        insert.values(
+            application=application,
+            order_id=order_id,
+            observed_version=0,
+            registered_at=at,
+            session_id=said.session_id,
+            customer=said.customer,
+            expected_amount=said.expected_amount,
+        ).on_conflict_do_update(
+            index_elements=["application", "order_id"],
+            set_={
+                "registered_at": func.coalesce(ORDERS.c.registered_at, new.registered_at),
+                "session_id": new.session_id,
+                "customer": func.coalesce(new.customer, ORDERS.c.customer),
+                "expected_amount": func.coalesce(new.expected_amount, ORDERS.c.expected_amount),
+            },
+        )
+    )
+
+
+async def register_session(
+    session: AsyncSession, application: str, order_id: str, said: Registration, at: datetime
+) -> None:
+    """The session's row; what its events said stays."""
+    values = {
+        "order_id": order_id,
+        "registered_at": at,
+        "customer": said.customer,
+        "expected_amount": said.expected_amount,
+    }
+    insert = insert_into(CHECKOUTS, session.get_bind().dialect.name)
+    await session.execute(
+        insert.values(
+            application=application, session_id=said.session_id, status="OPEN", **values
+        ).on_conflict_do_update(index_elements=["application", "session_id"], set_=values)
+    )
