@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from consumer.broker import KafkaSecurity, TopicConfig
 from consumer.clock import Clock
-from consumer.payments import Budget, BudgetStore, Credentials, PaymentsClient, Scope
+from consumer.payments import Budget, BudgetStore, Credentials, PaymentsClient, Scope, StoredIdempotencyKeys
 from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, StandardWebhooks
 from consumer.receive.intake import Endpoint
 from consumer.receive.web import Limits as ReceiveLimits
@@ -106,6 +106,7 @@ def payments_client(
         clock=clock,
         budget=Budget(store, scope, clock),
         timeout_s=settings.api_timeout_s,
+        key_store=StoredIdempotencyKeys(store),
         on_attempt=lambda attempt: metrics.api_calls.labels(
             attempt.application, attempt.route, attempt.code or str(attempt.status)
         ).inc(),

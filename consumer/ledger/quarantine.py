@@ -107,6 +107,33 @@ async def due_hints(session: AsyncSession, application: str, now: datetime, limi
     return (await session.execute(statement)).scalars().all()
 
 
+async def due_hint_ids(session: AsyncSession, application: str, now: datetime, limit: int) -> Sequence[tuple[str, int]]:
+    """Event id and number of denials of the due hints, without their bodies; those with the fewest denials first."""
+    statement = (
+        select(_HINTS.c.event_id, _HINTS.c.attempts)
+        .where(_HINTS.c.application == application, _HINTS.c.next_at <= now)
+        .order_by(_HINTS.c.attempts, _HINTS.c.next_at)
+        .limit(limit)
+    )
+    return [(event_id, attempts) for event_id, attempts in await session.execute(statement)]
+
+
+async def hints_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[HintRow]:
+    """The hints that announced these events, due or not. At most a few hundred ids at once."""
+    if not event_ids:
+        return []
+    where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
+    return (await session.execute(select(HintRow).where(where))).scalars().all()
+
+
+async def hint_ids_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[str]:
+    """Which of these events have a hint that still waits. At most a few hundred ids at once."""
+    if not event_ids:
+        return []
+    where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
+    return list(await session.scalars(select(_HINTS.c.event_id).where(where)))
+
+
 async def put_off_hints(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:
     """Look at these again at `next_at`; `counted` says whether the service denied them this time."""
     if keys:

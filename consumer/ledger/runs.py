@@ -20,6 +20,7 @@ from consumer.ledger.tables import REASON_CHARS, AttemptRow, RunRow, RunStatus
 from consumer.retry import OnDead
 
 _RUNS: Table = RunRow.__table__
+_EARLIER = _RUNS.alias("earlier")
 _ATTEMPTS: Table = AttemptRow.__table__
 
 Lane = tuple[str, str, str]
@@ -112,7 +113,7 @@ async def blocked_lanes(session: AsyncSession, keys: Collection[tuple[str, str]]
         return set()
     names = {key for _, key in keys}
     statement = select(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).where(
-        _RUNS.c.blocking.is_(True), _RUNS.c.key.in_(names)
+        _RUNS.c.blocking, _RUNS.c.key.in_(names)
     )
     found = await session.execute(statement.distinct())
     return {(application, handler, key) for application, handler, key in found if (application, key) in keys}
@@ -160,13 +161,12 @@ def _attempt_values(attempt: Attempt) -> dict[str, Any]:
 
 def _has_earlier() -> Any:
     """Whether an earlier unresolved run of the same lane exists: then this one must not start."""
-    earlier = _RUNS.alias("earlier")
     return exists().where(
-        earlier.c.blocking.is_(True),
-        earlier.c.application == _RUNS.c.application,
-        earlier.c.key == _RUNS.c.key,
-        earlier.c.handler == _RUNS.c.handler,
-        earlier.c.seq < _RUNS.c.seq,
+        _EARLIER.c.blocking,
+        _EARLIER.c.application == _RUNS.c.application,
+        _EARLIER.c.key == _RUNS.c.key,
+        _EARLIER.c.handler == _RUNS.c.handler,
+        _EARLIER.c.seq < _RUNS.c.seq,
     )
 
 
@@ -302,7 +302,7 @@ async def release_parked(session: AsyncSession, now: datetime, limit: int = 1000
 
 async def _let_heads_go(session: AsyncSession, where: Any, now: datetime, limit: int | None = None) -> int:
     heads = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).where(
-        _RUNS.c.blocking.is_(True), _RUNS.c.status == RunStatus.PARKED.value, ~_has_earlier()
+        _RUNS.c.blocking, _RUNS.c.status == RunStatus.PARKED.value, ~_has_earlier()
     )
     if where is not None:
         heads = heads.where(where)

@@ -82,13 +82,14 @@ class RunRow(LedgerRow, table=True):
         Index("ix_runs_due", "next_at", postgresql_where=text("status = 'retrying'"),
               sqlite_where=text("status = 'retrying'")),
         Index("ix_runs_blocking", "application", "key", "handler", "seq", postgresql_where=text("blocking"),
-              sqlite_where=text("blocking")),
+              sqlite_where=text("blocking = 1")),
         Index("ix_runs_open", "handler", "status", "seq", postgresql_where=text("status <> 'succeeded'"),
               sqlite_where=text("status <> 'succeeded'")),
     )  # fmt: skip
 
-    application: str = application_column(primary_key=True)
+    # The event's id leads the key, so that no planner takes it for a way to find a lane.
     event_id: str = Field(sa_column=Column(String(255), primary_key=True))
+    application: str = application_column(primary_key=True)
     handler: str = Field(sa_column=Column(String(HANDLER_CHARS), primary_key=True))
     seq: int = Field(sa_column=Column(serial(), nullable=False))
     key: str = Field(sa_column=Column(String(600), nullable=False))

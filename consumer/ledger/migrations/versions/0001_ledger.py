@@ -204,7 +204,7 @@ def upgrade() -> None:
         sa.Column("plan", sa.String(length=64), nullable=True),
         sa.Column("created_at", consumer.columns.UtcDateTime(), nullable=False),
         sa.Column("updated_at", consumer.columns.UtcDateTime(), nullable=False),
-        sa.PrimaryKeyConstraint("application", "event_id", "handler"),
+        sa.PrimaryKeyConstraint("event_id", "application", "handler"),
     )
     with op.batch_alter_table("runs", schema=None) as batch_op:
         batch_op.create_index(
@@ -212,7 +212,7 @@ def upgrade() -> None:
             ["application", "key", "handler", "seq"],
             unique=False,
             postgresql_where=sa.text("blocking"),
-            sqlite_where=sa.text("blocking"),
+            sqlite_where=sa.text("blocking = 1"),
         )
         batch_op.create_index(
             "ix_runs_due",
@@ -248,7 +248,9 @@ def downgrade() -> None:
         batch_op.drop_index(
             "ix_runs_due", postgresql_where=sa.text("status = 'retrying'"), sqlite_where=sa.text("status = 'retrying'")
         )
-        batch_op.drop_index("ix_runs_blocking", postgresql_where=sa.text("blocking"), sqlite_where=sa.text("blocking"))
+        batch_op.drop_index(
+            "ix_runs_blocking", postgresql_where=sa.text("blocking"), sqlite_where=sa.text("blocking = 1")
+        )
 
     op.drop_table("runs")
     with op.batch_alter_table("reads", schema=None) as batch_op:
