@@ -21,6 +21,7 @@ from consumer import __version__
 from consumer.app import parts
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SystemClock
+from consumer.console.query import query_routes
 from consumer.errors import BrokerError, LedgerError
 from consumer.events import Locators
 from consumer.ledger import Database, schema
@@ -208,8 +209,6 @@ class App:
         """`/healthz`, `/readyz`, `/metrics` on the internal port; with `console`, the query API too."""
         app = internal_app(metrics=self.metrics, readiness=self._readiness, watch=self._watch)
         if console:
-            from consumer.console.query import query_routes
-
             token = self.settings.api_token
             query_routes(
                 app,
