@@ -6,18 +6,18 @@ Cases B1-B13, B23-B30, B34. What a walk publishes goes the same way as everythin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 
 from consumer.clock import Clock
-from consumer.events import Event
+from consumer.events import Delivery, Event, parse_time
 from consumer.ledger import Database, bookmarks, events, quarantine
-from consumer.payments import Kind, Priority
+from consumer.payments import Kind, Priority, Resources
 from consumer.sync.feed import FeedPage, FeedPolicy, Walk
 from consumer.sync.figures import Figures
 from consumer.sync.listed import Recent, understand
@@ -25,10 +25,12 @@ from consumer.sync.mark import ListOrder, Mark
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
 from consumer.sync.rounds import Trouble, repeat
+from consumer.sync.verdict import as_webhook, say_differences
 
 LOG = structlog.get_logger()
 
 WALK: Final = "events"
+FIRST_WALK: Final = "first_walk"
 SEED_PLAN: Final = "seed"
 
 
@@ -64,7 +66,8 @@ class Progress:
 class BackfillReport:
     """What a walk found. `published` is what the ledger lacked (in a dry run: lacks); `strange` was not understood.
 
-    `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11).
+    `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11). `history`:
+    events from before the first walk that the ledger lacks and that were left alone (B30).
     """
 
     application: str
@@ -76,6 +79,7 @@ class BackfillReport:
     strange: int
     gap: bool
     refused: int
+    history: int
     seconds: float
     dry_run: bool = False
 
@@ -87,13 +91,19 @@ class _Tally:
     known: int = 0
     published: int = 0
     strange: int = 0
+    history: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackfillPolicy:
-    """`interval_s`: from the start of one walk of the loop to the next. `feed`: how a walk behaves."""
+    """`interval_s`: from the start of one walk of the loop to the next. `feed`: how a walk behaves.
+
+    `history`: events older than this when the very first walk begins are history: not published, because somebody
+    else has acted on them already (case B30). `--seed` archives them, `--full` acts on them.
+    """
 
     interval_s: float = 60.0
+    history: timedelta = timedelta(hours=1)
     feed: FeedPolicy = field(default_factory=FeedPolicy)
 
 
@@ -123,6 +133,9 @@ class Backfill:
         self._policy = policy or BackfillPolicy()
         self._on_report = on_report
         self._recent = Recent()
+        self._walking = asyncio.Lock()
+        self._began: datetime | None = None
+        self._say_history_at = 0.0
         self.interval_s = self._policy.interval_s
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"backfill {reader.application}")
@@ -143,26 +156,41 @@ class Backfill:
 
         On a failure the next walk goes on where this one was cut (case B10); a 429 is waited out on the way (B24).
         """
-        options = options or BackfillOptions()
+        async with self._walking:
+            return await self._once(options or BackfillOptions(), on_progress, self._api)
+
+    async def catch_up(self) -> BackfillReport:
+        """One walk from the bookmark with confirm's priority: settles at a hundred events a read what many hints
+        announced. Raises as `once` does."""
+        async with self._walking:
+            return await self._once(BackfillOptions(), None, self._reader.client.with_priority(Priority.CONFIRM))
+
+    async def _once(
+        self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None, api: Resources
+    ) -> BackfillReport:
         mark = await self.mark() if options.follows_bookmark else Mark()
         now = self._clock.now()
+        floor = options.since
+        if options.follows_bookmark and not options.seed:
+            floor = await self._first_began(now) - self._policy.history
         walk = Walk(
-            lister=self._api.events,
+            lister=api.events,
             locators=self._reader.locators,
             mark=mark,
             now=now,
             policy=self._policy.feed,
-            since=options.since,
+            since=floor if mark.walked_at is None else None,
         )
         tally = _Tally(began=self._clock.monotonic())
         async with aclosing(walk.pages()) as pages:
             async for page in pages:
-                await self._page(page, walk, options, tally)
+                await self._page(page, walk, options, tally, floor)
                 if on_progress is not None:
                     on_progress(self._progress(walk, page, mark, options, tally))
         report = BackfillReport(
             application=self.application, order=walk.order, pages=walk.pages_read, listed=tally.listed,
             known=tally.known, published=tally.published, strange=tally.strange, gap=walk.gap, refused=walk.refused,
+            history=tally.history,
             seconds=self._clock.monotonic() - tally.began, dry_run=options.dry_run,
         )  # fmt: skip
         self._say(report)
@@ -173,35 +201,72 @@ class Backfill:
         async with self._database.reading() as session:
             return Mark.load(await bookmarks.load(session, self.application, WALK))
 
+    async def _first_began(self, now: datetime) -> datetime:
+        """When the first walk of this application began; remembered over restarts."""
+        if self._began is not None:
+            return self._began
+        async with self._database.reading() as session:
+            kept = await bookmarks.load(session, self.application, FIRST_WALK)
+        if kept is not None and (began := parse_time(kept.get("began"))) is not None:
+            self._began = began
+            return began
+        async with self._database.transaction() as session:
+            state = {"began": now.isoformat()}
+            await bookmarks.keep(session, self.application, FIRST_WALK, state, token=self._token(), now=now)
+        return now
+
     async def predict_s(self, pages: int) -> float:
         """Seconds that many pages take within the budget, if nothing more urgent asks."""
         return await self._reader.client.budget.predict_s(Kind.READ, Priority.BACKFILL, pages)
 
     # --- one page ----------------------------------------------------------------------------------------------
 
-    async def _page(self, page: FeedPage, walk: Walk, options: BackfillOptions, tally: _Tally) -> None:
+    async def _page(
+        self, page: FeedPage, walk: Walk, options: BackfillOptions, tally: _Tally, floor: datetime | None
+    ) -> None:
         """Publish what is missing, keep what is strange, and only then move the bookmark."""
         now = self._clock.now()
         listed = understand(page.items, self._reader.locators, application=self.application, now=now)
-        wanted = [event for event in listed.events if _is_since(event, options.since)]
-        missing = await self._missing(wanted, walk.order)
+        missing = await self._missing(listed.events, walk.order)
+        announced = await self._announced(listed.events)
+        wanted = [event for event in missing if event.id in announced or _is_since(event, floor)]
         tally.listed += len(page.items)
-        tally.known += len(wanted) - len(missing)
-        tally.published += len(missing)
+        tally.known += len(listed.events) - len(missing)
+        tally.published += len(wanted)
         tally.strange += len(listed.strange)
+        tally.history += len(missing) - len(wanted) if options.since is None else 0
         if options.dry_run:
             return
-        await self._outlet.publish(missing, plan=SEED_PLAN if options.seed else None)
-        self._recent.add([event.id for event in missing])
-        self.figures.count("events_listed", self.application, len(page.items))
-        self.figures.count("events_recovered", self.application, len(missing))
-        if not listed.strange and not options.follows_bookmark:
-            return
+        # A hint's own event carries the delivery's provenance: it was the webhook that brought it.
+        await self._outlet.publish(
+            [as_webhook(one, announced[one.id]) if one.id in announced else one for one in wanted],
+            plan=SEED_PLAN if options.seed else None,
+        )
+        self._recent.add([event.id for event in wanted])
+        self._count(page, wanted, listed.events, announced)
         token = self._token() if options.follows_bookmark else 0
         async with self._database.transaction() as session:
+            await quarantine.drop_hints(session, [(self.application, event_id) for event_id in sorted(announced)])
             await quarantine.put(session, [(one, one.problem or "not_understood") for one in listed.strange], now)
             if options.follows_bookmark:
                 await bookmarks.keep(session, self.application, WALK, page.mark.dump(), token=token, now=now)
+
+    async def _announced(self, listed: Sequence[Event]) -> dict[str, Delivery]:
+        """The deliveries that announced listed events and wait to be confirmed: this is their confirmation."""
+        async with self._database.reading() as session:
+            hints = await quarantine.hints_of(session, self.application, [event.id for event in listed])
+        return {hint.event_id: quarantine.hint_delivery(hint) for hint in hints}
+
+    def _count(
+        self, page: FeedPage, missing: Sequence[Event], listed: Sequence[Event], announced: Mapping[str, Delivery]
+    ) -> None:
+        recovered = [event for event in missing if event.id not in announced]
+        self.figures.count("events_listed", self.application, len(page.items))
+        self.figures.count("events_recovered", self.application, len(recovered))
+        self.figures.count("hints_confirmed", self.application, len(announced))
+        for event in listed:
+            if event.id in announced:
+                say_differences(announced[event.id], event, self._reader.locators, self.figures)
 
     async def _missing(self, listed: Sequence[Event], order: ListOrder) -> list[Event]:
         """What the ledger lacks and was not published just now, oldest first as far as the order is known."""
@@ -232,6 +297,13 @@ class Backfill:
             self.figures.count("events_strange", self.application, report.strange)
         if report.refused:
             self.figures.count("cursors_refused", self.application, report.refused)
+        if report.history and self._clock.monotonic() >= self._say_history_at:
+            self._say_history_at = self._clock.monotonic() + 3600
+            LOG.error(
+                "events from before the first walk were left alone: `backfill --seed` archives, `--full` acts on them",
+                application=self.application, events=report.history,
+            )  # fmt: skip
+            self.figures.gauge("events_history", self.application, report.history)
         if report.gap:
             LOG.error("retention gap: events may have come and gone unseen", application=self.application)
             self.figures.count("retention_gaps", self.application)

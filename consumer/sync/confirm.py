@@ -1,14 +1,17 @@
 """Confirm: hints become events by an authenticated read; what the service does not confirm ends in quarantine.
 
+Few hints are read one by one, at once. Many are settled by walking the newest part of `/v1/events` (a hundred events
+a read): what is listed is confirmed, what is neither listed nor in the ledger is denied. So forged ids cost a bounded
+share of the budget however many there are, and never hold up real ones for longer than a walk.
 Only what the service returned is published, never what a delivery claimed (cases I15-I17, U3).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from typing import Final
 
 import structlog
 
@@ -16,31 +19,41 @@ from consumer.clock import Clock
 from consumer.ledger import Database, events, quarantine
 from consumer.ledger.tables import HintRow
 from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
+from consumer.sync.denials import Denials
 from consumer.sync.figures import Figures
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader, held_up_s
 from consumer.sync.rounds import Trouble, repeat
-from consumer.sync.verdict import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed, next_look_s
+from consumer.sync.share import Share
+from consumer.sync.verdict import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed, say_differences
 
 LOG = structlog.get_logger()
 
-FAILED_AGAIN_S = 30.0
-IDLE_S = 1.0
+CHUNK: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmPolicy:
-    """`patience_s`: how long an event that the service denies is asked for again. `batch`: hints per round.
-    `concurrency`: reads at once. `idle_s`: how often the ledger is looked at when nothing wakes the stage."""
+    """`patience_s`: how long an event that the service denies is asked for again. `batch`: hints looked at per round.
+    `concurrency`: single reads at once. `idle_s`: how often the ledger is looked at when nothing wakes the stage.
+    `single_per_s`, `single_burst`: single reads on average and at once. `walk_every_s`: the least time between two
+    walks when the last one confirmed next to nothing."""
 
     patience_s: float = PATIENCE_S
-    batch: int = 200
+    batch: int = 20_000
     concurrency: int = 4
-    idle_s: float = IDLE_S
+    idle_s: float = 1.0
+    single_per_s: float = 0.5
+    single_burst: int = 20
+    walk_every_s: float = 5.0
 
 
 class Confirm:
-    """Works off the hints of one application. One process at a time does (see Leader)."""
+    """Works off the hints of one application. One process at a time does (see Leader).
+
+    `walk` walks the list of events up to now and settles the hints it meets (`Backfill.catch_up`). Without it every
+    hint is read singly.
+    """
 
     def __init__(
         self,
@@ -51,6 +64,7 @@ class Confirm:
         clock: Clock,
         figures: Figures | None = None,
         policy: ConfirmPolicy | None = None,
+        walk: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.application = reader.application
         self._reader = reader
@@ -60,7 +74,11 @@ class Confirm:
         self._clock = clock
         self.figures = figures or Figures()
         self._policy = policy or ConfirmPolicy()
+        self._walk = walk
         self._hold = Hold(clock)
+        self._singles = Share(clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
+        self._walk_at = clock.monotonic()
+        self._denials = Denials(reader.application, database, clock, self.figures, self._policy.patience_s)
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"confirm {reader.application}")
 
@@ -69,9 +87,7 @@ class Confirm:
         await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
 
     async def _step(self) -> float:
-        if await self.once():
-            return 0.0
-        return self._policy.idle_s
+        return 0.0 if await self.once() else self._policy.idle_s
 
     async def once(self) -> int:
         """One round over the due hints; returns how many were settled (confirmed, known already, quarantined).
@@ -80,28 +96,74 @@ class Confirm:
         calls of the application up.
         """
         self._hold.check()
-        due = await self._due()
-        if not due:
-            return 0
-        known, unknown = await self._without_known(due)
-        verdicts, held_up = await self._ask(unknown)
-        settled = len(known) + await self._settle(verdicts)
-        if held_up is not None and not settled:
-            raise held_up
-        return settled
-
-    async def _due(self) -> Sequence[HintRow]:
         async with self._database.reading() as session:
-            return await quarantine.due_hints(session, self.application, self._clock.now(), self._policy.batch)
+            due = dict(await quarantine.due_hint_ids(session, self.application, self._clock.now(), self._policy.batch))
+        self.figures.gauge("hints_due", self.application, len(due))
+        settled = await self._drop_known(due)
+        if not due:
+            return settled
+        if self._walk is None or self._singles.covers(len(due)):
+            return settled + await self._one_by_one(due)
+        if self._clock.monotonic() < self._walk_at:
+            return settled
+        return settled + await self._by_walking(due, self._walk)
 
-    async def _without_known(self, due: Sequence[HintRow]) -> tuple[Sequence[HintRow], Sequence[HintRow]]:
-        """Drop the hints whose event the ledger has, by webhook or backfill; it costs no read."""
-        async with self._database.transaction() as session:
-            there = await events.known(session, [(self.application, hint.event_id) for hint in due])
-            await quarantine.drop_hints(session, sorted(there))
-        known = [hint for hint in due if (self.application, hint.event_id) in there]
+    async def _drop_known(self, due: dict[str, int]) -> int:
+        """Forget the hints whose event the ledger has, by webhook or backfill; it costs no read. Shortens `due`."""
+        known: list[str] = []
+        for chunk in _chunks(list(due)):
+            async with self._database.reading() as session:
+                there = await events.known(session, [(self.application, event_id) for event_id in chunk])
+            if there:
+                async with self._database.transaction() as session:
+                    await quarantine.drop_hints(session, sorted(there))
+            known += [event_id for _, event_id in there]
+        for event_id in known:
+            del due[event_id]
         self.figures.count("hints_known", self.application, len(known))
-        return known, [hint for hint in due if (self.application, hint.event_id) not in there]
+        return len(known)
+
+    # --- many --------------------------------------------------------------------------------------------------
+
+    async def _by_walking(self, due: Mapping[str, int], walk: Callable[[], Awaitable[object]]) -> int:
+        """Walk, then deny what was due before the walk began and did not turn up in it."""
+        try:
+            await walk()
+        except PaymentsError as error:
+            self._walk_at = self._clock.monotonic() + self._policy.walk_every_s
+            if self._hold.take(error):
+                raise
+            # The list itself is in trouble: single reads may still work, as far as the share goes.
+            LOG.warning("hints cannot be settled by walking", application=self.application, code=error.code)
+            some = list(due)[: self._singles.grant(len(due))]
+            return await self._one_by_one({event_id: due[event_id] for event_id in some}, granted=True)
+        left: dict[str, int] = {}
+        for chunk in _chunks(list(due)):
+            async with self._database.reading() as session:
+                rows = await quarantine.hint_ids_of(session, self.application, chunk)
+            left |= {event_id: due[event_id] for event_id in rows}
+        confirmed_now = len(due) - len(left)
+        over = await self._denials.store(left)
+        useful = confirmed_now >= self._policy.single_burst
+        self._walk_at = self._clock.monotonic() + (0.0 if useful else self._policy.walk_every_s)
+        return confirmed_now + over
+
+    # --- few ---------------------------------------------------------------------------------------------------
+
+    async def _one_by_one(self, due: Mapping[str, int], *, granted: bool = False) -> int:
+        if not granted and self._walk is not None:
+            self._singles.grant(len(due))
+        settled = 0
+        for chunk in _chunks(list(due)):
+            async with self._database.reading() as session:
+                hints = await quarantine.hints_of(session, self.application, chunk)
+            verdicts, held_up = await self._ask(hints)
+            settled += await self._settle(verdicts)
+            if held_up is not None:
+                if settled:
+                    return settled
+                raise held_up
+        return settled
 
     async def _ask(self, hints: Sequence[HintRow]) -> tuple[list[tuple[HintRow, Verdict]], PaymentsError | None]:
         """Read every hint's event, a few at once; the first failure that concerns all calls ends the round."""
@@ -136,51 +198,30 @@ class Confirm:
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
         """Publish first, then forget: after a crash in between the event is published again, which changes nothing."""
-        good = [(hint, verdict) for hint, verdict in verdicts if isinstance(verdict, Confirmed)]
-        await self._outlet.publish([verdict.event for _, verdict in good])
-        over = await self._store(verdicts, good)
-        for hint, verdict in good:
-            self._say_confirmed(hint, verdict)
-        self.figures.count("hints_confirmed", self.application, len(good))
-        self.figures.count("hints_not_confirmed", self.application, len(over))
-        if over:
-            LOG.warning(
-                "deliveries were not confirmed: quarantined", application=self.application, deliveries=len(over)
-            )
-        return len(good) + len(over)
-
-    async def _store(
-        self, verdicts: Sequence[tuple[HintRow, Verdict]], good: Sequence[tuple[HintRow, Confirmed]]
-    ) -> list[HintRow]:
-        now = self._clock.now()
-        over: list[HintRow] = []
+        good: list[HintRow] = []
+        publish = []
+        denied: dict[str, int] = {}
+        reasons: dict[str, str] = {}
+        failed: list[str] = []
+        for hint, verdict in verdicts:
+            match verdict:
+                case Confirmed(event=event):
+                    good.append(hint)
+                    publish.append(event)
+                    say_differences(quarantine.hint_delivery(hint), event, self._reader.locators, self.figures)
+                case Denied(reason=reason):
+                    denied[hint.event_id] = hint.attempts
+                    reasons[hint.event_id] = reason
+                case Failed():
+                    failed.append(hint.event_id)
+        await self._outlet.publish(publish)
         async with self._database.transaction() as session:
-            gone = [(self.application, hint.event_id) for hint, _ in good]
-            for hint, verdict in verdicts:
-                key = (self.application, hint.event_id)
-                match verdict:
-                    case Denied(reason=reason):
-                        wait_s = next_look_s(hint.attempts + 1, self._policy.patience_s)
-                        if wait_s is None:
-                            over.append(hint)
-                            gone.append(key)
-                            await quarantine.put(session, [(quarantine.hint_delivery(hint), reason)], now)
-                        else:
-                            at = now + timedelta(seconds=wait_s)
-                            await quarantine.put_off_hints(session, [key], at, counted=True)
-                    case Failed():
-                        at = now + timedelta(seconds=FAILED_AGAIN_S)
-                        await quarantine.put_off_hints(session, [key], at, counted=False)
-            await quarantine.drop_hints(session, gone)
-        return over
+            await quarantine.drop_hints(session, [(self.application, hint.event_id) for hint in good])
+        self.figures.count("hints_confirmed", self.application, len(good))
+        await self._denials.failed(failed)
+        return len(good) + await self._denials.store(denied, reasons)
 
-    def _say_confirmed(self, hint: HintRow, verdict: Confirmed) -> None:
-        if verdict.differs:
-            self.figures.count("body_mismatch", self.application)
-            LOG.warning(
-                "a delivery differs from the service's record, which wins",
-                application=self.application,
-                delivery_id=hint.delivery_id,
-                event_id=hint.event_id,
-                differs="+".join(verdict.differs),
-            )
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), CHUNK):
+        yield ids[start : start + CHUNK]

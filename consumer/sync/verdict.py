@@ -1,13 +1,18 @@
-"""Verdict: what becomes of a hint after the service was asked about its event. Pure (cases I15-I17, U30)."""
+"""Verdict: what becomes of a hint after the service was asked about its event (cases I15-I17, U30)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Final
 
+import structlog
+
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, locate, parse_json
 from consumer.retry import RetryPolicy
+from consumer.sync.figures import Figures
+
+LOG = structlog.get_logger()
 
 PATIENCE_S: Final = 600.0
 _WAITS: Final = RetryPolicy(attempts=1000, first_s=2.0, factor=3.0, ceiling_s=120.0, jitter=0.0)
@@ -15,10 +20,9 @@ _WAITS: Final = RetryPolicy(attempts=1000, first_s=2.0, factor=3.0, ceiling_s=12
 
 @dataclass(frozen=True)
 class Confirmed:
-    """The service knows the event: this is what it says. `differs` names what the delivery said otherwise."""
+    """The service knows the event: this is what it says."""
 
     event: Event
-    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def confirmed(delivery: Delivery, raw: bytes, locators: Locators) -> Confirmed |
         return Denied("fetched_not_understood")
     if event.id != delivery.event_id:
         return Denied("other_event_fetched")
-    return Confirmed(event, differing(delivery, event, locators))
+    return Confirmed(event)
 
 
 def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str, ...]:
@@ -82,6 +86,19 @@ def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str
     ):
         found.append("object_id")
     return tuple(found)
+
+
+def say_differences(delivery: Delivery, event: Event, locators: Locators, figures: Figures) -> None:
+    """Count and log a delivery that states something else than the service does; never what it states."""
+    if differs := differing(delivery, event, locators):
+        figures.count("body_mismatch", event.application)
+        LOG.warning(
+            "a delivery differs from the service's record, which wins",
+            application=event.application,
+            delivery_id=delivery.id,
+            event_id=event.id,
+            differs="+".join(differs),
+        )
 
 
 def next_look_s(denials: int, patience_s: float = PATIENCE_S) -> float | None:

@@ -14,7 +14,7 @@ import pytest
 from consumer.broker import EmbeddedBroker, Message, Record, TopicConfig
 from consumer.events import Delivery, Event, Locators
 from consumer.ledger import Database, events
-from consumer.payments import Credentials, PaymentsClient
+from consumer.payments import Attempt, Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.figures import Figures
 from consumer.sync.outlet import Outlet
@@ -156,6 +156,7 @@ class Simulated:
     sandbox: Sandbox
     reader: Reader
     clock: SteppedClock
+    attempts: list[Attempt] = field(default_factory=list)
 
     def emit(self, count: int, kind: str = "order.paid") -> list[str]:
         """Events that no webhook announces; each a second later than the one before. Returns their ids."""
@@ -173,5 +174,7 @@ async def simulated(clock: SteppedClock, **assumptions: object) -> AsyncIterator
     config = SandboxConfig(driven=True, start=clock.now(), limits=False, assumptions=assumptions)
     async with Sandbox(config) as sandbox:
         credentials = Credentials(SECRETS[0], [SECRETS[1]])
-        async with PaymentsClient(sandbox.base_url, credentials, clock=clock) as client:
-            yield Simulated(sandbox=sandbox, reader=Reader(application="default", client=client), clock=clock)
+        attempts: list[Attempt] = []
+        async with PaymentsClient(sandbox.base_url, credentials, clock=clock, on_attempt=attempts.append) as client:
+            reader = Reader(application="default", client=client)
+            yield Simulated(sandbox=sandbox, reader=reader, clock=clock, attempts=attempts)

@@ -171,6 +171,27 @@ async def test_a_seed_marks_its_records_so_that_workers_archive_them(world: Worl
     assert [plan_of(record.headers) for record in records] == ["seed"] * 5
 
 
+async def test_the_first_walk_leaves_history_alone_until_it_is_seeded(world: World, service_side: Simulated) -> None:
+    # case: B30
+    old = service_side.emit(250)
+    later = service_side.sandbox.clock.now() + timedelta(days=1)
+    service_side.sandbox.clock.advance_to(later)
+    world.clock.advance((later - world.clock.now()).total_seconds())
+    young = service_side.emit(5)
+    stage = backfill(world)
+    report = await stage.once()
+    assert report.history > 0
+    assert sorted(await ids(world)) == sorted(young)
+    assert world.figures.value("events_history", "default") > 0
+    await world.work()
+    assert (await backfill(world, token=2).once()).published == 0, "what is read again for the overlap stays history"
+    seeded = await backfill(world, token=3).once(BackfillOptions(seed=True, full=True))
+    assert seeded.published == 250
+    plans = {plan_of(one.headers) for one in await read_all(world.broker, EVENTS)}
+    assert plans == {None, "seed"}
+    assert sorted(await ids(world)) == sorted(old + young)
+
+
 async def test_refused_credentials_stop_the_walk_at_once_and_it_goes_on_later(
     world: World, service_side: Simulated
 ) -> None:

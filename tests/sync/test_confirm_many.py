@@ -1,0 +1,168 @@
+"""Confirm under load: many hints are settled by walking, and forged ones cost their share and nobody's time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import orjson
+import pytest
+
+from consumer.broker import EmbeddedBroker
+from consumer.events import Source
+from consumer.ledger import Database, quarantine
+from consumer.sync.backfill import Backfill
+from consumer.sync.confirm import Confirm
+from consumer.sync.reader import Reader
+from tests.sync.conftest import Simulated, SteppedClock, World, delivery, simulated
+from tests.sync.service import ScriptedService
+
+
+@pytest.fixture
+async def service_side(clock: SteppedClock) -> AsyncIterator[Simulated]:
+    async with simulated(clock) as found:
+        yield found
+
+
+@pytest.fixture
+def world(
+    broker: EmbeddedBroker,
+    sqlite_ledger: Database,
+    service: ScriptedService,
+    service_side: Simulated,
+    clock: SteppedClock,
+) -> World:
+    return World(broker=broker, database=sqlite_ledger, service=service, reader=service_side.reader, clock=clock)
+
+
+def stages(world: World) -> tuple[Confirm, Backfill]:
+    backfill = Backfill(
+        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+    )
+    confirm = Confirm(
+        world.reader,
+        world.database,
+        world.outlet,
+        clock=world.clock,
+        figures=world.figures,
+        walk=backfill.catch_up,
+    )
+    return confirm, backfill
+
+
+async def hint(world: World, ids: Sequence[str]) -> None:
+    deliveries = [
+        delivery(orjson.dumps({"id": event_id, "type": "order.paid"}), number, event_id=event_id)
+        for number, event_id in enumerate(ids)
+    ]
+    async with world.database.transaction() as session:
+        await quarantine.keep_hints(session, deliveries, world.clock.now())
+
+
+async def waiting(world: World) -> int:
+    async with world.database.reading() as session:
+        return await quarantine.count_hints(session)
+
+
+async def test_many_hints_are_confirmed_a_hundred_a_read_with_their_delivery(
+    world: World, service_side: Simulated
+) -> None:
+    # case: I15, B27
+    ids = service_side.emit(500)
+    await hint(world, ids)
+    confirm, _ = stages(world)
+    assert await confirm.once() == 500
+    assert len(service_side.attempts) <= 6
+    found = await world.published()
+    assert {event.id for event in found} == set(ids)
+    assert {event.source for event in found} == {Source.WEBHOOK}
+    assert all(event.delivery_id.startswith("dlv_") for event in found)
+    assert await waiting(world) == 0
+    assert world.figures.value("hints_confirmed", "default") == 500
+    assert world.figures.value("events_recovered", "default") == 0
+
+
+async def test_few_hints_are_read_at_once_without_a_walk(world: World, service_side: Simulated) -> None:
+    # case: I15
+    ids = service_side.emit(3)
+    await hint(world, ids)
+    confirm, _ = stages(world)
+    assert await confirm.once() == 3
+    assert [attempt.route for attempt in service_side.attempts] == ["/v1/events/{id}"] * 3
+
+
+async def test_backfill_settles_the_hints_it_meets(world: World, service_side: Simulated) -> None:
+    # case: B4
+    ids = service_side.emit(30)
+    await hint(world, ids)
+    _, backfill = stages(world)
+    await backfill.once()
+    assert await waiting(world) == 0
+    assert {event.source for event in await world.published()} == {Source.WEBHOOK}
+
+
+async def test_a_mismatch_is_noticed_while_walking_too(world: World, service_side: Simulated) -> None:
+    # case: I16
+    ids = service_side.emit(40, kind="order.expired")
+    await hint(world, ids)  # the deliveries say order.paid
+    confirm, _ = stages(world)
+    await confirm.once()
+    assert world.figures.value("body_mismatch", "default") == 40
+    assert {event.type for event in await world.published()} == {"order.expired"}
+
+
+async def test_when_the_list_is_broken_single_reads_go_on_within_their_share(
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: object, clock: SteppedClock
+) -> None:
+    # case: G3
+    assert isinstance(reader, Reader)
+    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    service.failing["/v1/events"] = 500
+    await hint(world, [service.event(number)["id"] for number in range(60)])
+    confirm, _ = stages(world)
+    for _ in range(200):
+        await confirm.once()
+        clock.advance(2)
+    assert len(await world.published()) == 60
+
+
+@pytest.mark.slow
+async def test_ten_thousand_forged_among_a_thousand_real_cost_their_share_and_delay_nobody(
+    world: World, service_side: Simulated
+) -> None:
+    # case: I15, I17, B23, O6
+    real = service_side.emit(1000)
+    forged = [f"evt_forged{number}" for number in range(10_000)]
+    mixed = [one for number in range(1000) for one in (*forged[number * 10 : number * 10 + 10], real[number])]
+    await hint(world, mixed)
+    confirm, _ = stages(world)
+    began = world.clock.monotonic()
+    await confirm.once()
+    assert {event.id for event in await world.published()} == set(real)
+    assert world.clock.monotonic() - began < 30, "all real ones are there after one walk"
+
+    real_reads = len(service_side.attempts)
+    late = 0.0
+    trickle: list[str] = []
+    while await waiting(world):
+        if len(trickle) < 10:
+            trickle += service_side.emit(1)
+            await hint(world, trickle[-1:])
+            came_at = world.clock.monotonic()
+            while await _waits(world, trickle[-1]):
+                await confirm.once()
+                world.clock.advance(1)
+            late = max(late, world.clock.monotonic() - came_at)
+        await confirm.once()
+        world.clock.advance(1)
+    minutes = (world.clock.monotonic() - began) / 60
+    reads = len(service_side.attempts) - real_reads
+    assert late <= 10, f"a real event waited {late} s behind forged ones"
+    assert reads / minutes <= 0.3 * 300, f"{reads} reads in {minutes:.1f} minutes"
+    async with world.database.reading() as session:
+        assert await quarantine.count(session) == 10_000
+    assert {event.id for event in await world.published()} == set(real + trickle)
+
+
+async def _waits(world: World, event_id: str) -> bool:
+    async with world.database.reading() as session:
+        return bool(await quarantine.hint_ids_of(session, "default", [event_id]))
