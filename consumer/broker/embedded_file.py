@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,7 @@ class LogFile:
     async def close(self, timeout_s: float) -> None:
         """Write what is pending, bounded by `timeout_s`, and close. What did not get written fails for its caller."""
         self._closing = True
+        deadline = time.monotonic() + timeout_s
         if self._flusher is not None:
             await asyncio.wait({self._flusher}, timeout=timeout_s)
             if not self._flusher.done():
@@ -103,7 +105,7 @@ class LogFile:
                 closing.append(loop.run_in_executor(executor, connection.close))
             executor.shutdown(wait=False)
         if closing:  # the last one to close folds the write-ahead log into the file
-            closed, _ = await asyncio.wait(closing, timeout=max(timeout_s, 1.0))
+            closed, _ = await asyncio.wait(closing, timeout=max(deadline - time.monotonic(), 0.5))
             for found in closed:
                 found.exception()
         self._reader = self._writer = None

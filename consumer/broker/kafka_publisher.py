@@ -1,7 +1,8 @@
-"""KafkaPublisher: a supervised idempotent producer, and one lane a partition that batches what waits.
+"""KafkaPublisher: a supervised idempotent producer that publishes in rounds.
 
-A lane has at most one batch on its way, and everything that arrives meanwhile shares the next one. So a lone sender
-never waits for a linger, and many at once share requests. A message costs a future and a timer, no task.
+A round gathers what arrives until arrivals pause (some turns of the event loop, a few milliseconds at most), then every
+lane (partition) with something waiting and nothing on its way sends one batch, and the batches share a request. So a
+lone sender never waits for a linger, many at once cost few requests, and a message costs a future and a timer, no task.
 
 aiokafka's idempotent producer retries for ever and never fails while a broker is silent (#1101), and after one failed
 batch its sequence numbers have a hole (#1017). Hence: callers have their own time limit, what waits is bounded, and
@@ -13,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -28,29 +31,34 @@ from consumer.broker.kafka_lanes import (
     expire_all,
     give_up,
     next_batch,
-    purge,
     settle,
     size_of,
 )
 from consumer.broker.kafka_topics import MAX_BATCH_BYTES
 from consumer.broker.murmur2 import partition_of
-from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge
+from consumer.errors import BrokerUnavailable, RecordTooLarge
 
 LOG = logging.getLogger(__name__)
 
+ROUND_AT_MOST_S = 0.004
+QUIET_TURNS = 3
 STUCK_AFTER_S = 30.0
+WATCH_EVERY_S = 0.5
 REQUEST_TIMEOUT_S = 10.0
 RENEW_WAIT_S = 0.5
 RENEW_WAIT_CEILING_S = 5.0
 END_WITHIN_S = 2.0
 
 
-class _Live:
-    """A started producer; `lost` is done when it must not be used any more."""
+class _Flight:
+    """One batch on its way, and since when."""
 
-    def __init__(self, producer: Any, lost: asyncio.Future[None]) -> None:
-        self.producer = producer
-        self.lost = lost
+    __slots__ = ("items", "lane", "since_s")
+
+    def __init__(self, lane: Lane, items: list[Item], since_s: float) -> None:
+        self.lane = lane
+        self.items = items
+        self.since_s = since_s
 
 
 class KafkaPublisher:
@@ -62,8 +70,12 @@ class KafkaPublisher:
         self._max_pending_bytes = max_pending_bytes
         self._pending = 0
         self._pending_bytes = 0
-        self._live: _Live | None = None
-        self._back: asyncio.Event = asyncio.Event()
+        self._producer: Any | None = None
+        self._dirty: list[Lane] = []
+        self._flights: dict[Lane, _Flight] = {}
+        self._arrived = 0
+        self._gathering = False
+        self._empty = asyncio.Event()
         self._running = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,7 +86,7 @@ class KafkaPublisher:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        self._live = await self._connect()
+                        self._producer = await self._connect()
                         break
                     except (KafkaError, OSError) as error:
                         reason = f"{type(error).__name__}: {error}"
@@ -82,28 +94,37 @@ class KafkaPublisher:
         except TimeoutError as error:
             raise BrokerUnavailable(servers=",".join(self._connection.servers), reason=reason) from error
         self._running = True
-        self._back.set()
+        self._spawn(self._watch())
 
     async def stop(self, timeout_s: float) -> None:
         """Wait for what is pending, bounded, and disconnect. What is not acknowledged by then fails."""
         self._running = False
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        lanes = [task for task in self._tasks if not task.done()]
-        if lanes:
-            await asyncio.wait(lanes, timeout=max(0.0, timeout_s - END_WITHIN_S))
-        for task in list(self._tasks):
+        if self._dirty or self._flights:
+            self._empty.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, timeout_s - END_WITHIN_S)):
+                    await self._empty.wait()
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=1.0)
-        live, self._live = self._live, None
-        if live is not None:
-            await end(live.producer, max(0.5, min(END_WITHIN_S, deadline - loop.time())))
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        stopped = BrokerUnavailable("the broker was stopped before the acknowledgement")
+        for lane in [*self._dirty, *self._flights]:
+            flight = self._flights.pop(lane, None)
+            settle([*(flight.items if flight else ()), *lane.pending], stopped)
+            lane.pending.clear()
+        self._dirty.clear()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await end(producer, max(0.5, min(END_WITHIN_S, deadline - loop.time())))
 
     @property
     def client(self) -> Any | None:
         """aiokafka's network client while connected, to ask whether the cluster answers."""
-        return self._live.producer.client if self._live is not None else None
+        return self._producer.client if self._producer is not None else None
 
     async def send(self, topic: TopicLanes, message: Message, timestamp_ms: int, timeout_s: float) -> None:
         """Return when it is acknowledged. Errors as `Broker.publish` says (cases I1, I2, I22)."""
@@ -172,103 +193,129 @@ class KafkaPublisher:
 
     def _queue(self, lane: Lane, item: Item) -> None:
         lane.pending.append(item)
+        self._arrived += 1
         if not lane.busy:
             lane.busy = True
-            self._spawn(self._drain(lane))
+            self._dirty.append(lane)
+            self._begin_round()
+
+    def _landed(self, lane: Lane) -> None:
+        """Nothing of this lane is on its way: its next batch joins the next round."""
+        if lane.pending:
+            self._dirty.append(lane)
+            self._begin_round()
+            return
+        lane.busy = False
+        if not self._dirty and not self._flights:
+            self._empty.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _drain(self, lane: Lane) -> None:
-        items: list[Item] = []
-        try:
-            while lane.pending:
-                live = self._live
-                if live is None:
-                    await self._wait_for_producer(lane)
-                    continue
-                builder, items = next_batch(lane, live.producer)
-                if items:
-                    await self._deliver(lane, live, builder, items)
-        except asyncio.CancelledError:
-            settle(items, BrokerUnavailable("the broker was stopped before the acknowledgement"))
-            raise
-        except Exception as error:
-            LOG.exception("a lane of topic %s failed", lane.topic)
-            settle(items, BrokerError(f"publishing failed ({type(error).__name__})"))
-        finally:
-            lane.busy = False
-            if lane.pending and self._running:
-                lane.busy = True
-                self._spawn(self._drain(lane))
+    # --- rounds ----------------------------------------------------------------------------------------------
+
+    def _begin_round(self) -> None:
+        if not self._gathering and self._producer is not None:
+            self._gathering = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._gather, loop, loop.time() + ROUND_AT_MOST_S, self._arrived, 0)
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, until_s: float, seen: int, quiet: int) -> None:
+        """Once a turn of the event loop, until nothing arrived for some turns or the time is over."""
+        quiet = quiet + 1 if self._arrived == seen else 0
+        if quiet < QUIET_TURNS and loop.time() < until_s:
+            loop.call_soon(self._gather, loop, until_s, self._arrived, quiet)
+            return
+        self._gathering = False
+        if self._producer is not None:
+            lanes, self._dirty = self._dirty, []
+            self._spawn(self._fly(self._producer, lanes))
+
+    async def _fly(self, producer: Any, lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            if producer is not self._producer:
+                self._landed(lane)  # replaced meanwhile: with the next one
+            elif producer.client.cluster.partitions_for_topic(lane.topic) is None:
+                self._spawn(self._deliver(producer, lane))  # it has to ask first, the others need not wait for that
             else:
-                settle(lane.pending, BrokerUnavailable("the broker was stopped before the acknowledgement"))
-                lane.pending.clear()
+                await self._deliver(producer, lane)
 
-    async def _wait_for_producer(self, lane: Lane) -> None:
+    async def _deliver(self, producer: Any, lane: Lane) -> None:
+        """Hand one batch to aiokafka; `_acknowledged` hears what became of it."""
+        builder, items = next_batch(lane, producer)
+        if not items:
+            self._landed(lane)
+            return
+        flight = _Flight(lane, items, asyncio.get_running_loop().time())
+        self._flights[lane] = flight
         try:
-            async with asyncio.timeout(1.0):
-                await self._back.wait()
-        except TimeoutError:
-            purge(lane)
+            sent = await producer.send_batch(builder, lane.topic, partition=lane.number)
+        except Exception as error:  # noqa: BLE001 - whatever it was, those who wait must hear of it
+            self._refused(producer, flight, error)
+        else:
+            sent.add_done_callback(partial(self._acknowledged, producer, flight))
 
-    async def _deliver(self, lane: Lane, live: _Live, builder: Any, items: Sequence[Item]) -> None:
-        """Hand a batch to aiokafka and tell everybody what became of it."""
-        try:
-            sent = await live.producer.send_batch(builder, lane.topic, partition=lane.number)
-        except KafkaError as error:
-            self._refused(live, items, error)
-            return
-        await asyncio.wait({sent, live.lost}, timeout=STUCK_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
-        if not sent.done():
-            sent.add_done_callback(_ignore)
-            settle(items, BrokerUnavailable("the broker does not acknowledge"))
-            self._renew(live, f"no acknowledgement in {STUCK_AFTER_S} s")
-            return
-        failure = sent.exception()
+    def _acknowledged(self, producer: Any, flight: _Flight, sent: asyncio.Future[Any]) -> None:
+        failure = BrokerUnavailable() if sent.cancelled() else sent.exception()
         if failure is not None:
-            self._refused(live, items, failure)
-        else:
-            settle(items, None)
+            self._refused(producer, flight, failure)
+        elif self._flights.get(flight.lane) is flight:
+            del self._flights[flight.lane]
+            settle(flight.items, None)
+            self._landed(flight.lane)
 
-    def _refused(self, live: _Live, items: Sequence[Item], error: BaseException) -> None:
-        if len(items) == 1 and isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
-            settle(items, RecordTooLarge(bytes=items[0].size_bytes))
+    def _refused(self, producer: Any, flight: _Flight, error: BaseException) -> None:
+        if self._flights.get(flight.lane) is not flight:
+            return  # given up long ago
+        del self._flights[flight.lane]
+        if len(flight.items) == 1 and isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
+            settle(flight.items, RecordTooLarge(bytes=flight.items[0].size_bytes))
         else:
-            settle(items, BrokerUnavailable("the broker refused a batch", reason=type(error).__name__))
-        self._renew(live, type(error).__name__)
+            settle(flight.items, BrokerUnavailable("the broker refused a batch", reason=type(error).__name__))
+        self._renew(producer, type(error).__name__)
+        self._landed(flight.lane)
 
     # --- supervision -----------------------------------------------------------------------------------------
 
-    def _renew(self, live: _Live, reason: str) -> None:
-        """Replace this producer; once, however many lanes find it broken."""
-        if live is not self._live:
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            since_s = min((flight.since_s for flight in self._flights.values()), default=loop.time())
+            if loop.time() - since_s > STUCK_AFTER_S and self._producer is not None:
+                self._renew(self._producer, f"no acknowledgement in {STUCK_AFTER_S} s")
+
+    def _renew(self, producer: Any, reason: str) -> None:
+        """Replace this producer; once, however many lanes find it broken. What it had on its way fails."""
+        if producer is not self._producer:
             return
         LOG.warning("the Kafka producer is replaced: %s", reason)
-        self._live = None
-        self._back.clear()
-        if not live.lost.done():
-            live.lost.set_result(None)
-        self._spawn(self._replace(live))
+        self._producer = None
+        flights, self._flights = list(self._flights.values()), {}
+        for flight in flights:
+            settle(flight.items, BrokerUnavailable("the broker does not acknowledge", reason=reason))
+            self._landed(flight.lane)
+        self._spawn(self._replace(producer))
 
-    async def _replace(self, live: _Live) -> None:
-        await end(live.producer, END_WITHIN_S)
+    async def _replace(self, producer: Any) -> None:
+        await end(producer, END_WITHIN_S)
         wait_s = RENEW_WAIT_S
-        while self._running:
+        while True:
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                    self._live = await self._connect()
+                    self._producer = await self._connect()
             except (KafkaError, OSError, TimeoutError) as error:
                 LOG.warning("the Kafka producer could not be started again: %s", type(error).__name__)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RENEW_WAIT_CEILING_S)
             else:
-                self._back.set()
+                if self._dirty:
+                    self._begin_round()
                 return
 
-    async def _connect(self) -> _Live:
+    async def _connect(self) -> Any:
         producer = AIOKafkaProducer(
             **self._connection.options(),
             acks="all",
@@ -283,9 +330,4 @@ class KafkaPublisher:
         except BaseException:
             await end(producer, 0.5)
             raise
-        return _Live(producer, asyncio.get_running_loop().create_future())
-
-
-def _ignore(sent: asyncio.Future[Any]) -> None:
-    if not sent.cancelled():
-        sent.exception()
+        return producer

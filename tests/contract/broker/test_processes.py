@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,15 @@ pytestmark = pytest.mark.slow
 async def _spawn(log: Log, part: str, *words: str) -> Process:
     url = log.server.url if log.server is not None else f"embedded:{log.path}"
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.contract.broker.process", part, url, *words, stdin=PIPE, stdout=PIPE
+        sys.executable,
+        "-m",
+        "tests.contract.broker.process",
+        part,
+        url,
+        *words,
+        stdin=PIPE,
+        stdout=PIPE,
+        cwd=Path(__file__).parents[3],
     )
 
 
