@@ -7,6 +7,7 @@ to serve one kind of request, and this process does nothing else.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,7 @@ from time import perf_counter
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter
 
 from consumer.broker.base import Broker, Message
@@ -226,6 +228,21 @@ def receive_runner(receiver: Receiver, *, shutdown_timeout_s: float = 20.0) -> w
         access_log=None,
         auto_decompress=False,
         keepalive_timeout=75.0,
-        lingering_time=2.0,
+        lingering_time=1.0,
+        logger=_protocol_log(),
     )
     return web.ServerRunner(server, handle_signals=False, shutdown_timeout=shutdown_timeout_s)
+
+
+def _protocol_log() -> logging.Logger:
+    """aiohttp's log without malformed requests: it would write the sender's bytes and a traceback for each one."""
+    found = logging.getLogger("consumer.receive.http")
+    found.setLevel(logging.WARNING)
+    if _speaks_of_us not in found.filters:
+        found.addFilter(_speaks_of_us)
+    return found
+
+
+def _speaks_of_us(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)

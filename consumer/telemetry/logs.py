@@ -15,8 +15,8 @@ from structlog.typing import Processor, WrappedLogger
 from consumer.telemetry.redaction import redacted_fields
 
 LogFormat = Literal["json", "console", "auto"]
-# Libraries whose chatter helps nobody, or whose lines hold statements and addresses.
-_QUIET = ("aiohttp.access", "aiokafka", "alembic", "asyncio", "sqlalchemy", "aiosqlite", "urllib3")
+# Libraries whose chatter helps nobody, or whose lines hold statements, addresses and bytes that somebody sent.
+_QUIET = ("aiohttp", "aiokafka", "alembic", "asyncio", "sqlalchemy", "aiosqlite", "urllib3")
 
 
 def configure_logging(level: str = "info", format: LogFormat = "auto", stream: TextIO | None = None) -> None:  # noqa: A002

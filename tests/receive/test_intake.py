@@ -1,0 +1,76 @@
+"""Intake: the fast way to pack a signed webhook says exactly what the general way says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumer.events import Locators, Source, Trust, build_event, identify, locate, parse_json
+from consumer.receive.authenticity import Authenticity, StandardWebhooks
+from consumer.receive.intake import Endpoint, decide, kept_headers, new_delivery_id
+from consumer.telemetry.traces import new_traceparent
+from consumer.wire import pack_event, pack_signed, unpack_event
+from tests.receive.rig import SECRET
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+TYPES = st.sampled_from(["order.paid", "checkout.session.expired", "subscription.ended", "other.thing", "Bad", None])
+IDS = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=30) | st.none() | st.integers(0, 10**12)
+
+
+@given(TYPES, IDS, IDS)
+def test_the_fast_way_equals_the_general_way(event_type: str | None, order_id: object, subscription_id: object) -> None:
+    # case: I6, I23
+    raw = orjson.dumps(
+        {"id": "evt_1", "type": event_type, "data": {"order_id": order_id, "subscription_id": subscription_id}}
+    )
+    document, locators = parse_json(raw), Locators()
+    found = identify(document, locators)
+    assert found.key == locate(document, locators).key
+    event = build_event(
+        raw,
+        locators,
+        application="shop",
+        trust=Trust.SIGNED,
+        source=Source.WEBHOOK,
+        received_at=NOW,
+        delivery_id="dlv_1",
+        traceparent="tp",
+    )
+    fast = pack_signed(
+        raw, found, application="shop", received_at=NOW, delivery_id="dlv_1", traceparent="tp", http={"a": "b"}
+    )
+    assert fast.headers.pop("http") == b'{"a":"b"}'  # type: ignore[attr-defined]  # a plain dict here
+    assert fast == pack_event(event)
+    assert unpack_event(fast.key, fast.value, fast.headers, locators) == event
+
+
+def test_an_endpoint_has_a_scheme_exactly_when_it_checks_signatures() -> None:
+    with pytest.raises(ValueError, match="signature"):
+        Endpoint(application="a", authenticity=Authenticity.SIGNATURE)
+    with pytest.raises(ValueError, match="signature"):
+        Endpoint(application="a", authenticity=Authenticity.API, signature=StandardWebhooks([SECRET]))
+
+
+def test_a_hint_that_names_a_real_id_is_only_a_hint() -> None:
+    # case: I16, I17
+    decision = decide(Endpoint(application="a"), b'{"id":"evt_1"}', {}, NOW, new_traceparent())
+    assert decision.topic == "deliveries"
+    assert decision.packed.headers["trust"] == b"claimed"
+
+
+def test_a_delivery_id_leads_to_its_trace() -> None:
+    traceparent = new_traceparent()
+    assert new_delivery_id(NOW, traceparent).endswith(traceparent[3:23])
+
+
+@given(st.dictionaries(st.text(max_size=80), st.text(max_size=600), max_size=60))
+def test_kept_headers_are_few_short_and_clean(headers: dict[str, str]) -> None:
+    kept = kept_headers({**headers, "Authorization": "x", "Webhook-Id": "m"})
+    assert len(kept) <= 24
+    assert "authorization" not in kept
+    orjson.dumps(kept)
+    assert all(len(value) <= 512 for value in kept.values())
