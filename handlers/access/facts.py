@@ -85,9 +85,15 @@ def renewed(sub: Subscription, occurred_at: datetime | None) -> Subscription:
 
 
 def ended(
-    sub: Subscription, *, at: datetime, ended_at: datetime | None, reason: str | None, policy: Policy
+    sub: Subscription,
+    *,
+    at: datetime,
+    ended_at: datetime | None,
+    reason: str | None,
+    scheduled: bool = False,
+    policy: Policy,
 ) -> Subscription:
-    """Final (SU-T11). `at` is our clock, `ended_at` the service's; a known reason is never replaced by none."""
+    """Final (SU-T11). `at` is our clock, `ended_at` the service's; `scheduled` when a cancel is known to have been."""
     times = [time for time in (sub.ended_at, ended_at) if time is not None]
     first = sub.status != ENDED
     after = replace(
@@ -103,22 +109,26 @@ def ended(
     late = after.renewed_at is not None and after.ended_at is not None and after.renewed_at > after.ended_at
     after = replace(after, charged_after_end=sub.charged_after_end or late)
     still_open = first or (sub.settle_until is not None and at < sub.settle_until)
-    return replace(after, settle_until=settles_until(after, policy)) if still_open else after
+    if not still_open:
+        return after
+    return replace(after, settle_until=settles_until(after, policy, scheduled=scheduled or is_scheduled(after)))
 
 
-def settles_until(sub: Subscription, policy: Policy) -> datetime | None:
+def is_scheduled(sub: Subscription) -> bool:
+    """Whether a cancel at the period's end is known of."""
+    return sub.cancel_at_period_end or sub.merchant_cancel_requested or sub.cancel_reason is not None
+
+
+def settles_until(sub: Subscription, policy: Policy, *, scheduled: bool) -> datetime | None:
     """How long an ended subscription still grants, for its successor to arrive; None: not at all.
 
-    Only a re-subscription ends a subscription with PAYER_CANCELED before its period does (SU-T10; a cancel waits for
-    the period's end, SU-T6). A merchant's cancel and a failed payment revoke at once, and so does an end on time.
+    A payer's cancel is scheduled first and waits for the period's end (SU-T6). So PAYER_CANCELED before that, or
+    without a schedule, is a re-subscription (SU-T10). A merchant's cancel and a failed payment revoke at once.
     """
     if sub.settle_from is None or sub.end_reason not in (None, PAYER_CANCELED):
         return None
-    if sub.period_end is not None and sub.ended_at is not None:
-        on_time = sub.ended_at >= sub.period_end
-    else:
-        on_time = sub.cancel_at_period_end or sub.merchant_cancel_requested
-    if on_time:
+    early = sub.period_end is not None and sub.ended_at is not None and sub.ended_at < sub.period_end
+    if scheduled and not early:
         return None
     return sub.settle_from + (policy.resubscribe if sub.end_reason == PAYER_CANCELED else policy.settle)
 
@@ -139,7 +149,14 @@ def observed(sub: Subscription, reading: Reading, at: datetime, policy: Policy) 
             merchant_cancel_requested=reading.merchant_cancel_requested,
         )
     if reading.status == ENDED:
-        return ended(known, at=at, ended_at=reading.ended_at, reason=reading.end_reason, policy=policy)
+        return ended(
+            known,
+            at=at,
+            ended_at=reading.ended_at,
+            reason=reading.end_reason,
+            scheduled=is_scheduled(sub),
+            policy=policy,
+        )
     if not newer or sub.status == ENDED:
         return known
     since = known.past_due_since or min(reading.past_due_since or reading.read_at, reading.read_at)

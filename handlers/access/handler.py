@@ -30,7 +30,7 @@ from handlers.access.tables import (
     AccessSubscription,
 )
 from handlers.findings import close_finding, open_finding
-from handlers.pointers import look, marked_as_test
+from handlers.pointers import look_text, marked_as_test
 
 BATCH = 500
 _OWN = ("drv_", "obs_")
@@ -70,12 +70,18 @@ async def _created(event: Event, ctx: Context, policy: Policy, id_: str) -> None
 
 async def _ended(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
     """Final, and it does not wait for the reason; a read brings that later (case A45)."""
-    reason = look(event, ("/end_reason",))
-    said = reason if isinstance(reason, str) and len(reason) <= 255 else None
+    said = {name: look_text(event, (f"/{name}",)) for name in ("end_reason", "cancel_reason")}
 
     def fact(sub: Subscription) -> Subscription:
         heard = _heard(sub, event=event, policy=policy)
-        return facts.ended(heard, at=event.received_at, ended_at=event.occurred_at, reason=said, policy=policy)
+        return facts.ended(
+            heard,
+            at=event.received_at,
+            ended_at=event.occurred_at,
+            reason=said["end_reason"],
+            scheduled=said["cancel_reason"] is not None,
+            policy=policy,
+        )
 
     change = await apply(ctx, event, id_, policy, fact)
     if change.after.version == 0 or change.after.end_reason is None:

@@ -454,3 +454,24 @@ async def test_every_change_is_noted_with_its_reasons(shop: Shop) -> None:
     assert actions == [("subscription:S1", "subscription.changed"), (f"customer:{CUSTOMER}", "access.granted")]
     assert shop.notes[0].after["status"] == "ACTIVE"
     assert shop.notes[1].after["reasons"] == ["active:S1"]
+
+
+async def test_a_past_due_customer_who_resubscribes_never_loses_access(shop: Shop) -> None:
+    # case: A25
+    await shop.reads("ACTIVE", "S1", current_period_end=(START + timedelta(days=30)).isoformat())
+    await shop.pass_time(days=33)
+    await shop.reads("PAST_DUE", "S1", current_period_end=(START + timedelta(days=30)).isoformat())
+    await shop.happens("ended", "S1", end_reason="PAYER_CANCELED")
+    assert await shop.reasons() == ["settling:S1"], "the period is over, but nobody had scheduled this end"
+    await shop.happens("created", "S2")
+    await shop.reads("ACTIVE", "S2")
+    await shop.pass_time(days=1)
+    assert shop.effects == ["granted default"]
+
+
+async def test_the_end_itself_may_say_that_it_was_scheduled(shop: Shop) -> None:
+    # case: A15
+    await shop.reads("ACTIVE", current_period_end=(START + timedelta(days=30)).isoformat())
+    shop.now += timedelta(days=30)
+    await shop.happens("ended", end_reason="PAYER_CANCELED", cancel_reason="PAYER_CANCELED")
+    assert shop.effects == ["granted default", "revoked default"]
