@@ -235,8 +235,9 @@ class KafkaPublisher:
 
     async def _fly(self, producer: Any, lanes: Sequence[Lane]) -> None:
         for lane in lanes:
-            if producer is not self._producer:
-                self._landed(lane)  # replaced meanwhile: with the next one
+            replaced = producer is not self._producer
+            if replaced:
+                self._landed(lane)  # with the next one
             elif producer.client.cluster.partitions_for_topic(lane.topic) is None:
                 self._spawn(self._deliver(producer, lane))  # it has to ask first, the others need not wait for that
             else:

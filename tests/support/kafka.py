@@ -202,9 +202,10 @@ class KafkaServer:
             self._process.wait(10)
 
     def pause(self) -> None:
-        """SIGSTOP: the port is open, nobody answers."""
+        """SIGSTOP: the port is open, nobody answers. Returns when every thread has stopped."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         """SIGCONT."""
