@@ -317,3 +317,21 @@ class Assumptions:
         return [
             f"assumed, not documented: {switch.name}={self._values[switch.name]} ({switch.text})" for switch in SWITCHES
         ]
+
+
+def readme_table() -> str:
+    """The table of switches as the README shows it."""
+    rows = ["| switch | default | other values | assumed, not documented | source |", "|---|---|---|---|---|"]
+    for switch in SWITCHES:
+        others = ", ".join(f"`{value}`" for value in switch.values if value != switch.default)
+        if switch.kind == "flag":
+            others = f"`{str(not switch.default).lower()}`"
+        elif switch.kind == "number":
+            others = f"{switch.low:g} to {switch.high:g}"
+        default = str(switch.default).lower() if switch.kind == "flag" else switch.default
+        rows.append(f"| `{switch.name}` | `{default}` | {others} | {switch.text} | {switch.source} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(readme_table())  # noqa: T201 - this is the command that writes the README's table

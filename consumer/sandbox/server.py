@@ -42,7 +42,7 @@ class Sandbox(Simulator):
             logger.warning("the sandbox's control addresses are open beyond loopback, without authentication")
         try:
             self.load()
-            self._runner = web.AppRunner(build_web(self), access_log=None, handle_signals=False)
+            self._runner = web.AppRunner(build_web(self), access_log=None, handle_signals=False, shutdown_timeout=1.0)
             await self._runner.setup()
             await web.TCPSite(self._runner, self.config.host, self.config.port).start()
             self._address = self._runner.addresses[0][:2]

@@ -158,8 +158,10 @@ class Simulator:
                     self.sender.wake()
             except Exception:  # one bad timer must not stop the sandbox's time
                 logger.exception("a timer failed inside the sandbox")
+            # Not wait_for: on 3.11 it may swallow the cancellation that stops us.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), self._seconds_to_next())
+                async with asyncio.timeout(self._seconds_to_next()):
+                    await self._due.wait()
 
     def _seconds_to_next(self) -> float:
         due_at = self.engine.next_due()

@@ -63,11 +63,7 @@ class Storage:
 
     def save(self, engine: Engine) -> None:
         """Write what changed since the last save. Raises StorageBroken."""
-        changes = [
-            (name, self._adapter(shelf.kind), record_id, record)
-            for name, shelf in engine.world.shelves()
-            for record_id, record in shelf.take_changes()
-        ]
+        changes = [(shelf, name, shelf.take_changes()) for name, shelf in engine.world.shelves()]
         state = json.dumps(
             {
                 "format": FORMAT,
@@ -80,16 +76,24 @@ class Storage:
         )
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for name, adapter, record_id, record in changes:
-                if record is None:
-                    self._db.execute("DELETE FROM record WHERE shelf = ? AND id = ?", (name, record_id))
-                else:
-                    body = adapter.dump_json(record).decode()
-                    self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (name, record_id, body))
+            for shelf, name, changed in changes:
+                self._write(name, self._adapter(shelf.kind), changed)
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (state,))
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            for shelf, _, changed in changes:
+                shelf.put_back([record_id for record_id, _ in changed])
             raise StorageBroken(f"cannot save the state: {error}") from error
+
+    def _write(self, name: str, adapter: TypeAdapter[Any], changed: list[tuple[str, Any]]) -> None:
+        for record_id, record in changed:
+            if record is None:
+                self._db.execute("DELETE FROM record WHERE shelf = ? AND id = ?", (name, record_id))
+            else:
+                body = adapter.dump_json(record).decode()
+                self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (name, record_id, body))
 
     def clear(self) -> None:
         """Forget everything."""

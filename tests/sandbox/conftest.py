@@ -24,9 +24,9 @@ async def receiver() -> AsyncIterator[Receiver]:
     receiver = Receiver()
     application = web.Application()
     application.router.add_post("/hook", receiver.handle)
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1).start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
     yield receiver
     await runner.cleanup()

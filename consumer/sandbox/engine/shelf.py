@@ -91,3 +91,7 @@ class Shelf(Generic[R]):
         changes = [(record_id, self._records.get(record_id)) for record_id in self._changed]
         self._changed.clear()
         return changes
+
+    def put_back(self, record_ids: list[str]) -> None:
+        """These changes could not be stored: the next `take_changes` gives them again."""
+        self._changed.update(record_ids)
