@@ -1,0 +1,39 @@
+"""`make bench`: ratios against baselines measured in the same run, each with its bar; exit 1 below a bar.
+
+Machines are noisy, so each pair is measured in alternating rounds and the median round counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench import receiving, working
+from tests.bench.ratio import Ratio, table
+from tests.support.kafka import kafka_server
+from tests.support.postgres import postgres_server
+
+
+def main() -> int:
+    """Measure and print; the exit code."""
+    parser = argparse.ArgumentParser(prog="make bench")
+    parser.add_argument("only", nargs="*", choices=["receive", "work", []], help="measure these only")
+    chosen = parser.parse_args().only or ["receive", "work"]
+    ratios: list[Ratio] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="bench") as folder,
+        kafka_server(Path(folder) / "kafka") as kafka,
+    ):
+        if "receive" in chosen:
+            ratios.append(receiving.measure(Path(folder), kafka.url))
+        if "work" in chosen:
+            with postgres_server() as postgres:
+                ratios.append(working.measure(kafka.url, postgres))
+    sys.stdout.write(table(ratios))
+    return 0 if all(ratio.good for ratio in ratios) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Receiving: `consumer serve` (signature, Kafka, acks=all) against a bare aiohttp handler that only reads the body."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+import uvloop
+
+from tests.bench.ratio import Ratio
+from tests.support.load import SECRET, Sending, paid_orders
+from tests.support.process import ConsumerProcess, ended
+
+REQUESTS = 12_000
+CONNECTIONS = 64
+ROUNDS = 3
+BAR = 0.6
+LIMIT_S = 120.0
+
+BARE = """
+import os, sys, uvloop
+from aiohttp import web
+
+async def read(request):
+    await request.read()
+    return web.Response(body=b'{"status":"accepted"}', content_type="application/json")
+
+async def main():
+    app = web.Application()
+    app.router.add_post("/webhooks/{application}", read)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    import asyncio
+    await asyncio.Event().wait()
+
+uvloop.run(main())
+"""
+
+
+def measure(folder: Path, kafka_url: str) -> Ratio:
+    """Alternate between the two servers; each is kept to the first core, load and broker have the rest."""
+    sendings = paid_orders(REQUESTS, 0)
+    environ = {
+        "CONSUMER_BROKER_URL": kafka_url,
+        "CONSUMER_TOPIC_PREFIX": f"bench-{uuid.uuid4().hex[:8]}",
+        "CONSUMER_AUTHENTICITY": "signature",
+        "CONSUMER_WEBHOOK_SECRETS": SECRET,
+    }
+    serve = ConsumerProcess("serve", environ, folder)
+    bare = subprocess.Popen([sys.executable, "-c", BARE], stdout=subprocess.PIPE)
+    try:
+        with ended(serve):
+            serve.spawn()
+            asyncio.run(serve.ready())
+            assert bare.stdout is not None
+            bare_port = int(bare.stdout.readline())
+            ours_port = urlsplit(serve.addresses["public_url"]).port or 0
+            _pin(serve.pid, bare.pid)
+            rounds = []
+            for number in range(ROUNDS + 1):
+                ours = uvloop.run(_rate(ours_port, sendings))
+                baseline = uvloop.run(_rate(bare_port, sendings))
+                if number:  # the first round warms up
+                    rounds.append((ours, baseline))
+    finally:
+        bare.terminate()
+        bare.wait(10)
+    return Ratio("receive: signature, Kafka, acks=all", "a bare aiohttp handler that only reads the body", rounds, BAR)
+
+
+def _pin(*processes: int) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        for process in processes:
+            os.sched_setaffinity(process, {cores[0]})
+        os.sched_setaffinity(0, set(cores[1:]))
+
+
+class _Client(asyncio.Protocol):
+    """One connection that sends prepared requests one after the other. Raw, so that it costs less than a server."""
+
+    def __init__(self, requests: list[bytes], done: asyncio.Event) -> None:
+        self._requests = requests
+        self._done = done
+        self._transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self.refused = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class, of the same shape
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head, found, rest = self._buffer.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        if len(rest) < length:
+            return
+        self.refused += not head.startswith(b"HTTP/1.1 200")
+        self._buffer = rest[length:]
+        self._next()
+
+    def _next(self) -> None:
+        assert self._transport is not None
+        if self._requests:
+            self._transport.write(self._requests.pop())
+        else:
+            self._transport.close()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._done.set()
+
+
+async def _rate(port: int, sendings: Sequence[Sending]) -> float:
+    """Requests per second, all answered 200; bounded in count and time."""
+    queue = [_raw(port, sending) for sending in sendings]
+    clients: list[_Client] = []
+    ends: list[asyncio.Event] = []
+    loop = asyncio.get_running_loop()
+    began = time.perf_counter()
+    async with asyncio.timeout(LIMIT_S):
+        for _ in range(CONNECTIONS):
+            client, end = _Client(queue, done := asyncio.Event()), done
+            await loop.create_connection(lambda c=client: c, "127.0.0.1", port)  # type: ignore[misc]
+            clients.append(client)
+            ends.append(end)
+        for end in ends:
+            await end.wait()
+    seconds = time.perf_counter() - began
+    refused = sum(client.refused for client in clients)
+    if refused:
+        raise RuntimeError(f"{refused} of {len(sendings)} requests were not answered 200")
+    return len(sendings) / seconds
+
+
+def _raw(port: int, sending: Sending) -> bytes:
+    headers = "".join(f"{name}: {value}\r\n" for name, value in sending.headers.items())
+    start = f"POST /webhooks/default HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}"
+    return f"{start}Content-Length: {len(sending.body)}\r\n\r\n".encode() + sending.body
