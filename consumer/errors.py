@@ -147,6 +147,34 @@ class TopicMisconfigured(BrokerError):
     code = "topic_misconfigured"
 
 
+# --- sync ----------------------------------------------------------------------------------------------------
+
+
+class SyncError(ConsumerError):
+    """Reading the service could not go on."""
+
+    code = "sync_error"
+
+
+class WrongApplication(SyncError):
+    """The credentials belong to another application than the one whose data the ledger holds."""
+
+    code = "wrong_application"
+
+
+class TooManyChanges(SyncError):
+    """The walk found more changes than may be made without being asked."""
+
+    code = "too_many_changes"
+
+
+class AnotherLeads(SyncError):
+    """Another process leads this role now."""
+
+    code = "another_leads"
+    retryable = True
+
+
 # --- handlers ------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Table, exists, select, tuple_
+from sqlalchemy import Table, exists, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -93,6 +93,23 @@ def to_event(row: EventRow) -> Event:
         occurred_at=row.occurred_at,
         traceparent=row.traceparent,
     )
+
+
+async def known_keys(session: AsyncSession, application: str, keys: Sequence[str]) -> frozenset[str]:
+    """Which of these aggregates have any event. At most a few hundred at once."""
+    if not keys:
+        return frozenset()
+    statement = select(_EVENTS.c.key).where(_EVENTS.c.application == application, _EVENTS.c.key.in_(list(keys)))
+    return frozenset(await session.scalars(statement.distinct()))
+
+
+async def last_received(session: AsyncSession, application: str, source: Source, since: datetime) -> datetime | None:
+    """When the newest event from this source was received, if after `since`."""
+    statement = select(func.max(_EVENTS.c.received_at)).where(
+        _EVENTS.c.received_at > since, _EVENTS.c.application == application, _EVENTS.c.source == source.value
+    )
+    found: datetime | None = (await session.execute(statement)).scalar()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,3 +137,41 @@ async def keep_observations(session: AsyncSession, observed: Sequence[Observed])
     )
     unique = {(one.application, one.kind, one.object_id): one for one in sorted(observed, key=lambda o: o.version)}
     await session.execute(statement, [dict(unique[key].__dict__) for key in sorted(unique)])
+
+
+async def last_observed(
+    session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]
+) -> dict[str, Observed]:
+    """Object id to its last published observation. At most a few hundred ids at once."""
+    if not object_ids:
+        return {}
+    where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
+    rows = await session.execute(select(_OBSERVATIONS).where(where, _OBSERVATIONS.c.object_id.in_(list(object_ids))))
+    return {row["object_id"]: Observed(**row) for row in rows.mappings()}
+
+
+async def seen(session: AsyncSession, application: str, kind: str, object_ids: Sequence[str], now: datetime) -> None:
+    """These were read again just now and did not differ."""
+    if object_ids:
+        where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
+        await session.execute(
+            update(_OBSERVATIONS).where(where, _OBSERVATIONS.c.object_id.in_(list(object_ids))).values(read_at=now)
+        )
+
+
+async def unseen(
+    session: AsyncSession, application: str, kind: str, before: datetime, *, unless: str, limit: int
+) -> Sequence[str]:
+    """Objects last read before then, unless their state begins with `unless`; those not seen for longest first."""
+    statement = (
+        select(_OBSERVATIONS.c.object_id)
+        .where(
+            _OBSERVATIONS.c.application == application,
+            _OBSERVATIONS.c.kind == kind,
+            _OBSERVATIONS.c.read_at < before,
+            _OBSERVATIONS.c.state.not_like(f"{unless}%"),
+        )
+        .order_by(_OBSERVATIONS.c.read_at)
+        .limit(limit)
+    )
+    return list(await session.scalars(statement))

@@ -18,6 +18,7 @@ from consumer.clock import Clock
 from consumer.events import Delivery, Event, parse_time
 from consumer.ledger import Database, bookmarks, events, quarantine
 from consumer.payments import Kind, Priority, Resources
+from consumer.sync import sense
 from consumer.sync.feed import FeedPage, FeedPolicy, Walk
 from consumer.sync.figures import Figures
 from consumer.sync.listed import Recent, understand
@@ -26,12 +27,12 @@ from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
 from consumer.sync.rounds import Trouble, repeat
 from consumer.sync.verdict import as_webhook, say_differences
+from consumer.wire import SEED
 
 LOG = structlog.get_logger()
 
 WALK: Final = "events"
 FIRST_WALK: Final = "first_walk"
-SEED_PLAN: Final = "seed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,8 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class BackfillReport:
-    """What a walk found. `published` is what the ledger lacked (in a dry run: lacks); `strange` was not understood.
+    """What a walk found. `published` is what the ledger lacked (in a dry run: lacks), `recovered` what of it no
+    delivery had announced; `strange` was not understood.
 
     `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11). `history`:
     events from before the first walk that the ledger lacks and that were left alone (B30).
@@ -76,6 +78,7 @@ class BackfillReport:
     listed: int
     known: int
     published: int
+    recovered: int
     strange: int
     gap: bool
     refused: int
@@ -90,19 +93,22 @@ class _Tally:
     listed: int = 0
     known: int = 0
     published: int = 0
+    recovered: int = 0
     strange: int = 0
     history: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackfillPolicy:
-    """`interval_s`: from the start of one walk of the loop to the next. `feed`: how a walk behaves.
+    """`interval_s`: from the start of one walk of the loop to the next; `silent_interval_s` while webhooks are silent.
+    `feed`: how a walk behaves.
 
     `history`: events older than this when the very first walk begins are history: not published, because somebody
     else has acted on them already (case B30). `--seed` archives them, `--full` acts on them.
     """
 
     interval_s: float = 60.0
+    silent_interval_s: float = 10.0
     history: timedelta = timedelta(hours=1)
     feed: FeedPolicy = field(default_factory=FeedPolicy)
 
@@ -121,6 +127,7 @@ class Backfill:
         figures: Figures | None = None,
         policy: BackfillPolicy | None = None,
         on_report: Callable[[BackfillReport], None] | None = None,
+        on_gap: Callable[[], None] | None = None,
     ) -> None:
         self.application = reader.application
         self._reader = reader
@@ -132,6 +139,7 @@ class Backfill:
         self.figures = figures or Figures()
         self._policy = policy or BackfillPolicy()
         self._on_report = on_report
+        self._on_gap = on_gap
         self._recent = Recent()
         self._walking = asyncio.Lock()
         self._began: datetime | None = None
@@ -189,12 +197,29 @@ class Backfill:
                     on_progress(self._progress(walk, page, mark, options, tally))
         report = BackfillReport(
             application=self.application, order=walk.order, pages=walk.pages_read, listed=tally.listed,
-            known=tally.known, published=tally.published, strange=tally.strange, gap=walk.gap, refused=walk.refused,
+            known=tally.known, published=tally.published,
+            recovered=tally.recovered,
+            strange=tally.strange, gap=walk.gap, refused=walk.refused,
             history=tally.history,
             seconds=self._clock.monotonic() - tally.began, dry_run=options.dry_run,
         )  # fmt: skip
+        if options.follows_bookmark:
+            await self._sense(report, now)
         self._say(report)
         return report
+
+    async def _sense(self, report: BackfillReport, now: datetime) -> None:
+        """Webhooks that are silent make the walks more frequent; a gap calls for a reconcile walk (O1, B13)."""
+        async with self._database.transaction() as session:
+            condition = await sense.note_walk(
+                session, self.application, recovered=report.recovered, gap=report.gap, token=self._token(), now=now
+            )
+        silent = condition.silent_since is not None
+        self.interval_s = self._policy.silent_interval_s if silent else self._policy.interval_s
+        self.figures.gauge("webhooks_silent", self.application, int(silent))
+        self.figures.gauge("gap_open", self.application, int(condition.gap_at is not None))
+        if report.gap and self._on_gap is not None:
+            self._on_gap()
 
     async def mark(self) -> Mark:
         """The stored bookmark."""
@@ -233,6 +258,7 @@ class Backfill:
         tally.listed += len(page.items)
         tally.known += len(listed.events) - len(missing)
         tally.published += len(wanted)
+        tally.recovered += len([event for event in wanted if event.id not in announced])
         tally.strange += len(listed.strange)
         tally.history += len(missing) - len(wanted) if options.since is None else 0
         if options.dry_run:
@@ -240,7 +266,7 @@ class Backfill:
         # A hint's own event carries the delivery's provenance: it was the webhook that brought it.
         await self._outlet.publish(
             [as_webhook(one, announced[one.id]) if one.id in announced else one for one in wanted],
-            plan=SEED_PLAN if options.seed else None,
+            plan=SEED if options.seed else None,
         )
         self._recent.add([event.id for event in wanted])
         self._count(page, wanted, listed.events, announced)

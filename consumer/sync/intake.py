@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -63,8 +63,8 @@ def _unreadable(record: Record) -> Delivery:
 class Intake:
     """Reads topic `deliveries` in group `confirm`. Every process may run one; it needs no API.
 
-    `max_hints` bounds how many hints wait in all: what a flood brings beyond it goes to quarantine as `flooded`,
-    and what was real among it is found by backfill.
+    `on_hints` is told for which applications hints were stored. `max_hints` bounds how many hints wait in all: what a
+    flood brings beyond it goes to quarantine as `flooded`, and what was real among it is found by backfill.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Intake:
         clock: Clock,
         figures: Figures | None = None,
         wake_confirm: asyncio.Event | None = None,
+        on_hints: Callable[[Collection[str]], None] | None = None,
         batch: int = 500,
         max_hints: int = 200_000,
     ) -> None:
@@ -87,6 +88,7 @@ class Intake:
         self._clock = clock
         self.figures = figures or Figures()
         self._wake_confirm = wake_confirm or asyncio.Event()
+        self._on_hints = on_hints
         self._batch = batch
         self._max_hints = max_hints
         self._subscription: Subscription | None = None
@@ -153,6 +155,8 @@ class Intake:
             LOG.error("too many hints wait: deliveries go to quarantine unread", deliveries=len(flooded))
         if hints:
             self._wake_confirm.set()
+            if self._on_hints is not None:
+                self._on_hints({delivery.application for delivery in hints})
 
     def _known(self, application: str) -> str:
         return application if application in self._applications else "unknown"

@@ -1,4 +1,4 @@
-"""Observation: an authenticated read of an order or a subscription, as an event of our own. Pure.
+"""Observation: an authenticated read of an order, a subscription or a payment, as an event of our own. Pure.
 
 The event's `data` is `{"version", "read_at", "record"}`: the version taken before the request (case A40), when it was
 read, and the service's record untouched.
@@ -18,7 +18,7 @@ from consumer.events import Event, Source
 from consumer.ledger.reads import Observed
 from consumer.wire import own_event
 
-ObjectKind = Literal["order", "subscription"]
+ObjectKind = Literal["order", "subscription", "payment"]
 
 MEANING = ("status", "end_reason", "cancel_at_period_end", "cancel_reason", "merchant_cancel_requested")
 """The fields of a record whose change is a change of state (spec, Subscription, Order and payment)."""
@@ -26,7 +26,7 @@ MEANING = ("status", "end_reason", "cancel_at_period_end", "cancel_reason", "mer
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One object as it was read. `object_id` is the merchant's order id, or the subscription's id."""
+    """One object as it was read. `object_id` is the merchant's order id, or the subscription's or payment's id."""
 
     application: str
     kind: ObjectKind
@@ -55,8 +55,11 @@ class Observation:
         )
 
     def event(self) -> Event:
-        """`order.observed` or `subscription.observed`. Its id is made of the version, not of the content: the same
-        content seen again after another one in between is a new fact."""
+        """`order.observed`, `subscription.observed` or `payment.observed`.
+
+        Its id is made of the version, not of the content: the same content seen again after another one in between
+        is a new fact.
+        """
         return own_event(
             application=self.application,
             id=observation_id(self.application, self.kind, self.object_id, self.version),

@@ -1,0 +1,176 @@
+"""ApplicationSync: all stages that read the service for one application, led by one process at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from consumer.broker import Broker
+from consumer.clock import Clock
+from consumer.errors import ConsumerError
+from consumer.ledger import Database
+from consumer.sync.backfill import Backfill, BackfillPolicy
+from consumer.sync.confirm import Confirm, ConfirmPolicy
+from consumer.sync.figures import Figures
+from consumer.sync.identity import Identity
+from consumer.sync.intake import Intake
+from consumer.sync.leader import Leader
+from consumer.sync.outlet import Outlet
+from consumer.sync.reader import Reader
+from consumer.sync.reconcile import Reconcile, ReconcilePolicy
+from consumer.sync.refresh import Refresh, RefreshPolicy
+from consumer.sync.rounds import Trouble, rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncPolicy:
+    """How the stages of an application behave. `lease_s` bounds a takeover (see Leader)."""
+
+    lease_s: float = 15.0
+    confirm: ConfirmPolicy = field(default_factory=ConfirmPolicy)
+    refresh: RefreshPolicy = field(default_factory=RefreshPolicy)
+    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+    reconcile: ReconcilePolicy = field(default_factory=ReconcilePolicy)
+
+
+class ApplicationSync:
+    """One application's stages. `holder` is unique per process and start.
+
+    The stages are public: one-shot commands use `leader.once` with `backfill.once` and `reconcile.once`.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        database: Database,
+        outlet: Outlet,
+        *,
+        clock: Clock,
+        holder: str,
+        figures: Figures | None = None,
+        policy: SyncPolicy | None = None,
+    ) -> None:
+        policy = policy or SyncPolicy()
+        self.application = reader.application
+        self.figures = figures or Figures()
+        self._clock = clock
+        self.leader = Leader(
+            database, role=f"sync/{reader.application}", holder=holder, clock=clock, lease_s=policy.lease_s
+        )
+
+        def token() -> int:
+            return self.leader.token
+
+        self.identity = Identity(reader, database, clock=clock, token=token, figures=self.figures)
+        self.reconcile = Reconcile(
+            reader, database, outlet, clock=clock, token=token, figures=self.figures, policy=policy.reconcile
+        )
+        self.backfill = Backfill(
+            reader,
+            database,
+            outlet,
+            clock=clock,
+            token=token,
+            figures=self.figures,
+            policy=policy.backfill,
+            on_gap=self.reconcile.wake.set,
+        )
+        self.confirm = Confirm(
+            reader,
+            database,
+            outlet,
+            clock=clock,
+            figures=self.figures,
+            policy=policy.confirm,
+            walk=self.backfill.catch_up,
+        )
+        self.refresh = Refresh(reader, database, outlet, clock=clock, figures=self.figures, policy=policy.refresh)
+        self._trouble = Trouble(f"identity {reader.application}")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Compete for the lead, and read the service while this process has it; until `stop`."""
+        await self.leader.run(stop, self._lead)
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """Stage to the code of what holds it up now; empty while all is well."""
+        stages = {
+            "identity": self._trouble,
+            "confirm": self.confirm.trouble,
+            "refresh": self.refresh.trouble,
+            "backfill": self.backfill.trouble,
+            "reconcile": self.reconcile.trouble,
+        }
+        return {name: trouble.code for name, trouble in stages.items() if trouble.code is not None}
+
+    async def _lead(self, stop: asyncio.Event) -> None:
+        self.figures.gauge("leads", self.application, 1)
+        try:
+            if await self._is_ours(stop):
+                stages = (self.confirm, self.refresh, self.backfill, self.reconcile)
+                async with asyncio.TaskGroup() as group:
+                    for stage in stages:
+                        group.create_task(stage.run(stop))
+        finally:
+            self.figures.gauge("leads", self.application, 0)
+
+    async def _is_ours(self, stop: asyncio.Event) -> bool:
+        """Wait until the credentials are known to be the right ones; False when told to stop before (case B32)."""
+        while not stop.is_set():
+            try:
+                await self.identity.check()
+            except ConsumerError as error:
+                self._trouble.failed(error)
+                await rest(self._clock, self._trouble.wait_s(), stop)
+            else:
+                self._trouble.well()
+                return True
+        return False
+
+
+class Sync:
+    """The role `sync`: the intake of deliveries, which every process does, and the stages of each application."""
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        broker: Broker,
+        database: Database,
+        *,
+        deliveries_topic: str,
+        events_topic: str,
+        applications: Collection[str],
+        clock: Clock,
+        holder: str,
+        policy: SyncPolicy | None = None,
+    ) -> None:
+        self.figures = Figures()
+        outlet = Outlet(broker, events_topic)
+        self.applications = {
+            reader.application: ApplicationSync(
+                reader, database, outlet, clock=clock, holder=holder, figures=self.figures, policy=policy
+            )
+            for reader in readers
+        }
+        self.intake = Intake(
+            broker,
+            database,
+            topic=deliveries_topic,
+            applications=applications,
+            clock=clock,
+            figures=self.figures,
+            on_hints=self._wake,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.intake.run(stop))
+            for one in self.applications.values():
+                group.create_task(one.run(stop))
+
+    def _wake(self, applications: Collection[str]) -> None:
+        for name in applications:
+            if name in self.applications:
+                self.applications[name].confirm.wake.set()

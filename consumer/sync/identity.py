@@ -1,0 +1,108 @@
+"""Identity: whose data the ledger holds, checked against whose credentials these are, before anything is written.
+
+With the wrong application's credentials every list would show somebody else's orders, and ours would seem gone
+(cases B32, S7, S8). An application that was replaced by a new one gets a new name here; its old data stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.errors import WrongApplication
+from consumer.events import first
+from consumer.ledger import Database, audit, bookmarks
+from consumer.payments import ApiError, Priority
+from consumer.sync.figures import Figures
+from consumer.sync.reader import Reader, held_up_s
+
+LOG = structlog.get_logger()
+
+WALK: Final = "identity"
+# The service shows none of the application record's fields: where its own id may be.
+ID_PLACES: Final = ("/id", "/app_id", "/application_id", "/application/id", "/data/id")
+
+
+class Identity:
+    """The identity guard of one application."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        database: Database,
+        *,
+        clock: Clock,
+        token: Callable[[], int],
+        figures: Figures | None = None,
+    ) -> None:
+        self._reader = reader
+        self._database = database
+        self._clock = clock
+        self._token = token
+        self._figures = figures or Figures()
+
+    async def check(self) -> None:
+        """Compare who we are with who we were; remember it the first time. Raises WrongApplication, PaymentsError.
+
+        The app id is compared before anything is asked. An address that does not work as documented proves nothing.
+        """
+        application = self._reader.application
+        async with self._database.reading() as session:
+            kept = await bookmarks.load(session, application, WALK)
+        known: dict[str, str | None] = {"app_id": self._reader.client.credentials.app_id}
+        self._compare(kept, known)
+        try:
+            known["service_id"] = await self._service_id(Priority.CONFIRM)
+        except ApiError as error:
+            if held_up_s(error) is not None:
+                raise
+            LOG.warning("the application's identity cannot be read", application=application, code=error.code)
+            return
+        self._compare(kept, known)
+        if kept is None:
+            await self._keep(known)
+
+    def _compare(self, kept: dict[str, Any] | None, known: dict[str, str | None]) -> None:
+        application = self._reader.application
+        differing = [name for name, value in known.items() if kept and value and kept.get(name) not in (None, value)]
+        self._figures.gauge("wrong_application", application, 1 if differing else 0)
+        if differing:
+            raise WrongApplication(
+                "these credentials belong to another application than the one the ledger holds; give it another name, "
+                "or accept it as an operator",
+                application=application,
+                differing="+".join(differing),
+            )
+
+    async def _service_id(self, priority: Priority) -> str | None:
+        record = await self._reader.client.with_priority(priority).application.retrieve()
+        shown = first(record.raw, ID_PLACES)
+        return str(shown) if isinstance(shown, str | int) else None
+
+    async def accept(self, *, actor: str, reason: str) -> None:
+        """An operator says that the ledger's data and these credentials belong together from now on."""
+        now_is = {
+            "app_id": self._reader.client.credentials.app_id,
+            "service_id": await self._service_id(Priority.LIVE),
+        }
+        await self._keep(now_is)
+        async with self._database.transaction() as session:
+            audit.note(
+                session,
+                at=self._clock.now(),
+                application=self._reader.application,
+                actor=actor,
+                action="identity.accept",
+                subject=f"application:{self._reader.application}",
+                after=str(now_is["app_id"]),
+                reason=reason,
+            )
+
+    async def _keep(self, known: dict[str, str | None]) -> None:
+        async with self._database.transaction() as session:
+            await bookmarks.keep(
+                session, self._reader.application, WALK, known, token=self._token(), now=self._clock.now()
+            )

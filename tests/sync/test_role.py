@@ -1,0 +1,169 @@
+"""The role `sync`: two processes over one ledger and one log, a simulator that loses webhooks, and a death."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from consumer.broker import EmbeddedBroker
+from consumer.clock import SystemClock
+from consumer.errors import WrongApplication
+from consumer.ledger import Database, events, quarantine
+from consumer.payments import Credentials, PaymentsClient
+from consumer.sandbox import Sandbox, SandboxConfig
+from consumer.sync.application import Sync, SyncPolicy
+from consumer.sync.backfill import BackfillPolicy
+from consumer.sync.confirm import ConfirmPolicy
+from consumer.sync.identity import Identity
+from consumer.sync.reader import Reader
+from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, delivery
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox(SandboxConfig(limits=False)) as found:
+        yield found
+
+
+@pytest.fixture
+async def reader(sandbox: Sandbox) -> AsyncIterator[Reader]:
+    credentials = Credentials(SECRETS[0], [SECRETS[1]])
+    async with PaymentsClient(sandbox.base_url, credentials) as client:
+        yield Reader(application="default", client=client)
+
+
+POLICY = SyncPolicy(
+    lease_s=1.5, backfill=BackfillPolicy(interval_s=0.5), confirm=ConfirmPolicy(idle_s=0.1, patience_s=1.0)
+)
+
+
+def role(reader: Reader, broker: EmbeddedBroker, database: Database, holder: str) -> Sync:
+    return Sync(
+        [reader],
+        broker,
+        database,
+        deliveries_topic=DELIVERIES,
+        events_topic=EVENTS,
+        applications=["default"],
+        clock=SystemClock(),
+        holder=holder,
+        policy=POLICY,
+    )
+
+
+@asynccontextmanager
+async def running(sync: Sync) -> AsyncIterator[asyncio.Task[None]]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(sync.run(stop))
+    try:
+        yield task
+    finally:
+        stop.set()
+        async with asyncio.timeout(15):
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def emit(sandbox: Sandbox, count: int) -> list[str]:
+    made_up = sandbox.engine.events.made_up
+    return [made_up("order.paid", SECRETS[0], {"order_id": f"A-{number}"}, {}).id for number in range(count)]
+
+
+async def until_published(world: World, ids: set[str], limit_s: float = 20) -> None:
+    async with asyncio.timeout(limit_s):
+        while not ids <= {event.id for event in await world.published()}:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.1)
+
+
+async def test_hints_and_lost_webhooks_alike_become_events(world: World, sandbox: Sandbox) -> None:
+    # case: G3, I15, I17
+    announced, lost = emit(sandbox, 5), emit(sandbox, 30)
+    sync = role(world.reader, world.broker, world.database, "one")
+    async with running(sync):
+        for number, event_id in enumerate([*announced, "evt_forged"]):
+            await world.deliver(
+                delivery(b'{"id":"%s","type":"order.paid"}' % event_id.encode(), number, event_id=event_id)
+            )
+        await until_published(world, {*announced, *lost})
+        async with asyncio.timeout(20):
+            while not await _quarantined(world):  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.1)
+        assert sync.applications["default"].troubles == {}
+    assert "evt_forged" not in {event.id for event in await world.published()}
+
+
+async def _quarantined(world: World) -> int:
+    async with world.database.reading() as session:
+        return await quarantine.count(session)
+
+
+async def test_when_the_leader_dies_another_goes_on_and_nothing_is_lost(world: World, sandbox: Sandbox) -> None:
+    # case: B26, B10, G5
+    first = role(world.reader, world.broker, world.database, "one")
+    second = role(world.reader, world.broker, world.database, "two")
+    heir = second.applications["default"].leader
+    ids = set(emit(sandbox, 250))
+    async with running(first) as leading:
+        await until_published(world, ids)
+        async with running(second):
+            ids |= set(emit(sandbox, 150))
+            await _kill(first, leading)
+            killed_at = asyncio.get_running_loop().time()
+            async with asyncio.timeout(15):
+                while not heir.leads:  # noqa: ASYNC110 - seen from outside
+                    await asyncio.sleep(0.05)
+            assert asyncio.get_running_loop().time() - killed_at < 1.5 * 4 / 3 + 2
+            ids |= set(emit(sandbox, 50))
+            await until_published(world, ids)
+    async with world.database.transaction() as session:
+        new = await events.record(session, await world.published(), world.clock.now())
+    assert {event_id for _, event_id in new} == ids
+
+
+async def _kill(sync: Sync, task: asyncio.Task[None]) -> None:
+    """As near to kill -9 as one process allows: the lease is not given back."""
+    leader = sync.applications["default"].leader
+    leader._lease = None
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_wrong_credentials_keep_every_stage_back(world: World, sandbox: Sandbox) -> None:
+    # case: B32
+    ours = role(world.reader, world.broker, world.database, "one")
+    async with running(ours):
+        await until_published(world, set(emit(sandbox, 3)))
+    sandbox.engine.applications.add("mer_sandbox", "Other", app_id="svc_app_other", secrets=("svc_sk_live_other",))
+    credentials = Credentials("svc_app_other", ["svc_sk_live_other"])
+    async with PaymentsClient(sandbox.base_url, credentials) as client:
+        foreign = Reader(application="default", client=client)
+        with pytest.raises(WrongApplication):
+            await Identity(foreign, world.database, clock=SystemClock(), token=lambda: 99).check()
+        before = len(await world.published())
+        theirs = role(foreign, world.broker, world.database, "two")
+        sandbox.engine.events.made_up("order.paid", "svc_app_other", {"order_id": "X"}, {})
+        async with running(theirs):
+            async with asyncio.timeout(15):
+                while "identity" not in theirs.applications["default"].troubles:  # noqa: ASYNC110 - seen from outside
+                    await asyncio.sleep(0.05)
+        assert len(await world.published()) == before
+
+
+async def test_it_stops_within_seconds_while_everything_is_down(tmp_path: Path, world: World, sandbox: Sandbox) -> None:
+    # case: I4, O7
+    await sandbox.stop()
+    sync = role(world.reader, world.broker, world.database, "one")
+    async with running(sync):
+        async with asyncio.timeout(15):
+            while "identity" not in sync.applications["default"].troubles:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.05)
+        await world.broker.stop()
+        began = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began < 10
