@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import zlib
 
-from aiohttp import ClientPayloadError, StreamReader, web
+from aiohttp import ClientPayloadError, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from consumer.receive.answers import BROKEN_BODY, TOO_LARGE, WRONG_ENCODING, Refused
 
 GZIP = 16 + zlib.MAX_WBITS
 RAW_DEFLATE = -zlib.MAX_WBITS
+BROKEN = (ClientPayloadError, HttpProcessingError, web.RequestPayloadError, ConnectionError)
 _CODINGS = {"": 0, "identity": 0, "gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}
 
 
@@ -22,30 +23,51 @@ def declared_bytes(request: web.BaseRequest, max_bytes: int) -> int:
         return max_bytes
     if length > max_bytes:
         raise Refused(TOO_LARGE, "the declared length is over the limit")
-    return max_bytes if "Content-Encoding" in request.headers else length
+    return max_bytes if hdrs.CONTENT_ENCODING in request.headers else length
 
 
-async def read_body(request: web.BaseRequest, *, max_bytes: int, timeout_s: float) -> bytes:
-    """The body, decompressed. Never holds more than `max_bytes` of it, compressed or not.
+def whole_body(request: web.BaseRequest, max_bytes: int) -> bytes | None:
+    """The body, decompressed, when all of it is here already (it came with its head); None when it is not.
+
+    Raises Refused as `streamed_body` does.
+    """
+    content = request.content
+    if not content.is_eof():
+        return None
+    try:
+        body = content.read_nowait()
+    except BROKEN as error:
+        raise Refused(BROKEN_BODY, "the body broke off") from error
+    return _unpacked(request, body, max_bytes)
+
+
+async def streamed_body(request: web.BaseRequest, max_bytes: int, timeout_s: float) -> bytes:
+    """The body, decompressed, as it comes. Never holds more than `max_bytes` of it, compressed or not.
 
     Raises Refused: too large, not there after `timeout_s`, broken on the way, or in a coding we do not know.
     """
-    content = request.content
+    parts: list[bytes] = []
+    size = 0
     try:
-        if content.is_eof():
-            body = content.read_nowait()
-        else:
+        async with asyncio.timeout(timeout_s):
             if "Expect" in request.headers:
                 await _invite(request)
-            async with asyncio.timeout(timeout_s):
-                body = await _streamed(content, max_bytes)
+            while part := await request.content.readany():
+                size += len(part)
+                if size > max_bytes:
+                    raise Refused(TOO_LARGE, "the body is over the limit")
+                parts.append(part)
     except TimeoutError as error:
         raise Refused(BROKEN_BODY, "the body did not arrive in time") from error
-    except (ClientPayloadError, HttpProcessingError, web.RequestPayloadError, ConnectionError) as error:
+    except BROKEN as error:
         raise Refused(BROKEN_BODY, "the body broke off") from error
+    return _unpacked(request, b"".join(parts), max_bytes)
+
+
+def _unpacked(request: web.BaseRequest, body: bytes, max_bytes: int) -> bytes:
     if len(body) > max_bytes:
         raise Refused(TOO_LARGE, "the body is over the limit")
-    coding = request.headers.get("Content-Encoding")
+    coding = request.headers.get(hdrs.CONTENT_ENCODING)
     return body if coding is None else decompressed(body, coding, max_bytes)
 
 
@@ -75,17 +97,6 @@ def decompressed(body: bytes, coding: str, max_bytes: int) -> bytes:
         body = decoder.unused_data  # gzip may hold several members
         if body and not part:
             raise Refused(BROKEN_BODY, "the compressed body holds empty members")
-    return b"".join(parts)
-
-
-async def _streamed(content: StreamReader, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while part := await content.readany():
-        size += len(part)
-        if size > max_bytes:
-            raise Refused(TOO_LARGE, "the body is over the limit")
-        parts.append(part)
     return b"".join(parts)
 
 

@@ -9,11 +9,14 @@ from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
 
+from aiohttp import hdrs
+
+from consumer.broker.base import Message
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Locators, identify, parse_json
 from consumer.receive.answers import ACCEPTED, NOT_UNDERSTOOD, WRONG_TYPE, Answer
 from consumer.receive.authenticity import Authenticity, Signature
-from consumer.wire import Packed, pack_delivery, pack_signed
+from consumer.wire import pack_delivery, signed_headers, signed_key
 
 HEADER_MAX_CHARS = 512
 HEADERS_MAX = 24
@@ -44,7 +47,7 @@ class Decision(NamedTuple):
     """What to publish, where (`events` or `deliveries`), and what to answer once it is durable."""
 
     topic: str
-    packed: Packed
+    message: Message
     answer: Answer
     problem: str | None = None
 
@@ -63,7 +66,7 @@ def decide(
     delivery_id = new_delivery_id(received_at, traceparent)
     http = kept_headers(headers)
     answer, problem, found = ACCEPTED, None, None
-    if not _is_json(headers.get("Content-Type")):
+    if not _is_json(headers.get(hdrs.CONTENT_TYPE)):
         answer, problem = WRONG_TYPE, "the content type is not JSON"
     else:
         try:
@@ -71,16 +74,9 @@ def decide(
         except NotUnderstood as error:
             answer, problem = NOT_UNDERSTOOD, error.message
     if found is not None and endpoint.authenticity is not Authenticity.API:
-        packed = pack_signed(
-            body,
-            found,
-            application=endpoint.application,
-            received_at=received_at,
-            delivery_id=delivery_id,
-            traceparent=traceparent,
-            http=http,
-        )
-        return Decision("events", packed, answer)
+        application = endpoint.application
+        record = signed_headers(application, found, received_at, delivery_id, traceparent, http)
+        return Decision("events", Message(key=signed_key(application, found), value=body, headers=record), answer)
     delivery = Delivery(
         application=endpoint.application,
         id=delivery_id,
@@ -91,7 +87,9 @@ def decide(
         problem=problem,
         traceparent=traceparent,
     )
-    return Decision("deliveries", pack_delivery(delivery, endpoint.locators), answer, problem)
+    packed = pack_delivery(delivery, endpoint.locators)
+    message = Message(key=packed.key, value=packed.value, headers=packed.headers)
+    return Decision("deliveries", message, answer, problem)
 
 
 def new_delivery_id(at: datetime, traceparent: str) -> str:

@@ -18,13 +18,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter
 
-from consumer.broker.base import Broker, Message
+from consumer.broker.base import Broker
 from consumer.clock import Clock
 from consumer.errors import BadSignature, BrokerError, RecordTooLarge
 from consumer.receive import answers
 from consumer.receive.answers import Answer, Refused
-from consumer.receive.body import declared_bytes, read_body
-from consumer.receive.intake import Decision, Endpoint, decide
+from consumer.receive.body import declared_bytes, streamed_body, whole_body
+from consumer.receive.intake import Endpoint, decide
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.traces import Tracing
 
@@ -75,7 +75,6 @@ class Receiver:
         self._in_flight = 0
         self._held_bytes = 0
         self._idle = asyncio.Event()
-        self._idle.set()
         self._closing = False
         self._stopped = False
 
@@ -92,6 +91,8 @@ class Receiver:
         """Refuse new requests (503) and wait for those in flight, each of which ends by itself within the limits of
         body and publish. Returns how many were left after `timeout_s`. Safe to call twice."""
         self._closing = self._stopped = True
+        if self._in_flight == 0:
+            self._idle.set()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -106,12 +107,8 @@ class Receiver:
         application = endpoint.application if endpoint is not None else UNKNOWN
         try:
             answer = await self._answered(request, endpoint)
-        except Refused as refused:
-            answer = refused.answer
-            self._figures.say(answer.outcome, application, refused.reason)
-        except Exception as error:  # the process must outlive any request; nothing is durable, so: 503
-            answer = answers.FAILED
-            log.exception("receive_failed", application=application, error=type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - the process must outlive any request; `_refusal` logs it
+            answer = self._refusal(error, application)
         self._figures.count(application, answer, perf_counter() - started)
         return answer.response(request, close=self._closing)
 
@@ -126,60 +123,52 @@ class Receiver:
         holds = declared_bytes(request, limits.max_body_bytes)
         if self._in_flight >= limits.max_in_flight or self._held_bytes + holds > limits.max_in_flight_bytes:
             raise Refused(answers.BUSY, "too many requests in flight")
-        self._enter(holds)
-        try:
-            body = await read_body(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
-            return await self._taken(request.headers, endpoint, body)
-        finally:
-            self._leave(holds)
-
-    async def _taken(self, headers: Mapping[str, str], endpoint: Endpoint, body: bytes) -> Answer:
-        if not body:
-            return answers.EMPTY
-        received_at = self._clock.now()
-        root = self._tracing.root("receive", headers.get("traceparent"))
-        outcome = answers.FAILED.outcome
-        try:
-            try:
-                decision = decide(endpoint, body, headers, received_at, root.traceparent)
-            except BadSignature as error:
-                raise Refused(answers.BAD_SIGNATURE, error.message) from error
-            answer = await self._published(decision)
-            if decision.problem is not None:
-                self._figures.say(answer.outcome, endpoint.application, decision.problem)
-            outcome = answer.outcome
-            self._figures.body_bytes.inc(len(body))
-            if answer is answers.ACCEPTED:
-                self._figures.accepted(endpoint.application, received_at)
-            return answer
-        except Refused as refused:
-            outcome = refused.answer.outcome
-            raise
-        finally:
-            root.end(outcome)
-
-    async def _published(self, decision: Decision) -> Answer:
-        """The decision's answer, once the broker has it for good; 503 otherwise (cases I1, I2)."""
-        packed = decision.packed
-        message = Message(key=packed.key, value=packed.value, headers=packed.headers)
-        try:
-            await self._broker.publish(self._topics[decision.topic], message, self._limits.publish_timeout_s)
-        except RecordTooLarge as error:
-            raise Refused(answers.TOO_LARGE, error.message) from error
-        except (BrokerError, TimeoutError) as error:
-            raise Refused(answers.NOT_DURABLE, str(error) or type(error).__name__) from error
-        return decision.answer
-
-    def _enter(self, holds: int) -> None:
         self._in_flight += 1
         self._held_bytes += holds
-        self._idle.clear()
+        try:
+            body = whole_body(request, limits.max_body_bytes)
+            if body is None:
+                body = await streamed_body(request, limits.max_body_bytes, limits.body_timeout_s)
+            return await self._taken(request.headers, endpoint, body) if body else answers.EMPTY
+        finally:
+            self._in_flight -= 1
+            self._held_bytes -= holds
+            if self._stopped and self._in_flight == 0:
+                self._idle.set()
 
-    def _leave(self, holds: int) -> None:
-        self._in_flight -= 1
-        self._held_bytes -= holds
-        if self._in_flight == 0:
-            self._idle.set()
+    async def _taken(self, headers: Mapping[str, str], endpoint: Endpoint, body: bytes) -> Answer:
+        """Decide what becomes of the body and wait until the broker has it for good (cases I1, I2)."""
+        received_at = self._clock.now()
+        root = self._tracing.root("receive", headers.get("traceparent"))
+        outcome = "refused"
+        try:
+            topic, message, answer, problem = decide(endpoint, body, headers, received_at, root.traceparent)
+            await self._broker.publish(self._topics[topic], message, self._limits.publish_timeout_s)
+            outcome = answer.outcome
+        finally:
+            root.end(outcome)
+        if problem is not None:
+            self._figures.say(outcome, endpoint.application, problem)
+        else:
+            self._figures.accepted(endpoint.application, received_at, len(body))
+        return answer
+
+    def _refusal(self, error: Exception, application: str) -> Answer:
+        """What a failure means to the sender; nothing is durable for sure, so everything unforeseen is 503."""
+        match error:
+            case Refused():
+                answer, reason = error.answer, error.reason
+            case BadSignature():
+                answer, reason = answers.BAD_SIGNATURE, error.message
+            case RecordTooLarge():
+                answer, reason = answers.TOO_LARGE, error.message
+            case BrokerError() | TimeoutError():
+                answer, reason = answers.NOT_DURABLE, str(error) or type(error).__name__
+            case _:
+                log.error("receive_failed", application=application, error=type(error).__name__, exc_info=error)
+                return answers.FAILED
+        self._figures.say(answer.outcome, application, reason)
+        return answer
 
 
 class _Figures:
@@ -190,7 +179,7 @@ class _Figures:
         self._counters: dict[tuple[str, str], Counter] = {}
         self._last: dict[str, datetime] = {}
         self._seconds = metrics.receive_seconds
-        self.body_bytes = metrics.receive_body_bytes
+        self._body_bytes = metrics.receive_body_bytes
         self._said: dict[str, float] = {}
         self._unsaid: dict[str, int] = {}
 
@@ -202,7 +191,8 @@ class _Figures:
         counter.inc()
         self._seconds.observe(seconds)
 
-    def accepted(self, application: str, at: datetime) -> None:
+    def accepted(self, application: str, at: datetime, body_bytes: int) -> None:
+        self._body_bytes.inc(body_bytes)
         if application not in self._last:
             gauge = self._metrics.receive_last_accepted.labels(application)
             gauge.set_function(lambda: self._last[application].timestamp())

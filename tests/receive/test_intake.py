@@ -13,7 +13,7 @@ from consumer.events import Locators, Source, Trust, build_event, identify, loca
 from consumer.receive.authenticity import Authenticity, StandardWebhooks
 from consumer.receive.intake import Endpoint, decide, kept_headers, new_delivery_id
 from consumer.telemetry.traces import new_traceparent
-from consumer.wire import pack_event, pack_signed, unpack_event
+from consumer.wire import pack_event, signed_headers, signed_key, unpack_event
 from tests.receive.rig import SECRET
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -40,12 +40,11 @@ def test_the_fast_way_equals_the_general_way(event_type: str | None, order_id: o
         delivery_id="dlv_1",
         traceparent="tp",
     )
-    fast = pack_signed(
-        raw, found, application="shop", received_at=NOW, delivery_id="dlv_1", traceparent="tp", http={"a": "b"}
-    )
-    assert fast.headers.pop("http") == b'{"a":"b"}'  # type: ignore[attr-defined]  # a plain dict here
-    assert fast == pack_event(event)
-    assert unpack_event(fast.key, fast.value, fast.headers, locators) == event
+    headers = signed_headers("shop", found, NOW, "dlv_1", "tp", {"a": "b"})
+    assert headers.pop("http") == b'{"a":"b"}'
+    general = pack_event(event)
+    assert (signed_key("shop", found), headers) == (general.key, general.headers)
+    assert unpack_event(general.key, raw, headers, locators) == event
 
 
 def test_an_endpoint_has_a_scheme_exactly_when_it_checks_signatures() -> None:
@@ -59,7 +58,7 @@ def test_a_hint_that_names_a_real_id_is_only_a_hint() -> None:
     # case: I16, I17
     decision = decide(Endpoint(application="a"), b'{"id":"evt_1"}', {}, NOW, new_traceparent())
     assert decision.topic == "deliveries"
-    assert decision.packed.headers["trust"] == b"claimed"
+    assert decision.message.headers["trust"] == b"claimed"
 
 
 def test_a_delivery_id_leads_to_its_trace() -> None:
