@@ -162,12 +162,6 @@ class WrongApplication(SyncError):
     code = "wrong_application"
 
 
-class TooManyChanges(SyncError):
-    """The walk found more changes than may be made without being asked."""
-
-    code = "too_many_changes"
-
-
 class AnotherLeads(SyncError):
     """Another process leads this role now."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+Listener = Callable[[str, str, float | None, float], None]
+"""(name, application, what was added or None for a gauge, the value now)."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,20 @@ class Figures:
     def __init__(self) -> None:
         self._counters: dict[tuple[str, str], float] = {}
         self._gauges: dict[tuple[str, str], float] = {}
+        self.listener: Listener | None = None
 
     def count(self, name: str, application: str, by: float = 1) -> None:
         """Add to a counter."""
-        self._counters[name, application] = self._counters.get((name, application), 0) + by
+        value = self._counters.get((name, application), 0) + by
+        self._counters[name, application] = value
+        if self.listener is not None:
+            self.listener(name, application, by, value)
 
     def gauge(self, name: str, application: str, value: float) -> None:
         """Set a gauge."""
         self._gauges[name, application] = value
+        if self.listener is not None:
+            self.listener(name, application, None, value)
 
     def value(self, name: str, application: str) -> float:
         """One number; 0 when nothing was counted yet."""

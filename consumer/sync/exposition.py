@@ -1,0 +1,69 @@
+"""Exposition: the stages' figures as the process's metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from consumer.clock import Clock
+from consumer.sync.figures import Figures
+from consumer.telemetry.metrics import Metrics
+
+PREFIX: Final = "consumer_sync_"
+
+# Figure to the declared metric that shows it, and its labels after the application's.
+COUNTERS: Final = {
+    "hints_confirmed": ("confirmed", ("confirmed",)),
+    "hints_known": ("confirmed", ("known",)),
+    "hints_not_confirmed": ("confirmed", ("not_confirmed",)),
+    "body_mismatch": ("mismatches", ()),
+    "deliveries_quarantined": ("quarantined", ("refused",)),
+    "events_listed": ("walked", ("listed",)),
+    "events_recovered": ("walked", ("recovered",)),
+    "events_strange": ("walked", ("strange",)),
+    "retention_gaps": ("retention_gaps", ()),
+    "drift_changed": ("drift", ("changed",)),
+    "drift_unknown": ("drift", ("unknown",)),
+}
+GAUGES: Final = {"hints_due": "hints_waiting", "leads": "leader"}
+
+
+class Exposition(Collector):
+    """Shows on the metrics' registry what has no metric of its own, and keeps those that have one up to date."""
+
+    def __init__(self, figures: Figures, metrics: Metrics, clock: Clock) -> None:
+        self._figures = figures
+        self._metrics = metrics
+        self._clock = clock
+        figures.listener = self._changed
+        metrics.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures without a declared metric, as `consumer_sync_…` by application."""
+        families: dict[str, Metric] = {}
+        for figure in self._figures:
+            if figure.name in COUNTERS or figure.name in GAUGES:
+                continue
+            kind = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
+            meaning = f"Sync: {figure.name.replace('_', ' ')}"
+            family = families.setdefault(figure.name, kind(PREFIX + figure.name, meaning, labels=["application"]))
+            family.add_metric([figure.application], figure.value)  # type: ignore[attr-defined] # both kinds have it
+        yield from families.values()
+
+    def describe(self) -> list[Metric]:
+        """Nothing is known before it is counted."""
+        return []
+
+    def _changed(self, name: str, application: str, by: float | None, value: float) -> None:
+        if name in COUNTERS and by:
+            metric, labels = COUNTERS[name]
+            getattr(self._metrics, metric).labels(application, *labels).inc(by)
+        elif name in GAUGES:
+            label = f"sync/{application}" if name == "leads" else application
+            getattr(self._metrics, GAUGES[name]).labels(label).set(value)
+        elif name == "last_walk_at":
+            age = self._metrics.bookmark_seconds.labels(application)
+            age.set_function(lambda: max(0.0, self._clock.now().timestamp() - value))
