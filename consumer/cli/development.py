@@ -5,33 +5,44 @@ from __future__ import annotations
 import os
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from consumer.app import App
 from consumer.cli.output import Output
 from consumer.cli.process import announce, stop_on_signals
 from consumer.cli.simulator import sandbox_config
+from consumer.clock import SystemClock
 from consumer.errors import UsageError
-from consumer.sandbox import Sandbox, SandboxConfig, SandboxError
+from consumer.sandbox import Sandbox, SandboxClock, SandboxConfig, SandboxError
 from consumer.settings import Settings
 
-SANDBOX_PORT = 4010
 
-
-async def develop(settings: Settings, output: Output, data: Path) -> None:
-    """Run until a signal. Raises UsageError when a port is taken."""
+async def develop(settings: Settings, output: Output, data: Path, sandbox_port: int) -> None:
+    """Run until a signal; `data` is the folder of the sandbox's state. Raises UsageError when a port is taken."""
     stop = stop_on_signals()
     async with AsyncExitStack() as stack:
+        sandbox, clock = None, None
         if not os.environ.get("SVC_BASE_URL"):
-            webhooks = f"http://{settings.host}:{settings.port}/webhooks/default"
-            config = sandbox_config(settings, port=SANDBOX_PORT, webhook_url=webhooks, data=data / "sandbox")
-            sandbox = await started(stack, config)
+            sandbox = await started(stack, sandbox_config(settings, port=sandbox_port, data=data))
             settings = at_sandbox(settings, sandbox.base_url)
-            output.line(f"sandbox: {sandbox.base_url} (control page {sandbox.base_url}/_sandbox/)")
-        app = await stack.enter_async_context(App(settings))
+            clock = SandboxTime(sandbox.engine.clock)
+        app = await stack.enter_async_context(App(settings, clock=clock))
         await build_everything(app)
-        announce(app, output)
+        if sandbox is not None:
+            sandbox.set_webhook_url(f"{app.public_url}/webhooks/default")
+        announce(app, output, {"sandbox_url": sandbox.base_url if sandbox is not None else None})
         await app.run(stop)
+
+
+class SandboxTime(SystemClock):
+    """The sandbox's time for the consumer too, so that months can pass in both."""
+
+    def __init__(self, clock: SandboxClock) -> None:
+        self._clock = clock
+
+    def now(self) -> datetime:
+        return self._clock.now()
 
 
 async def started(stack: AsyncExitStack, config: SandboxConfig) -> Sandbox:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -61,10 +61,10 @@ async def run_role(settings: Settings, output: Output, build: Callable[[App], Co
         await app.run(stop)
 
 
-def announce(app: App, output: Output) -> None:
+def announce(app: App, output: Output, more: Mapping[str, str | None] | None = None) -> None:
     """Say where the process listens."""
     addresses = {"role": app.settings.role.value, "public_url": app.public_url, "internal_url": app.internal_url}
-    output.document(addresses)
-    for name, value in addresses.items():
-        if value is not None:
-            output.line(f"{name}: {value}")
+    found = {name: value for name, value in {**addresses, **(more or {})}.items() if value is not None}
+    output.document(found)
+    for name, value in found.items():
+        output.line(f"{name}: {value}")

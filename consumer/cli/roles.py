@@ -33,10 +33,13 @@ def demo(
 
 def dev(
     data: Annotated[Path, typer.Option(help="Folder of the sandbox's state.")] = Path("data"),
+    sandbox_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the sandbox; 0 takes a free one.")
+    ] = 4010,
     as_json: Json = False,
 ) -> None:
     """Everything in one process on ./data, stays up; with the sandbox unless SVC_BASE_URL is set."""
-    run(development.develop(settings_for(Role.DEV), Output(as_json), data))
+    run(development.develop(settings_for(Role.DEV), Output(as_json), data / "sandbox", sandbox_port))
 
 
 def serve(as_json: Json = False) -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,10 +17,9 @@ from standardwebhooks import Webhook
 
 from consumer.app import App
 from consumer.cli.demo import shop
-from consumer.cli.development import build_everything
-from consumer.clock import SystemClock
+from consumer.cli.development import SandboxTime, build_everything
 from consumer.ledger import health
-from consumer.sandbox import Sandbox, SandboxClock, SandboxConfig
+from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
 from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
@@ -52,16 +50,6 @@ class Check:
     def document(self) -> dict[str, Any]:
         """The same for a program."""
         return {"what": self.what, "expected": self.expected, "found": self.found, "good": self.good}
-
-
-class SandboxTime(SystemClock):
-    """The sandbox's time for the consumer too, so that months can pass in both."""
-
-    def __init__(self, clock: SandboxClock) -> None:
-        self._clock = clock
-
-    def now(self) -> datetime:
-        return self._clock.now()
 
 
 class World:
