@@ -32,7 +32,7 @@ _FIELDS = tuple(field.name for field in fields(Subscription))
 
 
 class Kind(StrEnum):
-    """What a decision rests on. `read`: a read that no verified event announced; the brake is for those."""
+    """What made us decide. The brake is for reads and timers: an event or an operator means what it says."""
 
     EVENT = "event"
     READ = "read"
@@ -56,8 +56,13 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
     grants, holds = await _operator_sources(ctx, customer)
     standing = await _standing(ctx, customer)
     decisions = decide(subscriptions, grants, holds, policy, now, known=standing)
+    brakes = cause.kind in (Kind.READ, Kind.TIMER) and any(sub.unannounced for sub in subscriptions.values())
     for entitlement, decision in decisions.items():
-        await _settle(ctx, customer, entitlement, decision, standing.get(entitlement), policy, cause, now)
+        known = standing.get(entitlement)
+        revokes = known is not None and known["allowed"] and not decision.allowed
+        if known and revokes and brakes and (known["braked"] or await _braked(ctx, customer, entitlement, policy, now)):
+            continue
+        await _settle(ctx, customer, entitlement, decision, known, cause, now)
     checks = [decision.next_check for decision in decisions.values() if decision.next_check is not None]
     if checks:
         due = min(checks)
@@ -114,17 +119,11 @@ async def _settle(
     entitlement: str,
     decision: Decision,
     standing: Mapping[str, Any] | None,
-    policy: Policy,
     cause: Cause,
     now: datetime,
 ) -> None:
     """Write one decision; announce it only if it is another than the standing one."""
     was = bool(standing and standing["allowed"])
-    if standing and was and not decision.allowed:
-        if standing["braked"] and cause.kind in (Kind.READ, Kind.TIMER):
-            return
-        if cause.kind is Kind.READ and await _braked(ctx, customer, entitlement, policy, now):
-            return
     version = (standing["version"] if standing else 0) + (decision.allowed != was)
     values = {
         "allowed": decision.allowed,

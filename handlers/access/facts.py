@@ -14,7 +14,7 @@ An end that may be one half of a re-subscription settles first: its grant outliv
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from handlers.access.policy import Policy
 from handlers.access.subscription import (
@@ -27,6 +27,8 @@ from handlers.access.subscription import (
     Reading,
     Subscription,
 )
+
+ANNOUNCED = timedelta(hours=1)  # a read this soon after a verified event was announced by it
 
 
 def mentioned(sub: Subscription, details: Details, source: str) -> Subscription:
@@ -55,7 +57,9 @@ def attached(sub: Subscription, customer: str, source: str) -> Subscription:
 
 def hinted(sub: Subscription, at: datetime) -> Subscription:
     """A verified event spoke of it: what a read shows next was announced."""
-    return sub if sub.status == ENDED else replace(sub, hinted_at=max(at, sub.hinted_at or at))
+    if sub.status == ENDED:
+        return sub
+    return replace(sub, hinted_at=max(at, sub.hinted_at or at), unannounced=False)
 
 
 def lease_over(sub: Subscription, due: datetime, at: datetime, policy: Policy) -> Subscription:
@@ -91,9 +95,14 @@ def ended(
     ended_at: datetime | None,
     reason: str | None,
     scheduled: bool = False,
+    by_read: bool = False,
     policy: Policy,
 ) -> Subscription:
-    """Final (SU-T11). `at` is our clock, `ended_at` the service's; `scheduled` when a cancel is known to have been."""
+    """Final (SU-T11). `at` is our clock, `ended_at` the service's; `scheduled` when a cancel is known to have been.
+
+    An end that only a read shows is old news; it settles for a moment, so that one walk over all subscriptions,
+    which shows them one by one, can show its successor too.
+    """
     times = [time for time in (sub.ended_at, ended_at) if time is not None]
     first = sub.status != ENDED
     after = replace(
@@ -105,13 +114,22 @@ def ended(
         past_due_since=None,
         lease_until=None,
         settle_from=at if first and sub.is_live else sub.settle_from,
+        unannounced=by_read and (sub.unannounced if not first else sub.is_live and not is_announced(sub, at)),
     )
     late = after.renewed_at is not None and after.ended_at is not None and after.renewed_at > after.ended_at
     after = replace(after, charged_after_end=sub.charged_after_end or late)
     still_open = first or (sub.settle_until is not None and at < sub.settle_until)
     if not still_open:
         return after
-    return replace(after, settle_until=settles_until(after, policy, scheduled=scheduled or is_scheduled(after)))
+    until = settles_until(after, policy, scheduled=scheduled or is_scheduled(after))
+    if by_read and first and after.settle_from is not None:
+        until = max(until or at, after.settle_from + policy.settle)
+    return replace(after, settle_until=until)
+
+
+def is_announced(sub: Subscription, at: datetime) -> bool:
+    """Whether a verified event spoke of it not long before."""
+    return sub.hinted_at is not None and at - sub.hinted_at < ANNOUNCED
 
 
 def is_scheduled(sub: Subscription) -> bool:
@@ -155,16 +173,19 @@ def observed(sub: Subscription, reading: Reading, at: datetime, policy: Policy) 
             ended_at=reading.ended_at,
             reason=reading.end_reason,
             scheduled=is_scheduled(sub),
+            by_read=True,
             policy=policy,
         )
     if not newer or sub.status == ENDED:
         return known
     since = known.past_due_since or min(reading.past_due_since or reading.read_at, reading.read_at)
+    worse = reading.status == PAST_DUE and not is_announced(sub, at)
     live = replace(
         known,
         status=reading.status,
         provisional=False,
         past_due_since=since if reading.status == PAST_DUE else None,
+        unannounced=reading.status == PAST_DUE and (sub.unannounced if sub.status == PAST_DUE else worse),
     )
     return replace(live, lease_until=leased_until(live, at, policy))
 

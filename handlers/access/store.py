@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select, update
@@ -19,10 +19,9 @@ from handlers.findings import close_finding, open_finding
 
 SUBSCRIPTION_DUE = "access.subscription_due"
 OTHERS_MAX = 20
-ANNOUNCED = timedelta(hours=1)  # a read this soon after a verified event was announced by it
 _FIELDS = tuple(field.name for field in fields(Subscription))
 _DECIDING = ("customer", "price_id", "product_id", "status", "provisional", "past_due_since", "end_reason",
-             "settle_until", "cancel_at_period_end", "merchant_cancel_requested")  # fmt: skip
+             "settle_until", "unannounced", "cancel_at_period_end", "merchant_cancel_requested")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,7 @@ async def _mapping(ctx: Context, event: Event, subscription_id: str, policy: Pol
 
 
 async def _decide(ctx: Context, event: Event, subscription_id: str, policy: Policy, change: Change) -> None:
-    announced = change.after.hinted_at is not None and event.received_at - change.after.hinted_at < ANNOUNCED
-    kind = Kind.READ if event.type == "subscription.observed" and not announced else Kind.EVENT
+    kind = Kind.READ if event.type == "subscription.observed" else Kind.EVENT
     cause = Cause(event_id=event.id, at=event.received_at, kind=kind)
     customers = {customer for customer in (change.before.customer, change.after.customer) if customer is not None}
     for customer in sorted(customers):

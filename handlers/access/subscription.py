@@ -48,7 +48,8 @@ class Subscription:
 
     `status` is None until a read (or `subscription.created`, provisionally) says more. Times of the service
     (`period_end`, `ended_at`, `renewed_at`) are compared with each other only; ours (`read_at`, `settle_until`,
-    `past_due_since`, `lease_until`, `hinted_at`: the last verified event) with our own clock.
+    `past_due_since`, `lease_until`, `hinted_at`: the last verified event) with our own clock. `unannounced`: it got
+    worse by a read that no event announced, which is what the brake is for.
     """
 
     customer: str | None = None
@@ -74,6 +75,7 @@ class Subscription:
     charged_after_end: bool = False
     lease_until: datetime | None = None
     hinted_at: datetime | None = None
+    unannounced: bool = False
 
     @property
     def is_live(self) -> bool:

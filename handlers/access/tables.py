@@ -60,6 +60,7 @@ class AccessSubscription(SQLModel, table=True):
     charged_after_end: bool = _flag()
     lease_until: datetime | None = _time()
     hinted_at: datetime | None = _time()
+    unannounced: bool = _flag()
 
 
 class AccessCustomer(SQLModel, table=True):

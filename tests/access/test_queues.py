@@ -170,6 +170,7 @@ async def test_reads_that_would_revoke_too_many_stop_and_ask(shop: Shop) -> None
     subs = await many(shop, 9)
     for sub in subs:
         await shop.reads("ENDED", sub, customer_reference=f"cus_{sub}", end_reason="PAYMENT_FAILED")
+    await shop.pass_time(minutes=1)
     assert shop.effects.count("revoked default") == 5
     assert ("brake", "default") in await shop.findings()
     assert len(await shop.rows(ENTITLEMENTS, allowed=True, braked=True)) == 4
@@ -218,6 +219,7 @@ async def test_the_brake_forgets_after_its_window(shop: Shop) -> None:
     for sub in subs:
         await shop.pass_time(minutes=20)
         await shop.reads("ENDED", sub, customer_reference=f"cus_{sub}", end_reason="PAYMENT_FAILED")
+    await shop.pass_time(minutes=1)
     assert shop.effects.count("revoked default") == 9
 
 
@@ -227,6 +229,7 @@ async def test_a_large_shop_may_lose_its_share(shop_with: Callable[..., Shop]) -
     subs = await many(shop, 8)
     for sub in subs:
         await shop.reads("ENDED", sub, customer_reference=f"cus_{sub}", end_reason="PAYMENT_FAILED")
+    await shop.pass_time(minutes=1)
     assert shop.effects.count("revoked default") == 3, "half of what is still there: 4 of 8, 3 of 7, 3 of 6, 2 of 5"
 
 

@@ -176,6 +176,8 @@ async def test_a_lost_end_is_found_by_the_lease(shop: Shop) -> None:
     assert await shop.asked() == {("subscription", "S1")}, "nobody revokes by the clock: it is read"
     assert await shop.allowed()
     await shop.reads("ENDED", end_reason="PAYER_CANCELED", ended_at=period_end.isoformat())
+    assert await shop.allowed(), "an end that only a read shows settles for seconds"
+    await shop.pass_time(seconds=6)
     assert shop.effects == ["granted default", "revoked default"]
 
 
@@ -410,7 +412,26 @@ async def test_ended_in_an_older_read_is_final_all_the_same(shop: Shop) -> None:
     await shop.reads("ACTIVE", version=5)
     await shop.reads("ENDED", version=4, end_reason="PAYMENT_FAILED")
     assert (await shop.subscription())["status"] == "ENDED"
+    await shop.pass_time(seconds=6)
     assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_an_event_cuts_short_what_a_read_left_settling(shop: Shop) -> None:
+    # case: A21
+    await shop.reads("ACTIVE")
+    await shop.reads("ENDED", end_reason="MERCHANT_CANCELED")
+    assert shop.effects == ["granted default"]
+    await shop.happens("ended", end_reason="MERCHANT_CANCELED")
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_a_walk_that_shows_the_end_before_the_successor_drops_nothing(shop: Shop) -> None:
+    # case: A25, A26
+    await shop.reads("ACTIVE", "S1")
+    await shop.reads("ENDED", "S1", end_reason="MERCHANT_CANCELED")
+    await shop.reads("ACTIVE", "S2")
+    await shop.pass_time(minutes=1)
+    assert shop.effects == ["granted default"]
 
 
 async def test_past_due_with_a_cancel_keeps_both(shop: Shop) -> None:

@@ -95,15 +95,20 @@ class Projections:
             self.emitted.extend(ctx.emissions)
             self.notes.extend(ctx.notes)
 
+    async def due(self) -> list[Event]:
+        """The derived events that are due, published: whoever calls this must handle them."""
+        async with self.database.transaction() as session:
+            ready = select(OutboxRow).where(self._waiting, OUTBOX.c.not_before <= self.now)
+            rows = (await session.execute(ready.order_by(OUTBOX.c.seq).limit(500))).scalars().all()
+            batch = [_derived(row, self.now) for row in rows]
+            await outbox.mark_published(session, rows, self.now)
+        return batch
+
     async def relay(self, rounds: int = 20) -> list[Event]:
         """Publish what is due and handle it, until nothing is due; returns it. Bounded."""
         published: list[Event] = []
         for _ in range(rounds):
-            async with self.database.transaction() as session:
-                ready = select(OutboxRow).where(self._waiting, OUTBOX.c.not_before <= self.now)
-                due = (await session.execute(ready.order_by(OUTBOX.c.seq).limit(500))).scalars().all()
-                batch = [_derived(row, self.now) for row in due]
-                await outbox.mark_published(session, due, self.now)
+            batch = await self.due()
             if not batch:
                 return published
             published.extend(batch)

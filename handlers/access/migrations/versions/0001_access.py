@@ -122,6 +122,7 @@ def upgrade() -> None:
         sa.Column("charged_after_end", sa.Boolean(), nullable=False),
         sa.Column("lease_until", consumer.columns.UtcDateTime(), nullable=True),
         sa.Column("hinted_at", consumer.columns.UtcDateTime(), nullable=True),
+        sa.Column("unannounced", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("application", "subscription_id"),
     )
     op.create_index("ix_access_subscription_customer", "access_subscription", ["application", "customer"], unique=False)
