@@ -38,6 +38,12 @@ class SettingsError(ConsumerError):
         super().__init__(f"{len(problems)} problem(s) in the settings: " + "; ".join(problems))
 
 
+class PortTaken(ConsumerError):
+    """The address to listen on cannot be had."""
+
+    code = "port_taken"
+
+
 class UsageError(ConsumerError):
     """The command was called with words that do not fit."""
 
@@ -73,6 +79,12 @@ class LedgerUnavailable(LedgerError):
 
     code = "ledger_unavailable"
     retryable = True
+
+
+class LedgerCorrupt(LedgerError):
+    """The database's file is damaged, or is not a database."""
+
+    code = "ledger_corrupt"
 
 
 class SchemaOutdated(LedgerError):

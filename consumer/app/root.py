@@ -13,7 +13,6 @@ from functools import cached_property
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-import aiohttp
 import structlog
 from aiohttp import web
 
@@ -22,7 +21,7 @@ from consumer.app import parts
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SystemClock
 from consumer.console.query import query_routes
-from consumer.errors import BrokerError, LedgerError
+from consumer.errors import BrokerError, LedgerError, PortTaken
 from consumer.events import Locators
 from consumer.ledger import Database, schema
 from consumer.ledger import handlers as known_handlers
@@ -47,7 +46,6 @@ from consumer.work.registry import Registry, load_registry
 from consumer.work.worker import Worker, WorkerConfig, build_worker, worker_id
 
 LOOK_AGAIN_S = 2.0
-HTTP_TIMEOUT_S = 30.0
 STOP_SLACK_S = 10.0
 
 Stoppable = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
@@ -238,9 +236,7 @@ class App:
 
     async def work(self) -> None:
         """The role `work`."""
-        limit = aiohttp.ClientTimeout(total=HTTP_TIMEOUT_S)
-        http = await self._stack.enter_async_context(aiohttp.ClientSession(timeout=limit))
-        contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), http)
+        contexts = Contexts(self.clock, self.settings.handler_options, await self.payments())
         database, broker, settings = self.database, self.broker, self.settings
 
         async def work(stop: asyncio.Event) -> None:
@@ -258,11 +254,13 @@ class App:
                 observer=Observer(self.metrics),
                 config=WorkerConfig(
                     topic=parts.topic(settings, "events"),
+                    dead_topic=parts.topic(settings, "events.dead"),
                     group=parts.topic(settings, "work"),
                     batch=settings.work_batch,
                     concurrency=settings.work_concurrency,
                     drain_s=settings.drain_s,
                 ),
+                watch=self._watch,
             )
             await self.worker.run(stop)
 
@@ -324,7 +322,10 @@ class App:
     async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> str:
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, host, port).start()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise PortTaken(host=host, port=port, reason=error.strerror) from error
         return f"http://{host}:{runner.addresses[0][1]}"
 
 

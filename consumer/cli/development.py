@@ -59,10 +59,7 @@ async def build_everything(app: App) -> None:
     await app.internal(console=True)
     await app.work()
     await app.sync()
-    try:
-        await app.receive()
-    except OSError as error:
-        raise UsageError(f"the webhook port cannot be opened: {error.strerror}") from error
+    await app.receive()
 
 
 def at_sandbox(settings: Settings, base_url: str) -> Settings:

@@ -9,15 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import event, text
-from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.engine import Connection, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from consumer.errors import LedgerError, LedgerUnavailable, SchemaOutdated
+from consumer.errors import LedgerCorrupt, LedgerError, LedgerUnavailable, SchemaOutdated
+from consumer.ledger.discretion import hide_values
 
 BUSY_TIMEOUT_S = 15.0
 POOL_SIZE = 10
+
+# SQLSTATE classes and codes after which the same may well work: connection, transaction rollback (deadlock), out of
+# resources, operator intervention, i/o error; a lock not had in time, a server that is a standby just now, a
+# connection that was cut because its transaction stood idle.
+_PASSING_CLASSES = ("08", "40", "53", "57", "58")
+_PASSING_STATES = ("55P03", "25006", "25P03", "25P04")
 
 
 class Database:
@@ -86,6 +93,8 @@ class translated:  # noqa: N801 - reads as a word: with translated():
                 raise LedgerUnavailable(reason=type(error.orig).__name__) from error
             if is_missing_table(error):
                 raise SchemaOutdated from error
+            if is_corrupt(error):
+                raise LedgerCorrupt(reason=str(error.orig)) from error
 
 
 def is_unavailable(error: DBAPIError) -> bool:
@@ -94,7 +103,8 @@ def is_unavailable(error: DBAPIError) -> bool:
     words = str(error.orig).lower()
     return (
         error.connection_invalidated
-        or state[:2] in ("08", "40", "53", "57")
+        or state[:2] in _PASSING_CLASSES
+        or state in _PASSING_STATES
         or "locked" in words
         or "disk i/o" in words
         or "unable to open database" in words
@@ -110,6 +120,13 @@ def is_missing_table(error: DBAPIError) -> bool:
     return isinstance(error, OperationalError | ProgrammingError) and (
         "no such table" in words or "no such column" in words or "undefinedtable" in words or "does not exist" in words
     )
+
+
+def is_corrupt(error: DBAPIError) -> bool:
+    """Whether the file is no database any more."""
+    words = str(error.orig).lower()
+    is_file = getattr(error.orig, "sqlstate", None) is None  # PostgreSQL calls a wrong literal malformed, too
+    return is_file and ("file is not a database" in words or "malformed" in words)
 
 
 def _engine(url: str, pool_size: int) -> tuple[AsyncEngine, str]:
@@ -155,7 +172,7 @@ def _sqlite(url: str, path: str | None, pool_size: int) -> AsyncEngine:
 
 
 def _postgresql(url: str, pool_size: int) -> AsyncEngine:
-    return create_async_engine(
+    engine = create_async_engine(
         url,
         pool_size=pool_size,
         max_overflow=5,
@@ -172,3 +189,9 @@ def _postgresql(url: str, pool_size: int) -> AsyncEngine:
             },
         },
     )
+
+    @event.listens_for(engine.sync_engine, "handle_error")
+    def keep_discreet(context: ExceptionContext) -> None:
+        hide_values(context.sqlalchemy_exception, context.original_exception)
+
+    return engine

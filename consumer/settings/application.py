@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from consumer.events import Locators
 from consumer.settings.values import (
-    HttpUrl,
+    ApiUrl,
     Listed,
     SecretsListed,
     is_loopback,
@@ -70,7 +70,7 @@ class ApplicationTable(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    base_url: HttpUrl | None = Field(None, description="address of the service's API")
+    base_url: ApiUrl | None = Field(None, description="address of the service's API")
     app_id: str | None = Field(None, description="app id, `svc_app_…`")
     app_secret: SecretsListed | None = Field(None, description="app secret, `svc_sk_live_…`; two, comma-separated")
     app_secret_file: Path | None = Field(None, description="file that holds the app secret; re-read when it changes")

@@ -136,6 +136,15 @@ def checked_http_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def checked_api_url(value: str) -> str:
+    """As `checked_http_url`, and https unless it is loopback: credentials travel there (case C28)."""
+    value = checked_http_url(value)
+    parts = urlsplit(value)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        raise ValueError("must be https: only an address on loopback may be http")
+    return value
+
+
 def checked_header(value: str | None) -> str | None:
     """The name of an HTTP header, in lower case."""
     if value is not None and not _HEADER_NAME.match(value):
@@ -193,4 +202,5 @@ PastDue = Annotated[str, AfterValidator(checked_past_due)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(checked_database_url)]
 BrokerUrl = Annotated[str, AfterValidator(checked_broker_url)]
 HttpUrl = Annotated[str, AfterValidator(checked_http_url)]
+ApiUrl = Annotated[str, AfterValidator(checked_api_url)]
 HeaderName = Annotated[str | None, AfterValidator(checked_header)]

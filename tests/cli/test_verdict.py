@@ -1,0 +1,60 @@
+"""What makes a deployment healthy, degraded or stuck."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from consumer.cli.verdict import Grade, judge, worst
+from consumer.ledger.health import Figures
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+WELL = Figures(
+    at=NOW,
+    events=10,
+    newest_event_at=NOW,
+    retrying=0,
+    parked=0,
+    dead=0,
+    oldest_due_at=None,
+    outbox_waiting=0,
+    outbox_oldest_at=None,
+    hints=0,
+    oldest_hint_at=None,
+    reads=0,
+    reads_due=0,
+    quarantined=0,
+    paused_handlers=(),
+    worker_seen_at=NOW,
+)
+LONG_AGO = NOW - timedelta(hours=1)
+
+
+def test_all_is_well() -> None:
+    assert judge(WELL) == []
+    assert worst([]) is Grade.HEALTHY
+
+
+# case: O2, O4
+@pytest.mark.parametrize(
+    ("changed", "code", "grade"),
+    [
+        (replace(WELL, oldest_due_at=LONG_AGO), "runs_overdue", Grade.STUCK),
+        (replace(WELL, outbox_oldest_at=LONG_AGO), "outbox_stuck", Grade.STUCK),
+        (replace(WELL, worker_seen_at=LONG_AGO), "no_worker", Grade.DEGRADED),
+        (replace(WELL, dead=1), "dead_runs", Grade.DEGRADED),
+        (replace(WELL, paused_handlers=("shop:ship",)), "handlers_paused", Grade.DEGRADED),
+        (replace(WELL, hints=3, oldest_hint_at=LONG_AGO), "hints_late", Grade.DEGRADED),
+    ],
+)
+def test_each_sign_has_its_grade(changed: Figures, code: str, grade: Grade) -> None:
+    [finding] = judge(changed)
+    assert (finding.code, finding.grade) == (code, grade)
+
+
+def test_the_worst_counts() -> None:
+    findings = judge(replace(WELL, dead=1), broken_plugins=["shop"], broker_answers=False)
+    assert [finding.code for finding in findings] == ["broker_away", "dead_runs", "plugins_broken"]
+    assert worst(findings) is Grade.STUCK
