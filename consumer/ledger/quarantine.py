@@ -28,16 +28,22 @@ async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, str]],
 
 
 def _values(delivery: Delivery, reason: str, now: datetime) -> dict[str, object]:
+    """What is not understood may be anything: its names are cut and rid of NULs (PostgreSQL's text holds none), so
+    that keeping it never fails; the raw bytes stay as they came."""
     return {
-        "application": delivery.application[:64],
-        "delivery_id": delivery.id[:100],
-        "event_id": delivery.event_id,
-        "reason": reason,
+        "application": _storable(delivery.application, 64),
+        "delivery_id": _storable(delivery.id, 100),
+        "event_id": _storable(delivery.event_id, 255) if delivery.event_id is not None else None,
+        "reason": _storable(reason, 60),
         "raw": delivery.raw,
         "headers": orjson.dumps(dict(delivery.headers)).decode(),
         "received_at": delivery.received_at,
         "created_at": now,
     }
+
+
+def _storable(name: str, max_chars: int) -> str:
+    return name.replace("\0", "")[:max_chars]
 
 
 async def newest(
@@ -124,6 +130,12 @@ async def hints_of(session: AsyncSession, application: str, event_ids: Sequence[
         return []
     where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
     return (await session.execute(select(HintRow).where(where))).scalars().all()
+
+
+async def newest_hints(session: AsyncSession, application: str, limit: int) -> Sequence[HintRow]:
+    """The hints that came last and still wait, newest first."""
+    statement = select(HintRow).where(_HINTS.c.application == application).order_by(_HINTS.c.received_at.desc())
+    return (await session.execute(statement.limit(limit))).scalars().all()
 
 
 async def hint_ids_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[str]:

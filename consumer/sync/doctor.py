@@ -1,0 +1,187 @@
+"""Doctor: checks of what sync needs of the world, each a finding; and a test event followed until it arrives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+from urllib.parse import urlsplit
+
+import orjson
+from sqlalchemy import text
+
+from consumer.broker import Broker
+from consumer.clock import Clock
+from consumer.errors import ConsumerError
+from consumer.events import first, parse_json, parse_time
+from consumer.ledger import Database, quarantine
+from consumer.ledger import events as ledger_events
+from consumer.ledger.events import EventFilter
+from consumer.payments import AuthenticationError, PaymentsError
+from consumer.sync.identity import Identity
+from consumer.sync.learn import Proposal, propose
+from consumer.sync.mark import order_of
+from consumer.sync.reader import Reader
+
+SKEW_MAX: Final = timedelta(seconds=5)
+SAMPLES: Final = 100
+LOOK_EVERY_S: Final = 0.5
+
+_TEST_HOST = re.compile(r"(^|[.-])(sandbox|test|testing|staging|stage|dev|devnet|localhost)([.-]|$)")
+
+
+class Grade(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One finding: safe to print, one line."""
+
+    name: str
+    grade: Grade
+    text: str
+
+
+async def credentials(reader: Reader) -> Check:
+    """Whether the service takes the credentials (cases S1, S11)."""
+    try:
+        await reader.client.application.retrieve()
+    except AuthenticationError as error:
+        return Check(name="credentials", grade=Grade.FAIL, text=error.message)
+    except PaymentsError as error:
+        return Check(name="credentials", grade=Grade.WARN, text=f"could not be checked: {error.line()}")
+    return Check(name="credentials", grade=Grade.OK, text="accepted")
+
+
+async def identity(reader: Reader, database: Database, clock: Clock) -> Check:
+    """Whether they are the credentials of the application whose data the ledger holds (case B32)."""
+    guard = Identity(reader, database, clock=clock, token=lambda: 0)
+    try:
+        await guard.check()
+    except ConsumerError as error:
+        grade = Grade.WARN if error.retryable else Grade.FAIL
+        return Check(name="identity", grade=grade, text=error.line())
+    return Check(name="identity", grade=Grade.OK, text="the ledger's application")
+
+
+async def event_list(reader: Reader) -> Check:
+    """Whether `/v1/events` can be walked: its order, and whether today's locators find what they should."""
+    try:
+        page = await reader.client.events.list(limit=100)
+    except PaymentsError as error:
+        return Check(name="events", grade=Grade.FAIL, text=error.line())
+    if not page.items:
+        return Check(name="events", grade=Grade.OK, text="none listed yet")
+    order = order_of([parse_time(first(item.raw, reader.locators.time)) for item in page.items])
+    fits = propose([item.raw for item in page.items], [], reader.locators).fits
+    poor = [fact for fact in ("id", "type", "order", "subscription") if fits[fact] < 1]
+    summary = f"{len(page.items)} on the first page, {order.value.replace('_', ' ')}"
+    if poor:
+        return Check(name="events", grade=Grade.WARN, text=f"{summary}; not always found: {', '.join(poor)}")
+    return Check(name="events", grade=Grade.OK, text=summary)
+
+
+def environment(base_url: str, topic_prefix: str) -> Check:
+    """A test service with production topics, or the reverse (case S10): a secret's prefix tells nothing."""
+    host = urlsplit(base_url).hostname or ""
+    tests_service = _TEST_HOST.search(host) is not None or host.startswith("127.") or host == "::1"
+    tests_topics = _TEST_HOST.search(topic_prefix.replace("_", "-")) is not None
+    if tests_topics and not tests_service:
+        return Check(name="environment", grade=Grade.WARN, text="test topics, but the service is no test service")
+    if tests_service and "prod" in topic_prefix.lower():
+        return Check(name="environment", grade=Grade.WARN, text="production topics, but a test service")
+    return Check(name="environment", grade=Grade.OK, text=f"{host}, topics {topic_prefix}.…")
+
+
+async def broker_answers(broker: Broker) -> Check:
+    """Whether the broker answers."""
+    ready = await broker.ready()
+    return Check(name="broker", grade=Grade.OK if ready else Grade.FAIL, text="answers" if ready else "no answer")
+
+
+async def clock_skew(database: Database, clock: Clock) -> Check:
+    """This machine's clock against the database's: leases and due times reckon with both."""
+    if database.dialect != "postgresql":
+        return Check(name="clock", grade=Grade.OK, text="one machine, one clock")
+    try:
+        before = clock.now()
+        async with database.reading() as session:
+            theirs = await session.scalar(text("SELECT clock_timestamp()"))
+        after = clock.now()
+    except ConsumerError as error:
+        return Check(name="clock", grade=Grade.FAIL, text=error.line())
+    if not isinstance(theirs, datetime):
+        return Check(name="clock", grade=Grade.WARN, text="the database shows no time")
+    middle = before + (after - before) / 2
+    skew = abs(theirs.astimezone(UTC) - middle)
+    allowed = SKEW_MAX + (after - before)
+    grade = Grade.OK if skew <= allowed else Grade.FAIL
+    return Check(name="clock", grade=grade, text=f"{skew.total_seconds():.1f} s from the database's")
+
+
+async def learn(reader: Reader, database: Database) -> Proposal:
+    """Locators and authenticity as the captured deliveries and the listed events suggest (`doctor --learn`)."""
+    async with database.reading() as session:
+        kept = await quarantine.newest(session, application=reader.application, limit=SAMPLES)
+        hints = await quarantine.newest_hints(session, reader.application, limit=SAMPLES)
+    raws = [*(row.raw for row in kept), *(row.raw for row in hints)]
+    headers = [orjson.loads(one) for one in (*(row.headers for row in kept), *(row.headers for row in hints))]
+    listed = [item.raw for item in (await reader.client.events.list(limit=100)).items]
+    return propose([*_documents(raws), *listed], headers, reader.locators)
+
+
+def _documents(raws: Sequence[bytes]) -> list[dict[str, object]]:
+    found = []
+    for raw in raws:
+        try:
+            found.append(parse_json(raw))
+        except ConsumerError:
+            continue
+    return found
+
+
+async def follow_test_event(reader: Reader, database: Database, clock: Clock, *, within_s: float = 30.0) -> Check:
+    """Have a test event sent, and wait until its delivery shows in the ledger, wherever it ends up (case U8).
+
+    It uses up one of ten an hour. A test event that ends in quarantine has arrived: that is what is asked here.
+    """
+    began = clock.now()
+    try:
+        answer = await reader.client.webhook.test_event()
+    except PaymentsError as error:
+        return Check(name="test event", grade=Grade.FAIL, text=error.line())
+    event_id = first(answer.raw, reader.locators.id)
+    deadline = clock.monotonic() + within_s
+    while clock.monotonic() < deadline:
+        place = await _arrival(reader.application, database, event_id, began)
+        if place is not None:
+            seconds = (clock.now() - began).total_seconds()
+            return Check(name="test event", grade=Grade.OK, text=f"arrived after {seconds:.1f} s: {place}")
+        await clock.sleep(LOOK_EVERY_S)
+    return Check(
+        name="test event",
+        grade=Grade.FAIL,
+        text=f"sent, but nothing arrived within {within_s:.0f} s: is the endpoint's address right, is `serve` up?",
+    )
+
+
+async def _arrival(application: str, database: Database, event_id: str | None, since: datetime) -> str | None:
+    async with database.reading() as session:
+        kept = await quarantine.newest(session, application=application, limit=20)
+        hints = await quarantine.newest_hints(session, application, limit=20)
+        wanted = EventFilter(application=application, event_id=event_id, since=since, limit=20)
+        recorded = await ledger_events.search(session, wanted)
+    places = [("in quarantine", row.event_id, row.received_at) for row in kept]
+    places += [("waits to be confirmed", row.event_id, row.received_at) for row in hints]
+    for place, arrived_id, received_at in places:
+        if (arrived_id == event_id) if event_id else received_at >= since:
+            return place
+    return "recorded as an event" if recorded else None

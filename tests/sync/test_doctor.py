@@ -1,0 +1,139 @@
+"""Doctor and learn: unknowns become facts, and a wrong set-up is said before it costs money."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from consumer.clock import SystemClock
+from consumer.events import Locators
+from consumer.ledger import Database, quarantine
+from consumer.payments import Credentials, PaymentsClient
+from consumer.sandbox import Sandbox, SandboxConfig
+from consumer.sync import doctor
+from consumer.sync.doctor import Grade
+from consumer.sync.learn import propose
+from consumer.sync.reader import Reader
+from tests.sync.conftest import SECRETS, SteppedClock, World, delivery, simulated
+
+SHAPES = {
+    "type-object": {"event_type_field": "type", "event_container": "data.object", "event_payload": "snapshot"},
+    "event-data": {"event_type_field": "event", "event_container": "data", "event_payload": "snapshot"},
+    "event_type-flat-thin": {"event_type_field": "event_type", "event_container": "flat", "event_payload": "thin"},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_locators_are_learned_from_what_the_service_lists(
+    sqlite_ledger: Database, clock: SteppedClock, shape: str
+) -> None:
+    # case: U1, U2, I9, X59
+    async with simulated(clock, **SHAPES[shape]) as service_side:
+        await service_side.sandbox.play("happy")
+        await service_side.sandbox.play("past-due-recovered")
+        nowhere = Locators(**dict.fromkeys(("id", "type", "time", "object", "order", "subscription"), ("/nowhere",)))
+        reader = Reader(application="default", client=service_side.reader.client, locators=nowhere)
+        proposal = await doctor.learn(reader, sqlite_ledger)
+        assert proposal.fits["id"] == 0
+        learned = {
+            name.removeprefix("CONSUMER_LOCATE_").lower(): tuple(value.split(","))
+            for name, value in proposal.settings.items()
+        }
+        assert {"id", "type", "object", "subscription"} <= set(learned)
+        again = Reader(application="default", client=reader.client, locators=Locators(**learned))
+        found = await doctor.event_list(again)
+        assert found.grade is Grade.OK or "order" in found.text, found.text
+        after = (await doctor.learn(again, sqlite_ledger)).fits
+        assert (after["id"], after["type"], after["subscription"]) == (1.0, 1.0, 1.0)
+
+
+def test_the_signature_scheme_is_told_from_the_headers() -> None:
+    # case: U3, X60
+    body = {"id": "evt_1", "type": "order.paid"}
+    standard = {"Webhook-Id": "a", "webhook-timestamp": "1", "webhook-signature": "v1,x"}
+    assert propose([body], [standard], Locators()).authenticity == "signature"
+    other = propose([body], [{"x-signature": "t=1"}], Locators())
+    assert (other.authenticity, other.signature_headers) == ("hmac", ("x-signature",))
+    assert propose([body], [{"user-agent": "x"}], Locators()).authenticity == "api"
+
+
+def test_a_proposal_holds_no_payload_and_survives_odd_bodies() -> None:
+    # case: I25
+    deep: dict[str, object] = {}
+    at = deep
+    for _ in range(50):
+        at["x"] = {}
+        at = at["x"]  # type: ignore[assignment]  # one level deeper
+    bodies: list[dict[str, object]] = [
+        {"id": "evt_1", "customer_email": "someone@shop.example"},
+        deep,
+        {},
+        {"a/b~c": "evt_2"},
+    ]
+    proposal = propose(bodies, [], Locators())
+    assert "someone@shop.example" not in repr(proposal)
+    assert "/a~1b~0c" in {place.pointer for place in proposal.places["id"]}
+
+
+async def test_refused_credentials_and_a_foreign_application_are_findings(world: World) -> None:
+    # case: S1, B32
+    assert (await doctor.credentials(world.reader)).grade is Grade.OK
+    assert (await doctor.identity(world.reader, world.database, world.clock)).grade is Grade.OK
+    world.service.records["/v1/application"] = {"id": "svc_app_other"}
+    assert (await doctor.identity(world.reader, world.database, world.clock)).grade is Grade.FAIL
+    world.service.failing["*"] = 401
+    found = await doctor.credentials(world.reader)
+    assert found.grade is Grade.FAIL
+    for cause in ("header", "revoked or expired", "disabled", "approved and active"):
+        assert cause in found.text
+
+
+def test_a_test_service_with_production_topics_is_pointed_out() -> None:
+    # case: S10
+    assert doctor.environment("https://api.service.example", "payments").grade is Grade.OK
+    assert doctor.environment("https://sandbox.service.example", "prod").grade is Grade.WARN
+    assert doctor.environment("https://api.service.example", "payments-test").grade is Grade.WARN
+    assert doctor.environment("http://127.0.0.1:4010", "payments").grade is Grade.OK
+
+
+async def test_the_clock_is_compared_with_the_databases(database: Database) -> None:
+    # case: O9
+    assert (await doctor.clock_skew(database, SystemClock())).grade is Grade.OK
+    if database.dialect == "postgresql":
+        assert (await doctor.clock_skew(database, SteppedClock())).grade is Grade.FAIL
+
+
+async def test_a_test_event_is_followed_until_it_arrives(sqlite_ledger: Database, tmp_path: Path) -> None:
+    # case: U8, F24
+    async def receive(request: web.Request) -> web.Response:
+        raw = await request.read()
+        async with sqlite_ledger.transaction() as session:
+            found = propose([await request.json()], [dict(request.headers)], Locators())
+            assert found.authenticity == "signature"
+            event_id = (await request.json())["id"]
+            await quarantine.keep_hints(session, [delivery(raw, 1, event_id=event_id)], SystemClock().now())
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/", receive)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    try:
+        credentials = Credentials(SECRETS[0], [SECRETS[1]])
+        async with (
+            Sandbox(SandboxConfig(webhook_url=url)) as sandbox,
+            PaymentsClient(sandbox.base_url, credentials) as client,
+        ):
+            reader = Reader(application="default", client=client)
+            found = await doctor.follow_test_event(reader, sqlite_ledger, SystemClock(), within_s=20)
+            assert found.grade is Grade.OK, found.text
+            assert "waits to be confirmed" in found.text
+            sandbox.set_webhook_url(None)
+            lost = await doctor.follow_test_event(reader, sqlite_ledger, SystemClock(), within_s=0.7)
+            assert lost.grade is Grade.FAIL
+    finally:
+        await runner.cleanup()

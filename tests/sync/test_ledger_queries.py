@@ -1,0 +1,109 @@
+"""What sync asks the ledger means the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from consumer.clock import DrivenClock
+from consumer.events import Event, Source, Trust
+from consumer.ledger import Database, events, quarantine, reads, runs
+from consumer.ledger.outcomes import outcomes
+from consumer.ledger.reads import Observed
+from consumer.ledger.tables import RunStatus
+from consumer.sync import sense
+from consumer.sync.denials import Denials
+from consumer.sync.figures import Figures
+from tests.sync.conftest import delivery
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def event(event_id: str, source: Source, at: datetime = NOW, application: str = "default") -> Event:
+    return Event(
+        application=application, id=event_id, type="order.paid", key=f"order:{event_id}", trust=Trust.READ,
+        source=source, raw=b"{}", received_at=at,
+    )  # fmt: skip
+
+
+async def test_hints_by_id_and_by_age(database: Database) -> None:
+    # case: G8, I15
+    clock = DrivenClock(NOW)
+    async with database.transaction() as session:
+        await quarantine.keep_hints(session, [delivery(b"{}", n, event_id=f"evt_{n}") for n in range(30)], NOW)
+        assert len(await quarantine.due_hint_ids(session, "default", NOW, 20)) == 20
+        assert await quarantine.due_hint_ids(session, "other", NOW, 20) == []
+        assert {row.event_id for row in await quarantine.hints_of(session, "default", ["evt_1", "evt_x"])} == {"evt_1"}
+        assert await quarantine.hint_ids_of(session, "default", ["evt_2", "evt_x"]) == ["evt_2"]
+        assert [row.event_id for row in await quarantine.newest_hints(session, "default", 2)] == ["evt_29", "evt_28"]
+    denials = Denials("default", database, clock, Figures(), patience_s=5)
+    left = {f"evt_{n}": 0 for n in range(30)}
+    for attempts in range(1, 10):
+        if await denials.store(left):
+            break
+        left = dict.fromkeys(left, attempts)
+        clock.advance(130)
+    async with database.reading() as session:
+        assert await quarantine.count_hints(session) == 0
+        assert await quarantine.count(session) == 30
+
+
+async def test_observations_seen_and_unseen(database: Database) -> None:
+    # case: B21, A40
+    def observed(name: str, version: int, state: str) -> Observed:
+        return Observed(
+            application="default", kind="subscription", object_id=name, version=version, digest="d" * 64,
+            read_at=NOW, state=state, shape="s",
+        )  # fmt: skip
+
+    later = NOW + timedelta(hours=1)
+    async with database.transaction() as session:
+        await reads.keep_observations(
+            session, [observed("a", 1, "ACTIVE|"), observed("b", 2, "ENDED|"), observed("c", 3, "ACTIVE|")]
+        )
+        await reads.keep_observations(session, [observed("a", 0, "ENDED|")])
+        found = await reads.last_observed(session, "default", "subscription", ["a", "b", "x"])
+        assert {name: one.state for name, one in found.items()} == {"a": "ACTIVE|", "b": "ENDED|"}
+        assert found["a"].read_at == NOW
+        await reads.seen(session, "default", "subscription", ["c"], later)
+        unseen = await reads.unseen(session, "default", "subscription", later, unless="ENDED", limit=10)
+        assert unseen == ["a"]
+        assert await reads.last_observed(session, "other", "subscription", ["a"]) == {}
+
+
+async def test_outcomes_sources_and_keys(database: Database) -> None:
+    # case: O7, O1
+    async with database.transaction() as session:
+        await events.record(
+            session,
+            [
+                event("evt_1", Source.WEBHOOK),
+                event("evt_2", Source.BACKFILL, NOW + timedelta(hours=1)),
+                event("evt_1", Source.BACKFILL, application="other"),
+            ],
+            NOW,
+        )
+        for number, status in enumerate((RunStatus.SUCCEEDED, RunStatus.DEAD)):
+            run = runs.Run(
+                application="default", event_id="evt_1", handler=f"h{number}", seq=1, key="k", status=status,
+                blocking=False,
+            )  # fmt: skip
+            await runs.add(session, [run], NOW)
+        found = await outcomes(session, "default", ["evt_1", "evt_2", "evt_3"])
+        assert {name: (one.source, one.word) for name, one in found.items()} == {
+            "evt_1": (Source.WEBHOOK, "dead"),
+            "evt_2": (Source.BACKFILL, "no_handler"),
+        }
+        assert await events.known_keys(session, "default", ["order:evt_1", "order:x"]) == {"order:evt_1"}
+        before = NOW - timedelta(seconds=1)
+        assert await events.last_received(session, "default", Source.WEBHOOK, before) == NOW
+        assert await events.last_received(session, "default", Source.WEBHOOK, NOW) is None
+
+
+async def test_a_gap_is_open_until_a_reconcile_walk_that_began_after_it(database: Database) -> None:
+    # case: B13
+    async with database.transaction() as session:
+        await sense.note_walk(session, "default", recovered=0, gap=True, token=1, now=NOW)
+        await sense.note_reconciled(session, "default", began=NOW - timedelta(seconds=1), token=1)
+        assert (await sense.condition(session, "default")).gap_at == NOW
+        await sense.note_reconciled(session, "default", began=NOW + timedelta(seconds=1), token=1)
+        assert (await sense.condition(session, "default")).gap_at is None
