@@ -16,7 +16,6 @@ from time import perf_counter
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from prometheus_client import Counter
 
 from consumer.broker.base import Broker
 from consumer.clock import Clock
@@ -172,29 +171,25 @@ class Receiver:
 
 
 class _Figures:
-    """Metrics with their labels looked up once, and log lines about refusals, at most one a second per outcome."""
+    """What is counted, and log lines about refusals, at most one a second per outcome."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._counters: dict[tuple[str, str], Counter] = {}
-        self._last: dict[str, datetime] = {}
+        self._requests = metrics.receive_requests
         self._seconds = metrics.receive_seconds
         self._body_bytes = metrics.receive_body_bytes
+        self._last_accepted = metrics.receive_last_accepted
+        self._last: dict[str, datetime] = {}
         self._said: dict[str, float] = {}
         self._unsaid: dict[str, int] = {}
 
     def count(self, application: str, answer: Answer, seconds: float) -> None:
-        key = (application, answer.outcome)
-        counter = self._counters.get(key)
-        if counter is None:  # bounded: configured applications, and the closed set of answers
-            counter = self._counters[key] = self._metrics.receive_requests.labels(application, answer.outcome)
-        counter.inc()
+        self._requests.inc((application, answer.outcome))
         self._seconds.observe(seconds)
 
     def accepted(self, application: str, at: datetime, body_bytes: int) -> None:
-        self._body_bytes.inc(body_bytes)
+        self._body_bytes.inc((), body_bytes)
         if application not in self._last:
-            gauge = self._metrics.receive_last_accepted.labels(application)
+            gauge = self._last_accepted.labels(application)
             gauge.set_function(lambda: self._last[application].timestamp())
         self._last[application] = at
 

@@ -51,6 +51,7 @@ class LoopWatch:
         self._on_blocked = on_blocked
         self._lags: deque[float] = deque(maxlen=WINDOW)
         self._heartbeat = time.monotonic()
+        self._beats = 0
         self._stopped = threading.Event()
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
@@ -59,6 +60,15 @@ class LoopWatch:
     def lag_s(self) -> float:
         """The worst lateness among the last heartbeats (about ten seconds), in seconds."""
         return max(self._lags, default=0.0)
+
+    @property
+    def beats(self) -> int:
+        """A number that goes up for as long as the loop is alive."""
+        return self._beats
+
+    def tell(self, on_blocked: Callable[[Blocked], None]) -> None:
+        """Have `on_blocked` called, by the watching thread, each time the loop is found blocked."""
+        self._on_blocked = on_blocked
 
     def start(self) -> None:
         """Begin, on the running loop."""
@@ -90,6 +100,7 @@ class LoopWatch:
             before = time.monotonic()
             await asyncio.sleep(self._interval_s)
             self._heartbeat = time.monotonic()
+            self._beats += 1
             self._lags.append(max(0.0, self._heartbeat - before - self._interval_s))
             if self._metrics is not None:
                 self._metrics.loop_lag.set(self.lag_s)

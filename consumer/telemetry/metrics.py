@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
+from consumer.telemetry.tally import TallyCounter, TallyHistogram
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
 
@@ -62,8 +64,7 @@ class Metrics:
 
     def listed(self) -> list[tuple[str, str, tuple[str, ...], str]]:
         """(name, kind, labels, help) of every metric, for the README and its test."""
-        found = [value for value in vars(self).values() if isinstance(value, Counter | Gauge | Histogram | Info)]
-        return [(_full_name(one), type(one).__name__.lower(), one._labelnames, one._documentation) for one in found]
+        return [shown for value in vars(self).values() if (shown := _shown(value)) is not None]
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(f"consumer_{name}", meaning, labels, registry=self.registry)
@@ -75,12 +76,16 @@ class Metrics:
         return Histogram(f"consumer_{name}", meaning, labels, buckets=buckets, registry=self.registry)
 
     def _declare_receive(self) -> None:
-        self.receive_requests = self._counter(
-            "receive_requests", "Webhook requests by outcome", "application", "outcome"
+        self.receive_requests = TallyCounter(
+            "consumer_receive_requests", "Webhook requests by outcome", ("application", "outcome"), self.registry
         )
-        self.receive_seconds = self._histogram("receive_seconds", "Time to answer a webhook request", _FAST_S)
+        self.receive_seconds = TallyHistogram(
+            "consumer_receive_seconds", "Time to answer a webhook request", _FAST_S, self.registry
+        )
+        self.receive_body_bytes = TallyCounter(
+            "consumer_receive_body_bytes", "Bytes of webhook bodies that became durable", (), self.registry
+        )
         self.receive_in_flight = self._gauge("receive_in_flight", "Webhook requests being answered now")
-        self.receive_body_bytes = self._counter("receive_body_bytes", "Bytes of webhook bodies that became durable")
         self.receive_last_accepted = self._gauge(
             "receive_last_accepted_timestamp_seconds", "When a webhook was last accepted", "application"
         )
@@ -110,7 +115,16 @@ class Metrics:
         self.retries = self._counter("work_retries", "Attempts that will be tried again", "handler")
         self.dead = self._counter("work_dead", "Runs that became dead", "handler")
         self.waiting = self._gauge("work_waiting_runs", "Runs by state (retrying, parked, dead)", "handler", "state")
-        self.paused = self._gauge("work_handler_paused", "1 while the handler is paused (breaker, operator)", "handler")
+        self.paused = self._gauge("work_handler_paused", "1 while the handler is paused (operator, guard)", "handler")
+        self.breaker_open = self._gauge(
+            "work_breaker_open", "1 while the handler waits because what it depends on does not answer", "handler"
+        )
+        self.stopped = self._counter(
+            "work_handler_stopped", "Times a handler was paused by its guard (dead runs, hanging, blocking)", "handler"
+        )
+        self.handler_blocked = self._counter(
+            "work_handler_blocked", "Times a handler blocked the event loop it ran on", "handler"
+        )
         self.batch_records = self._histogram("work_batch_records", "Events that shared a transaction", _RECORDS)
         self.commit_seconds = self._histogram("work_commit_seconds", "Time of one transaction of the ledger", _FAST_S)
         self.rebalances = self._counter("work_rebalances", "Changes of the partitions this member reads", "change")
@@ -155,6 +169,12 @@ class Metrics:
         self.build = Info("consumer_build", "Version and role", registry=self.registry)
 
 
-def _full_name(metric: Counter | Gauge | Histogram | Info) -> str:
-    suffix = {Counter: "_total", Info: "_info"}.get(type(metric), "")
-    return f"{metric._name}{suffix}"
+def _shown(metric: object) -> tuple[str, str, tuple[str, ...], str] | None:
+    if isinstance(metric, TallyCounter):
+        return f"{metric.name}_total", "counter", metric.label_names, metric.meaning
+    if isinstance(metric, TallyHistogram):
+        return metric.name, "histogram", metric.label_names, metric.meaning
+    if isinstance(metric, Counter | Gauge | Histogram | Info):
+        suffix = {Counter: "_total", Info: "_info"}.get(type(metric), "")
+        return f"{metric._name}{suffix}", type(metric).__name__.lower(), metric._labelnames, metric._documentation
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,7 +27,7 @@ def test_unknown_event_types_collapse_to_one_label() -> None:
 
 def test_two_sets_of_metrics_do_not_meet() -> None:
     one, two = Metrics(), Metrics()
-    one.receive_requests.labels("default", "accepted").inc()
+    one.receive_requests.inc(("default", "accepted"))
     assert b'outcome="accepted"} 1.0' in one.render()
     assert b'outcome="accepted"' not in two.render()
 
@@ -47,3 +48,25 @@ def test_no_label_is_free_text() -> None:
         "change", "reason", "walk", "kind", "lease", "endpoint", "code", "bucket", "use", "field",
     }  # fmt: skip
     assert {label for _, _, labels, _ in Metrics().listed() for label in labels} == allowed
+
+
+def test_a_tally_shows_what_prometheus_own_metrics_would() -> None:
+    metrics = Metrics()
+    values = (0.0, 0.001, 0.0011, 0.3, 5.0, 99.0)
+    for value in values:
+        metrics.receive_seconds.observe(value)
+        metrics.publish_seconds.labels("t").observe(value)
+        metrics.receive_requests.inc(("a", "accepted"))
+    text = metrics.render().decode()
+    ours = [line.split()[-2:] for line in text.splitlines() if line.startswith("consumer_receive_seconds_bucket")]
+    theirs = [
+        line.split()[-2:] for line in text.splitlines() if line.startswith("consumer_broker_publish_seconds_bucket")
+    ]
+    assert [number for _, number in ours] == [number for _, number in theirs]
+    assert [re.findall(r'le="([^"]+)"', line) for line, _ in ours] == [
+        re.findall(r'le="([^"]+)"', line) for line, _ in theirs
+    ]
+    get = metrics.registry.get_sample_value
+    assert get("consumer_receive_seconds_count") == len(values)
+    assert get("consumer_receive_seconds_sum") == sum(values)
+    assert get("consumer_receive_requests_total", {"application": "a", "outcome": "accepted"}) == len(values)

@@ -1,0 +1,65 @@
+"""Tally: a counter and a histogram for the busiest path. Plain numbers, turned into samples when somebody scrapes.
+
+prometheus_client takes a lock for each of several numbers on every observation; a request would spend more on being
+counted than on being checked. Only the event loop's thread may count here; a scrape may come from anywhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+
+class TallyCounter(Collector):
+    """Counts by label values; `inc` takes them in the order of `labels`."""
+
+    def __init__(self, name: str, meaning: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
+        self.name = name
+        self.meaning = meaning
+        self.label_names = labels
+        self._counts: dict[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def inc(self, values: tuple[str, ...] = (), amount: float = 1) -> None:
+        """Count `amount` under these label values."""
+        self._counts[values] = self._counts.get(values, 0) + amount
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The samples of now."""
+        family = CounterMetricFamily(self.name, self.meaning, labels=self.label_names)
+        for values, count in list(self._counts.items()):
+            family.add_metric(values, count)
+        yield family
+
+
+class TallyHistogram(Collector):
+    """A histogram without labels."""
+
+    def __init__(self, name: str, meaning: str, bounds: tuple[float, ...], registry: CollectorRegistry) -> None:
+        self.name = name
+        self.meaning = meaning
+        self.label_names: tuple[str, ...] = ()
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """The samples of now."""
+        running = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*self._bounds, float("inf")), list(self._counts), strict=True):
+            running += count
+            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), running))
+        family = HistogramMetricFamily(self.name, self.meaning)
+        family.add_metric([], buckets, sum_value=self._sum)
+        yield family
