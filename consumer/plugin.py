@@ -97,6 +97,8 @@ class Handler:
     timeout_s: float = 30.0
     concurrency: int = 16
     on_dead: OnDead = "block"
+    breaker_after: int = 5
+    pause_after: int = 20
     version: str = ""
     plugin: str = ""
 
@@ -124,6 +126,8 @@ def handles(
     timeout_s: float = 30.0,
     concurrency: int = 16,
     on_dead: OnDead = "block",
+    breaker_after: int = 5,
+    pause_after: int = 20,
 ) -> Callable[[F], F]:
     """Declare an async function as the handler of event types.
 
@@ -132,6 +136,10 @@ def handles(
     waits between tries grow from `first_wait_s` by `wait_factor` up to `max_wait_s` (seconds). One attempt may take
     `timeout_s`. `concurrency` bounds how many run at once in one process. `on_dead="block"` keeps later events of
     the same key waiting behind a dead one, `"continue"` lets them go.
+
+    `breaker_after` attempts in a row that could not reach what the handler depends on (connection refused, no answer
+    in time, 5xx, 401, 429) open its breaker: its runs wait, at no cost, until a probe gets through; 0 turns that off.
+    `pause_after` dead runs in a row (or half of many) pause the handler until an operator resumes it; 0 turns that off.
 
     Raises HandlerInvalid when the declaration is not usable. The function is returned unchanged.
     """
@@ -148,7 +156,9 @@ def handles(
                 retry=_checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
                 timeout_s=_checked_positive("timeout_s", timeout_s),
                 concurrency=int(_checked_positive("concurrency", concurrency)),
-                on_dead=on_dead,
+                on_dead=_checked_on_dead(on_dead),
+                breaker_after=_checked_limit("breaker_after", breaker_after),
+                pause_after=_checked_limit("pause_after", pause_after),
                 version=code_version(function),
             ),
         )
@@ -198,6 +208,18 @@ def _checked_policy(attempts: int, first_s: float, factor: float, ceiling_s: flo
         return RetryPolicy(attempts=attempts, first_s=first_s, factor=factor, ceiling_s=max(ceiling_s, first_s))
     except ValueError as error:
         raise HandlerInvalid(str(error)) from error
+
+
+def _checked_on_dead(given: OnDead) -> OnDead:
+    if given not in ("block", "continue"):
+        raise HandlerInvalid("on_dead is 'block' or 'continue'", given=given)
+    return given
+
+
+def _checked_limit(option: str, value: int) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise HandlerInvalid(f"{option} is a whole number, 0 for never", given=value)
+    return value
 
 
 def _checked_positive(option: str, value: float) -> float:

@@ -54,12 +54,14 @@ class Dead:
 
 @dataclass(frozen=True)
 class Failure:
-    """What an attempt ended with, normalised: `permanent` never gets another attempt, `after_s` asks for a time."""
+    """What an attempt ended with, normalised: `permanent` never gets another attempt, `after_s` asks for a time,
+    `unreachable` says that what the handler depends on did not answer, which is not the event's fault (case R11)."""
 
     code: str
     reason: str
     permanent: bool = False
     after_s: float | None = None
+    unreachable: bool = False
 
 
 def decide(

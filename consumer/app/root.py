@@ -29,12 +29,9 @@ from consumer.ledger.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
 from consumer.settings import Settings
-from consumer.sync.confirm import Confirm, ConfirmPolicy
-from consumer.sync.intake import Intake as DeliveryIntake
-from consumer.sync.leader import Leader
-from consumer.sync.outlet import Outlet
+from consumer.sync.application import Sync
+from consumer.sync.exposition import Exposition
 from consumer.sync.reader import Reader
-from consumer.sync.refresh import Refresh
 from consumer.telemetry.internal import Readiness, internal_app
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
@@ -271,35 +268,26 @@ class App:
         self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S)
 
     async def sync(self) -> None:
-        """The role `sync`: hints are confirmed, and the reads that handlers asked for are done."""
+        """The role `sync`: everything that reads the service; one process at a time leads per application."""
         clients = await self.payments()
-        database, broker, settings = self.database, self.broker, self.settings
-        outlet = Outlet(broker, parts.topic(settings, "events"))
-        readers = [
-            Reader(application=name, client=client, locators=self.locators[name]) for name, client in clients.items()
-        ]
-        policy = ConfirmPolicy(patience_s=settings.confirm_patience_s)
-        confirms = [Confirm(one, database, outlet, clock=self.clock, policy=policy) for one in readers]
-        refreshes = [Refresh(one, database, outlet, clock=self.clock) for one in readers]
-        wake = asyncio.Event()
-        intake = DeliveryIntake(
-            broker,
-            database,
-            topic=parts.topic(settings, "deliveries"),
+        sync = Sync(
+            [Reader(application=name, client=one, locators=self.locators[name]) for name, one in clients.items()],
+            self.broker,
+            self.database,
+            deliveries_topic=parts.topic(self.settings, "deliveries"),
+            events_topic=parts.topic(self.settings, "events"),
             applications=list(self.locators),
             clock=self.clock,
-            wake_confirm=confirms[0].wake if len(confirms) == 1 else wake,
+            holder=worker_id(),
+            policy=parts.sync_policy(self.settings),
         )
-        leader = Leader(database, role="sync", holder=worker_id(), clock=self.clock)
+        Exposition(sync.figures, self.metrics, self.clock)
 
-        async def lead(stop: asyncio.Event) -> None:
-            await asyncio.gather(*(one.run(stop) for one in confirms), *(one.run(stop) for one in refreshes))
-
-        async def sync(stop: asyncio.Event) -> None:
+        async def run(stop: asyncio.Event) -> None:
             if await self._ready_to_work(stop):
-                await asyncio.gather(intake.run(stop), leader.run(stop, lead))
+                await sync.run(stop)
 
-        self._stoppable(sync, "sync", STOP_SLACK_S)
+        self._stoppable(run, "sync", STOP_SLACK_S)
 
     # --- how parts run -----------------------------------------------------------------------------------------
 

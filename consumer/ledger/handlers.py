@@ -57,6 +57,11 @@ async def resume(session: AsyncSession, name: str) -> bool:
     return await _set(session, name, paused_at=None, paused_by=None, paused_reason=None)
 
 
+async def set_waiting(session: AsyncSession, name: str, *, since: datetime | None, reason: str | None) -> bool:
+    """Note that the handler waits for what it depends on, or (None) that it does no more."""
+    return await _set(session, name, waiting_since=since, waiting_reason=(reason or "")[:REASON_CHARS] or None)
+
+
 async def _set(session: AsyncSession, name: str, **values: object) -> bool:
     statement = update(_HANDLERS).where(_HANDLERS.c.name == name).values(**values).returning(_HANDLERS.c.name)
     return (await session.execute(statement)).first() is not None

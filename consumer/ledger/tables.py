@@ -129,6 +129,33 @@ class AttemptRow(LedgerRow, table=True):
     finished_at: datetime = time_column()
 
 
+class DeadLetterRow(LedgerRow, table=True):
+    """One death of a run, to be copied to topic `events.dead`, and what an operator made of it. The event and the
+    attempts are rows of their own; a run that is redriven and dies again has a second one."""
+
+    __tablename__ = "dead_letters"
+    __table_args__ = (
+        Index("ix_dead_letters_run", "application", "event_id", "handler", "id"),
+        Index("ix_dead_letters_unpublished", "id", postgresql_where=text("published_at IS NULL"),
+              sqlite_where=text("published_at IS NULL")),
+    )  # fmt: skip
+
+    id: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
+    application: str = application_column()
+    event_id: str = Field(sa_column=Column(String(255), nullable=False))
+    handler: str = Field(sa_column=Column(String(HANDLER_CHARS), nullable=False))
+    died_at: datetime = time_column()
+    blocking: bool = Field(sa_column=Column(Boolean, nullable=False))
+    attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
+    code: str | None = Field(default=None, sa_column=Column(String(60)))
+    reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
+    code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
+    published_at: datetime | None = time_column(nullable=True)
+    settled_at: datetime | None = time_column(nullable=True)
+    settled_as: str | None = Field(default=None, sa_column=Column(String(12)))
+
+
 class OutboxRow(LedgerRow, table=True):
     """A derived event to be published; unique by (application, event_id), as the event will be."""
 
@@ -254,7 +281,8 @@ class QuarantineRow(LedgerRow, table=True):
 
 
 class HandlerRow(LedgerRow, table=True):
-    """A handler as the workers know it, and whether an operator or its breaker paused it."""
+    """A handler as the workers know it; whether an operator or its guard paused it (`paused_…`), and whether it waits
+    because what it depends on does not answer (`waiting_…`, its breaker)."""
 
     __tablename__ = "handlers"
 
@@ -267,6 +295,8 @@ class HandlerRow(LedgerRow, table=True):
     paused_at: datetime | None = time_column(nullable=True)
     paused_by: str | None = Field(default=None, sa_column=Column(String(60)))
     paused_reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    waiting_since: datetime | None = time_column(nullable=True)
+    waiting_reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
 
 
 class LeaseRow(LedgerRow, table=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -9,7 +10,7 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import Event
-from consumer.ledger import outbox, reads, runs
+from consumer.ledger import dead, outbox, reads, runs
 from consumer.ledger.events import EventKey
 from consumer.ledger.outbox import Emitted
 from consumer.ledger.runs import Attempt, Run
@@ -41,11 +42,25 @@ class Batch:
     emitted: list[Emitted] = field(default_factory=list)
     reads: dict[str, list[ReadRequest]] = field(default_factory=dict)
     notes: list[AuditRow] = field(default_factory=list)
+    dead_in_a_row: Counter[str] = field(default_factory=Counter)
+
+    def add(self, run: Run) -> None:
+        """A run as it is to be stored."""
+        self.runs.append(run)
+        if run.status is RunStatus.DEAD:
+            self.dead_in_a_row[run.handler] += 1
+        elif run.status is RunStatus.SUCCEEDED and self.dead_in_a_row:
+            self.dead_in_a_row[run.handler] = 0
+
+    def is_too_deadly(self, handler: Handler) -> bool:
+        """Whether as many of the handler's newest runs here are dead as pause it: then it must not go on like that."""
+        return bool(handler.pause_after) and self.dead_in_a_row[handler.name] >= handler.pause_after
 
     async def store(self, session: AsyncSession) -> None:
         """Write everything; the order keeps locks in one order on every worker."""
         await runs.add(session, self.runs, self.now)
         await runs.add_attempts(session, self.attempts)
+        await dead.bury(session, [run.id for run in self.runs if run.status is RunStatus.DEAD], self.now)
         await outbox.put(session, self.emitted, self.now)
         for application in sorted(self.reads):
             await reads.ask(session, application, self.reads[application], self.now)

@@ -1,22 +1,29 @@
 """Executor: one handler on one event: perform, normalise. Nothing a handler does gets past it.
 
-Effect handlers run in a task of their own, cut off at their time. Transactional handlers run in the caller's
-transaction, so they are cut off in place.
+Effect handlers run on the loop of their plugin, in a thread, cut off at their time. Transactional handlers run in the
+caller's transaction, on the caller's loop, so they are cut off in place.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Context, Event, Handler
+from consumer.work.errand import Errand
+from consumer.work.handler_loop import HandlerLoop
+from consumer.work.loops import TASK_PREFIX, Loops
 from consumer.work.outcome import Outcome, Succeeded, failed
 
 CANCEL_GRACE_S = 2.0
 ABANDONED_MAX = 100
+
+Make = Callable[[HandlerLoop], Context]
+"""Makes the context on the loop where the handler runs."""
 
 _log = structlog.get_logger(__name__)
 
@@ -24,45 +31,67 @@ _log = structlog.get_logger(__name__)
 class Executor:
     """Runs handlers. Keeps those that ignore their cancellation in sight, so that they can be counted."""
 
-    def __init__(self) -> None:
-        self._abandoned: set[asyncio.Task[Outcome]] = set()
+    def __init__(self, loops: Loops | None = None) -> None:
+        self.loops = loops or Loops()
+        self._abandoned: list[Errand] = []
 
     @property
     def abandoned(self) -> int:
         """How many handlers still run although their time is over and they were cancelled."""
-        return len(self._abandoned)
+        return sum(self.abandoned_by().values())
 
-    async def effect(self, handler: Handler, event: Event, ctx: Context) -> Outcome:
+    def abandoned_by(self) -> Counter[str]:
+        """The same by handler."""
+        self._abandoned = [errand for errand in self._abandoned if errand.is_running]
+        return Counter(errand.handler.name for errand in self._abandoned)
+
+    async def effect(self, handler: Handler, event: Event, make: Make) -> Outcome:
         """Run an effect handler, at most `timeout_s` (and a short grace to end)."""
-        task = asyncio.create_task(_guarded(handler, event, ctx), name=f"handler:{handler.name}")
+
+        async def attempt(loop: HandlerLoop) -> Outcome:
+            return await _guarded(handler, event, make(loop))
+
+        errand = self.loops.begin(handler, attempt)
         try:
-            done, _ = await asyncio.wait({task}, timeout=handler.timeout_s)
+            done, _ = await asyncio.wait({errand.future}, timeout=handler.timeout_s)
             if done:
-                return _result(task)
-            task.cancel()
-            done, _ = await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
+                return errand.future.result()
+            errand.cancel()
+            done, _ = await asyncio.wait({errand.future}, timeout=CANCEL_GRACE_S)
         except asyncio.CancelledError:
-            task.cancel()
+            errand.cancel()
             raise
-        if not done:
-            self._abandon(handler, task)
+        finally:
+            self.loops.forget(errand)
+        if not done and errand.is_running:
+            self._abandon(errand)
         return failed(HandlerTimeout(f"the handler did not finish in {handler.timeout_s:g} s"))
 
-    async def transactional(self, handler: Handler, event: Event, ctx: Context) -> Outcome:
-        """Run a transactional handler in the caller's transaction, at most `timeout_s`."""
+    async def transactional(
+        self, handler: Handler, event: Event, ctx: Context, *, limit_s: float | None = None
+    ) -> Outcome:
+        """Run a transactional handler in the caller's transaction, at most `timeout_s` (or `limit_s`, if less)."""
+        allowed_s = handler.timeout_s if limit_s is None else min(handler.timeout_s, limit_s)
+        task = asyncio.current_task()
+        name = task.get_name() if task is not None else ""
+        if task is not None:
+            task.set_name(TASK_PREFIX + handler.name)  # so that a blocked loop is blamed on the right one
         try:
-            async with asyncio.timeout(handler.timeout_s) as limit:
+            async with asyncio.timeout(allowed_s) as limit:
                 return await _guarded(handler, event, ctx)
         except TimeoutError:
             if not limit.expired():
                 raise
-            return failed(HandlerTimeout(f"the handler did not finish in {handler.timeout_s:g} s"))
+            return failed(HandlerTimeout(f"the handler did not finish in {allowed_s:g} s"))
+        finally:
+            if task is not None:
+                task.set_name(name)
 
-    def _abandon(self, handler: Handler, task: asyncio.Task[Outcome]) -> None:
-        _log.error("handler_ignores_cancellation", handler=handler.name, abandoned=len(self._abandoned) + 1)
-        if len(self._abandoned) < ABANDONED_MAX:
-            self._abandoned.add(task)
-            task.add_done_callback(self._abandoned.discard)
+    def _abandon(self, errand: Errand) -> None:
+        count = self.abandoned + 1
+        _log.error("handler_ignores_cancellation", handler=errand.handler.name, abandoned=count)
+        if count <= ABANDONED_MAX:
+            self._abandoned.append(errand)
 
 
 async def _guarded(handler: Handler, event: Event, ctx: Context) -> Outcome:
@@ -80,7 +109,3 @@ async def _guarded(handler: Handler, event: Event, ctx: Context) -> Outcome:
     if result is not None:
         return failed(HandlerMisuse(f"a handler returns None, this one returned {type(result).__name__}"))
     return Succeeded()
-
-
-def _result(task: asyncio.Task[Outcome]) -> Outcome:
-    return failed(HandlerCrashed("the handler was cancelled from elsewhere")) if task.cancelled() else task.result()

@@ -27,8 +27,9 @@ from consumer.plugin import Handler
 from consumer.wire import SEED, plan_of, unpack_event
 from consumer.work.batch import Arrival, Batch, finished, skipped, waiting
 from consumer.work.contexts import Contexts
+from consumer.work.detour import Detour
 from consumer.work.executor import Executor
-from consumer.work.outcome import Failed, Outcome, failed
+from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.resolution import attempt_row, resolve
 from consumer.work.savepoint import in_savepoint
@@ -82,6 +83,7 @@ class Intake:
         self._clock = clock
         self._worker = worker
         self._way = Way.TOGETHER
+        self._detour = Detour(clock)
         self.paused: frozenset[str] = frozenset()
 
     async def take(self, records: Sequence[Record]) -> Taken:
@@ -195,18 +197,19 @@ class Intake:
         """One event for one handler: run it now if it may, else leave it to the runner, in its lane's order."""
         event = arrival.event
         if arrival.plan == SEED and not handler.transactional:
-            batch.runs.append(skipped(handler, arrival, seq))
+            batch.add(skipped(handler, arrival, seq))
             return
         lane = (event.application, handler.name, event.key)
-        can_run = handler.transactional and self._registry.get(handler.name) is not None
-        if not can_run or handler.name in self.paused or lane in lanes:
-            batch.runs.append(waiting(handler, arrival, seq, batch.now, blocked=lane in lanes))
-            lanes.add(lane)
+        if lane in lanes or not self._may_run(batch, handler):
+            self._leave(batch, lanes, handler, arrival, seq)
             return
         started_at = self._clock.now()
         outcome = broken or await self._perform(session, batch, handler, arrival, way)
+        if self._detour.is_on(handler.name) and has_timed_out(outcome):
+            self._leave(batch, lanes, handler, arrival, seq)  # it was cut off early here: that was no attempt
+            return
         resolution = resolve(handler, outcome, used=0, now=batch.now)
-        batch.runs.append(finished(handler, arrival, seq, resolution))
+        batch.add(finished(handler, arrival, seq, resolution))
         if resolution.status is not RunStatus.SUCCEEDED:
             batch.attempts.append(
                 attempt_row(handler, event, resolution, number=1, worker=self._worker, started_at=started_at,
@@ -215,17 +218,35 @@ class Intake:
         if resolution.blocking:
             lanes.add(lane)
 
+    def _may_run(self, batch: Batch, handler: Handler) -> bool:
+        return (
+            handler.transactional
+            and self._registry.get(handler.name) is not None
+            and handler.name not in self.paused
+            and not self._detour.is_on(handler.name)
+            and not batch.is_too_deadly(handler)
+        )
+
+    def _leave(self, batch: Batch, lanes: set[Lane], handler: Handler, arrival: Arrival, seq: int) -> None:
+        """The runner's: at once, or when its lane is free."""
+        lane = (arrival.event.application, handler.name, arrival.event.key)
+        batch.add(waiting(handler, arrival, seq, batch.now, blocked=lane in lanes))
+        lanes.add(lane)
+
     async def _perform(
         self, session: AsyncSession, batch: Batch, handler: Handler, arrival: Arrival, way: Way
     ) -> Outcome:
         event = arrival.event
         ctx = self._contexts.make(handler, event, attempt=1, plan=arrival.plan, session=session)
+        limit_s = self._detour.limit_s
         if way is Way.TOGETHER:
-            outcome = await self._executor.transactional(handler, event, ctx)
-            if isinstance(outcome, Failed):
-                raise _Disturbed
+            outcome = await self._executor.transactional(handler, event, ctx, limit_s=limit_s)
         else:
-            outcome = await in_savepoint(session, self._executor, handler, event, ctx)
+            outcome = await in_savepoint(session, self._executor, handler, event, ctx, limit_s=limit_s)
+        if has_timed_out(outcome):
+            self._detour.take(handler.name)
+        if way is Way.TOGETHER and isinstance(outcome, Failed):
+            raise _Disturbed
         if not isinstance(outcome, Failed):
             batch.take_from(ctx, handler, event, arrival.plan)
         return outcome

@@ -59,6 +59,18 @@ class Observer:
         for name in known:
             self._metrics.paused.labels(name).set(1 if name in names else 0)
 
+    def breaker(self, name: str, is_open: bool) -> None:
+        """A handler's breaker opened or closed."""
+        self._metrics.breaker_open.labels(name).set(1 if is_open else 0)
+
+    def blocked(self, name: str) -> None:
+        """A handler blocked the event loop it ran on."""
+        self._metrics.handler_blocked.labels(name).inc()
+
+    def stopped(self, name: str) -> None:
+        """A handler paused itself."""
+        self._metrics.stopped.labels(name).inc()
+
     def outbox(self, waiting: int, oldest_s: float) -> None:
         """How many derived events wait to be published, and for how long the oldest."""
         self._metrics.outbox_waiting.set(waiting)

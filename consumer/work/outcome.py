@@ -6,10 +6,11 @@ import hashlib
 import traceback
 from dataclasses import dataclass
 
-from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
+from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Reject, RetryLater
 from consumer.retry import Failure
 from consumer.telemetry.redaction import scrub
+from consumer.work.reach import is_unreachable
 
 REASON_MAX_CHARS = 300
 FRAMES_IN_FINGERPRINT = 3
@@ -36,6 +37,11 @@ def failed(error: BaseException) -> Failed:
     return Failed(_failure(error), _fingerprint(error))
 
 
+def has_timed_out(outcome: Outcome) -> bool:
+    """Whether the handler was cut off."""
+    return isinstance(outcome, Failed) and outcome.failure.code == HandlerTimeout.code
+
+
 def _failure(error: BaseException) -> Failure:
     match error:
         case RetryLater():
@@ -45,9 +51,10 @@ def _failure(error: BaseException) -> Failure:
         case HandlerMisuse() | HandlerInvalid():
             return Failure(error.code, _clean(error.message), permanent=True)
         case ConsumerError():
-            return Failure(error.code, _clean(error.message))
+            return Failure(error.code, _clean(error.message), unreachable=is_unreachable(error))
         case Exception():
-            return Failure("handler_failed", _clean(f"{type(error).__name__}: {error}"))
+            reason = _clean(f"{type(error).__name__}: {error}")
+            return Failure("handler_failed", reason, unreachable=is_unreachable(error))
         case _:
             return Failure("handler_crashed", f"the handler raised {type(error).__name__}")
 

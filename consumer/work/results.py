@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.clock import Clock
 from consumer.errors import LedgerError
 from consumer.events import Event
-from consumer.ledger import Database, runs
+from consumer.ledger import Database, dead, runs
 from consumer.ledger.runs import Attempt, ClaimedRun, Finish
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
@@ -69,6 +69,8 @@ async def store(session: AsyncSession, results: Sequence[Result], *, worker: str
     """Write results in this transaction."""
     await runs.add_attempts(session, [result.attempt for result in results if result.attempt is not None])
     await runs.finish(session, [result.finish for result in results], worker=worker, now=now)
+    died = [result.run.id for result in results if result.finish.status is RunStatus.DEAD]
+    await dead.bury(session, died, now)
 
 
 class Results:

@@ -18,11 +18,13 @@ from consumer.errors import LedgerError
 from consumer.events import Event
 from consumer.ledger import Database, events, runs
 from consumer.ledger.runs import ClaimedRun
-from consumer.plugin import Handler
+from consumer.plugin import Context, Handler
 from consumer.work.batch import Batch
+from consumer.work.breakers import Breakers
 from consumer.work.contexts import Contexts
 from consumer.work.executor import Executor
-from consumer.work.outcome import Failed, failed
+from consumer.work.handler_loop import HandlerLoop
+from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.results import Result, Results, conclude, store
 from consumer.work.savepoint import in_savepoint
@@ -44,6 +46,7 @@ class Runner:
         registry: Registry,
         contexts: Contexts,
         executor: Executor,
+        breakers: Breakers,
         clock: Clock,
         worker: str,
         concurrency: int = 64,
@@ -54,6 +57,7 @@ class Runner:
         self._registry = registry
         self._contexts = contexts
         self._executor = executor
+        self._breakers = breakers
         self._clock = clock
         self._worker = worker
         self._concurrency = concurrency
@@ -62,6 +66,7 @@ class Runner:
         self._wake = asyncio.Event()
         self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
         self._busy: Counter[str] = Counter()
+        self._hung: set[str] = set()
         self._upcoming: list[datetime] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._results = Results(database=database, clock=clock, worker=worker, on_stored=self._stored)
@@ -123,7 +128,7 @@ class Runner:
             self._upcoming = [at for at in due.values() if at > now]
             for name in sorted(name for name, at in due.items() if at <= now and name not in self.paused):
                 handler = self._registry.get(name)
-                room = self._room(handler) if handler else 0
+                room = self._room(handler, now) if handler else 0
                 if handler and room > 0:
                     started += await self._claim_for(handler, room)
         except LedgerError as error:
@@ -131,8 +136,11 @@ class Runner:
             await self._clock.sleep(RETRY_S)
         return started
 
-    def _room(self, handler: Handler) -> int:
-        return min(handler.concurrency - self._busy[handler.name], self._concurrency - len(self._claimed))
+    def _room(self, handler: Handler, now: datetime) -> int:
+        # A handler that hung in its transaction goes one at a time: on SQLite everybody waits for it.
+        own = 1 if handler.name in self._hung else handler.concurrency
+        room = min(own - self._busy[handler.name], self._concurrency - len(self._claimed))
+        return self._breakers.room(handler, now, room) if room > 0 else 0
 
     async def _claim_for(self, handler: Handler, limit: int) -> int:
         async with self._database.transaction() as session:
@@ -148,6 +156,8 @@ class Runner:
         fresh = [run for run in claimed if run.id not in self._claimed]
         for run in fresh:
             self._start(handler, run, found[run.application, run.event_id])
+        if fresh:
+            self._breakers.started(handler)
         return len(fresh)
 
     def _start(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
@@ -163,11 +173,16 @@ class Runner:
     async def _outside(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         """An effect handler's attempt."""
         started_at = self._clock.now()
-        ctx = self._contexts.make(handler, event, attempt=run.attempts + 1, plan=run.plan)
-        outcome = await self._executor.effect(handler, event, ctx)
-        self._results.add(
-            conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=self._clock.now())
-        )
+        home, attempt = asyncio.get_running_loop(), run.attempts + 1
+
+        def make(loop: HandlerLoop) -> Context:
+            http = None if self._contexts.http is not None else loop.http
+            return self._contexts.make(handler, event, attempt=attempt, plan=run.plan, http=http, home=home)
+
+        outcome = await self._executor.effect(handler, event, make)
+        now = self._clock.now()
+        outcome = self._breakers.judge(handler, outcome, attempt=attempt, now=now)
+        self._results.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
 
     async def _in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         """A transactional handler's further attempt: its writes, what it emits and its mark commit together."""
@@ -196,6 +211,7 @@ class Runner:
                 return None
             ctx = self._contexts.make(handler, event, attempt=run.attempts + 1, plan=run.plan, session=session)
             outcome = await in_savepoint(session, self._executor, handler, event, ctx)
+            self._remember_hanging(handler, outcome)
             now = self._clock.now()
             batch = Batch(now)
             if not isinstance(outcome, Failed):
@@ -206,6 +222,12 @@ class Runner:
         if batch.emitted:
             self._on_emitted()
         return result
+
+    def _remember_hanging(self, handler: Handler, outcome: Outcome) -> None:
+        if has_timed_out(outcome):
+            self._hung.add(handler.name)
+        else:
+            self._hung.discard(handler.name)
 
     # --- end ---------------------------------------------------------------------------------------------------
 

@@ -10,12 +10,18 @@ from consumer.work.outcome import Failed, Outcome, failed
 
 
 async def in_savepoint(
-    session: AsyncSession, executor: Executor, handler: Handler, event: Event, ctx: Context
+    session: AsyncSession,
+    executor: Executor,
+    handler: Handler,
+    event: Event,
+    ctx: Context,
+    *,
+    limit_s: float | None = None,
 ) -> Outcome:
-    """Run a transactional handler so that a failure undoes its own writes and nothing else."""
+    """Run a transactional handler so that a failure undoes its own writes and nothing else; `limit_s` as there."""
     await session.flush()
     savepoint = await session.begin_nested()
-    outcome = await executor.transactional(handler, event, ctx)
+    outcome = await executor.transactional(handler, event, ctx, limit_s=limit_s)
     if not isinstance(outcome, Failed):
         try:
             await session.flush()

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -16,13 +16,20 @@ from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.events import Locators
 from consumer.ledger import Database, handlers, outbox, runs
+from consumer.ledger.tables import RunStatus
+from consumer.telemetry.loop_watch import Blocked, LoopWatch
+from consumer.work.breakers import Breakers
 from consumer.work.contexts import Contexts
 from consumer.work.executor import Executor
 from consumer.work.intake import Intake, Taken
+from consumer.work.letters import Letters
+from consumer.work.loops import Loops
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry
 from consumer.work.relay import Relay
+from consumer.work.results import Result
 from consumer.work.runner import Runner
+from consumer.work.warden import Warden
 
 POLL_S = 0.5
 RETRY_FIRST_S = 0.2
@@ -35,9 +42,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """Bounds of one worker: records per transaction, runs at once, seconds to end cleanly."""
+    """Bounds of one worker: records per transaction, runs at once, seconds to end cleanly.
+
+    `dead_topic` is where dead letters are copied to, by default `topic` with `.dead` behind it.
+    """
 
     topic: str
+    dead_topic: str = ""
     group: str = "work"
     batch: int = 500
     concurrency: int = 64
@@ -56,9 +67,14 @@ class Worker:
         intake: Intake,
         runner: Runner,
         relay: Relay,
+        letters: Letters,
+        executor: Executor,
+        breakers: Breakers,
+        warden: Warden,
         clock: Clock,
         observer: Observer,
         config: WorkerConfig,
+        watch: LoopWatch | None = None,
     ) -> None:
         self._database = database
         self._broker = broker
@@ -66,6 +82,11 @@ class Worker:
         self._intake = intake
         self._runner = runner
         self._relay = relay
+        self._letters = letters
+        self._executor = executor
+        self._breakers = breakers
+        self._warden = warden
+        self._watch = watch
         self._clock = clock
         self._observer = observer
         self._config = config
@@ -73,6 +94,8 @@ class Worker:
         self._polling = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._told_waiting: frozenset[str] = frozenset()
+        warden.on_pause = self._pause_here
 
     @property
     def polls(self) -> bool:
@@ -87,11 +110,18 @@ class Worker:
         """Work until `stop` is set, then drain within the configured time and leave the group."""
         await self._register()
         intake_over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._run_intake(stop, intake_over), name="work:intake")
-            group.create_task(self._runner.run(intake_over, self._config.drain_s), name="work:runner")
-            group.create_task(self._relay.run(intake_over), name="work:relay")
-            group.create_task(self._keep_house(intake_over), name="work:house")
+        if self._watch is not None:
+            loop = asyncio.get_running_loop()
+            self._watch.tell(lambda found: _call(loop, self._warden.blocked, found))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._run_intake(stop, intake_over), name="work:intake")
+                group.create_task(self._runner.run(intake_over, self._config.drain_s), name="work:runner")
+                group.create_task(self._relay.run(intake_over), name="work:relay")
+                group.create_task(self._letters.run(intake_over), name="work:letters")
+                group.create_task(self._keep_house(intake_over), name="work:house")
+        finally:
+            await self._executor.loops.close()
 
     async def _register(self) -> None:
         while True:
@@ -118,6 +148,7 @@ class Worker:
                 await self._poll(subscription, stop)
         finally:
             over.set()
+            self._letters.wake()
             self._polling.clear()
             await subscription.stop(timeout_s=10)
 
@@ -171,6 +202,7 @@ class Worker:
 
     def _after(self, taken: Taken, records: Sequence[Record], seconds: float) -> None:
         self._observer.batch(taken, records, seconds)
+        self._warden.taken(taken)
         self._runner.wake()
         if taken.emitted:
             self._relay.wake()
@@ -202,16 +234,43 @@ class Worker:
             async with self._database.transaction() as session:
                 await handlers.register(session, self._registry.handlers, self._clock.now())
             await self._measure()
+        self._warden.abandoned(self._executor.abandoned_by())
+        await self._warden.store()
+        await self._tell_waiting()
         async with self._database.reading() as session:
-            paused = await handlers.paused(session)
+            paused = await handlers.paused(session) | self._warden.unstored
             stranded = await runs.has_stranded(session)
-        self._intake.paused = self._runner.paused = paused
+        self._honour(paused)
         self._observer.paused(paused, [handler.name for handler in self._registry.handlers])
         if stranded:
             async with self._database.transaction() as session:
                 released = await runs.release_parked(session, self._clock.now())
             if released:
                 self._runner.wake()
+
+    def _honour(self, paused: frozenset[str]) -> None:
+        for name in self._runner.paused - paused:
+            self._warden.resumed(name)
+            self._breakers.forget(name)
+        if self._runner.paused - paused:
+            self._runner.wake()
+        self._intake.paused = self._runner.paused = paused
+
+    def _pause_here(self, name: str) -> None:
+        """At once; the ledger, and so the other workers, hear of it with the next housekeeping."""
+        self._intake.paused = self._runner.paused = self._runner.paused | {name}
+
+    async def _tell_waiting(self) -> None:
+        """Write down which handlers wait for what they depend on, when that has changed."""
+        waiting = self._breakers.open()
+        if waiting.keys() == self._told_waiting:
+            return
+        async with self._database.transaction() as session:
+            for name, breaker in waiting.items():
+                await handlers.set_waiting(session, name, since=breaker.open_since, reason=breaker.reason)
+            for name in self._told_waiting - waiting.keys():
+                await handlers.set_waiting(session, name, since=None, reason=None)
+        self._told_waiting = frozenset(waiting)
 
     async def _measure(self) -> None:
         now = self._clock.now()
@@ -240,11 +299,28 @@ def build_worker(
     clock: Clock,
     observer: Observer,
     config: WorkerConfig,
+    watch: LoopWatch | None = None,
 ) -> Worker:
-    """Put a worker together; `locators` per application."""
+    """Put a worker together; `locators` per application, `watch` on the loop it is going to run on."""
     name = worker_id()
-    executor = Executor()
+    warden = Warden(database=database, registry=registry, clock=clock, observer=observer, worker=name)
+    executor = Executor(Loops(on_harm=warden.harm))
+    breakers = Breakers(observer.breaker)
     relay = Relay(database=database, broker=broker, topic=config.topic, clock=clock, worker=name)
+    letters = Letters(
+        database=database,
+        broker=broker,
+        topic=config.dead_topic or f"{config.topic}.dead",
+        clock=clock,
+        leads=lambda: relay.leads,
+    )
+
+    def observe(result: Result) -> None:
+        observer.run(result)
+        warden.result(result)
+        if result.finish.status is RunStatus.DEAD:
+            letters.wake()
+
     intake = Intake(
         database=database,
         registry=registry,
@@ -259,10 +335,11 @@ def build_worker(
         registry=registry,
         contexts=contexts,
         executor=executor,
+        breakers=breakers,
         clock=clock,
         worker=name,
         concurrency=config.concurrency,
-        observe=observer.run,
+        observe=observe,
         on_emitted=relay.wake,
     )
     return Worker(
@@ -272,10 +349,21 @@ def build_worker(
         intake=intake,
         runner=runner,
         relay=relay,
+        letters=letters,
+        executor=executor,
+        breakers=breakers,
+        warden=warden,
         clock=clock,
         observer=observer,
         config=config,
+        watch=watch,
     )
+
+
+def _call(loop: asyncio.AbstractEventLoop, what: Callable[[Blocked], None], found: Blocked) -> None:
+    """From the watching thread onto the loop."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(what, found)
 
 
 def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:

@@ -103,5 +103,10 @@ class Workshop:
 
 
 async def make_topics(broker: Broker) -> None:
-    """The topic the worker reads."""
-    await broker.ensure_topics([TopicConfig(name=TOPIC, partitions=3, retention_s=None, max_record_bytes=1 << 20)])
+    """The topic the worker reads, and the one for dead letters."""
+    await broker.ensure_topics(
+        [
+            TopicConfig(name=name, partitions=3, retention_s=None, max_record_bytes=1 << 20)
+            for name in (TOPIC, f"{TOPIC}.dead")
+        ]
+    )

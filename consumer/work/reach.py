@@ -1,0 +1,70 @@
+"""Reach: whether an error means that a dependency did not answer, or refuses everybody, rather than this event. Pure.
+
+Told by what every library agrees on: the built-in connection errors (also as the explicit cause of a library's own),
+and an HTTP status on the error. Nothing here knows a library's name.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from consumer.errors import ConsumerError, HandlerTimeout
+
+CAUSES_MAX = 8
+EVERYBODY = frozenset({401, 407, 408, 421, 425, 429})
+_NETWORK = frozenset(
+    {
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.EHOSTUNREACH,
+        errno.EHOSTDOWN,
+        errno.ENETUNREACH,
+        errno.ENETDOWN,
+        errno.ENETRESET,
+        errno.ENOTCONN,
+        errno.EPIPE,
+        errno.ETIMEDOUT,
+        errno.EADDRNOTAVAIL,
+    }
+)
+_OWN_FILES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether another event would very likely have failed in the same way, now (cases R11, AU4)."""
+    link: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if link is None:
+            return False
+        if _says_so(link):
+            return True
+        link = link.__cause__
+    return False
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, HandlerTimeout):
+        return True
+    if isinstance(error, ConsumerError):
+        return error.retryable and not error.code.startswith("handler_")
+    if isinstance(error, TimeoutError | ConnectionError):
+        return True
+    status = http_status(error)
+    if status is not None:
+        return status >= 500 or status in EVERYBODY
+    if isinstance(error, OSError) and not isinstance(error, _OWN_FILES):
+        # Name resolution has numbers of its own (negative), the rest of the network has the system's.
+        number = error.errno
+        return number is None or number < 0 or number in _NETWORK
+    return False
+
+
+def http_status(error: BaseException) -> int | None:
+    """The status of the HTTP answer that an error is about (aiohttp, httpx, requests, urllib), or None."""
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status", "status_code", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
+                return value
+    return None
