@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 from consumer.broker import KafkaSecurity, TopicConfig
@@ -12,6 +13,10 @@ from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, S
 from consumer.receive.intake import Endpoint
 from consumer.receive.web import Limits as ReceiveLimits
 from consumer.settings import ApplicationSettings, Settings
+from consumer.sync.application import SyncPolicy
+from consumer.sync.backfill import BackfillPolicy
+from consumer.sync.confirm import ConfirmPolicy
+from consumer.sync.reconcile import ReconcilePolicy
 from consumer.telemetry.metrics import Metrics
 
 LOG_RETENTION_S = 7 * 86400.0
@@ -84,6 +89,15 @@ def receive_limits(settings: Settings) -> ReceiveLimits:
         publish_timeout_s=settings.publish_timeout_s,
         max_in_flight=settings.receive_max_in_flight,
         max_in_flight_bytes=settings.receive_max_in_flight_bytes,
+    )
+
+
+def sync_policy(settings: Settings) -> SyncPolicy:
+    """How the stages that read the service behave."""
+    return SyncPolicy(
+        confirm=ConfirmPolicy(patience_s=settings.confirm_patience_s),
+        backfill=BackfillPolicy(interval_s=settings.sync_interval_s),
+        reconcile=ReconcilePolicy(every=timedelta(seconds=settings.reconcile_interval_s)),
     )
 
 
