@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from consumer.cli.demo.scenarios import SCENARIOS, Scenario
+from consumer.cli.demo.stories import STORIES
 from consumer.cli.demo.world import Check, World, open_world
 from consumer.cli.output import Output
 from consumer.cli.process import stop_on_signals
@@ -52,9 +53,10 @@ async def _played(world: World, scenario: Scenario) -> list[Check]:
 
 
 def _chosen(only: Sequence[str] | None) -> Sequence[Scenario]:
+    everything = (*SCENARIOS, *STORIES)
     if not only:
-        return SCENARIOS
-    known = {scenario.name: scenario for scenario in SCENARIOS}
+        return everything
+    known = {scenario.name: scenario for scenario in everything}
     unknown = [name for name in only if name not in known]
     if unknown:
         raise UsageError(f"no such scenario: {unknown[0]}; there are {', '.join(known)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,8 @@ from standardwebhooks import Webhook
 from consumer.app import App
 from consumer.cli.demo import shop
 from consumer.cli.development import SandboxTime, build_everything
-from consumer.ledger import health
+from consumer.ledger import health, runs
+from consumer.ledger.tables import RunStatus
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
@@ -55,7 +56,10 @@ class Check:
 class World:
     """What a scenario holds in its hands."""
 
-    def __init__(self, sandbox: Sandbox, app: App, http: aiohttp.ClientSession, book: shop.Book) -> None:
+    def __init__(
+        self, sandbox: Sandbox, app: App, http: aiohttp.ClientSession, book: shop.Book, secret_file: Path
+    ) -> None:
+        self._secret_file = secret_file
         self.sandbox = sandbox
         self.book = book
         self._app = app
@@ -93,6 +97,10 @@ class World:
         }
         return [await self.send(body, headers) for _ in range(times)]
 
+    def rotate_secret(self, secret: str) -> None:
+        """The merchant puts the new API secret into its file; nothing is restarted (case S4)."""
+        self._secret_file.write_text(secret)
+
     def events(self, object_id: str) -> dict[str, SandboxEvent]:
         """The service's events about an object, by type; the newest of each."""
         found = (event for event in self.sandbox.engine.world.events if event.object_id == object_id)
@@ -108,6 +116,18 @@ class World:
     async def order(self, order_id: str) -> str:
         """Fulfilment of an order as the query API tells it: none, requested, fulfilled, failed."""
         return str((await self.get(f"/api/orders/{quote(order_id, safe='')}")).get("fulfilment", "none"))
+
+    async def fulfilment_of(self, order_id: str) -> tuple[str, int]:
+        """Fulfilment of an order as the query API tells it, and how many parcels left."""
+        return await self.order(order_id), self.book.shipments(order_id)
+
+    async def effects_of(self, events: list[dict[str, str]]) -> int:
+        """How many effects these events of the service had, by the ledger."""
+        async with self._app.database.reading() as session:
+            found = [await runs.of_event(session, "default", event["id"]) for event in events]
+        return sum(
+            row.status == RunStatus.SUCCEEDED and row.handler.startswith("demo:") for rows in found for row in rows
+        )
 
     async def access(self, customer: str) -> bool:
         """Whether the query API lets a customer in."""
@@ -153,17 +173,21 @@ async def open_world(stack: AsyncExitStack, folder: Path) -> World:
         "CONSUMER_BROKER_URL": f"embedded:{folder}/log.db",
         "CONSUMER_PORT": "0",
         "CONSUMER_INTERNAL_PORT": "0",
+        "CONSUMER_SYNC_INTERVAL_S": "1",
     }
     settings = load_settings(environ, Role.DEMO)
+    secret_file = folder / "app-secret"
+    secret_file.write_text(sandbox.config.app_secret)
     application = ApplicationSettings(
         name="default",
         base_url=sandbox.base_url,
         app_id=sandbox.config.app_id,
-        app_secrets=tuple(SecretStr(secret) for secret in sandbox.config.app_secrets),
+        app_secrets=(),
+        secret_file=secret_file,
         authenticity=Authenticity.SIGNATURE,
         webhook_secrets=tuple(SecretStr(secret) for secret in sandbox.config.webhook_secrets),
     )
-    settings = settings.model_copy(update={"applications": (replace(application),)})
+    settings = settings.model_copy(update={"applications": (application,)})
     book = shop.book
     plugins: dict[str, ModuleType] = {"demo": shop}
     app = await stack.enter_async_context(App(settings, clock=SandboxTime(sandbox.engine.clock), plugins=plugins))
@@ -171,7 +195,7 @@ async def open_world(stack: AsyncExitStack, folder: Path) -> World:
     sandbox.set_webhook_url(f"{app.public_url}/webhooks/default")
     await _until_ready(app)
     http = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)))
-    return World(sandbox, app, http, book)
+    return World(sandbox, app, http, book, secret_file)
 
 
 async def _until_ready(app: App) -> None:
