@@ -209,7 +209,15 @@ def observed(
     )
 
 
-def own(type_: str, key: str, data: Mapping[str, Any], *, at: datetime = START, id_: str = "") -> Event:
+def own(
+    type_: str,
+    key: str,
+    data: Mapping[str, Any],
+    *,
+    at: datetime = START,
+    id_: str = "",
+    application: str = APPLICATION,
+) -> Event:
     """A derived event, as the API, an operator or another plugin puts into the outbox."""
     identity = id_ or f"drv_{type_}_{key}_{at.timestamp()}"
-    return own_event(application=APPLICATION, id=identity, type=type_, key=key, source=Source.RELAY, at=at, data=data)
+    return own_event(application=application, id=identity, type=type_, key=key, source=Source.RELAY, at=at, data=data)
