@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -71,11 +72,17 @@ def signed_headers(
         "type": found.type.encode(),
         "trust": b"signed",
         "source": b"webhook",
-        "received_at": received_at.isoformat().encode(),
+        "received_at": b"%b.%06d+00:00" % (_second(int(received_at.timestamp())), received_at.microsecond),
         "delivery_id": delivery_id.encode(),
         "traceparent": traceparent.encode(),
         "http": orjson.dumps(http),
     }
+
+
+@lru_cache(maxsize=2)
+def _second(epoch_s: int) -> bytes:
+    """A second as ISO-8601 in UTC; thousands of webhooks share one."""
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
 
 
 def unpack_event(key: bytes, value: bytes, headers: Mapping[str, bytes], locators: Locators) -> Event:

@@ -61,9 +61,10 @@ def decide(
     makes an event that counts as signed: there is nothing to check, and handlers must see the sandbox's events.
     What is not understood becomes a delivery with its problem, so that the raw bytes are kept (case I10).
     """
+    now_s = received_at.timestamp()
     if endpoint.signature is not None:
-        endpoint.signature.check(body, headers, received_at.timestamp())
-    delivery_id = new_delivery_id(received_at, traceparent)
+        endpoint.signature.check(body, headers, now_s)
+    delivery_id = new_delivery_id(now_s, traceparent)
     http = kept_headers(headers)
     answer, problem, found = ACCEPTED, None, None
     if not _is_json(headers.get(hdrs.CONTENT_TYPE)):
@@ -92,10 +93,10 @@ def decide(
     return Decision("deliveries", message, answer, problem)
 
 
-def new_delivery_id(at: datetime, traceparent: str) -> str:
+def new_delivery_id(now_s: float, traceparent: str) -> str:
     """A delivery id: `dlv_`, the milliseconds, and 80 random bits of the trace, so that ids sort by time and one
     leads to the other."""
-    return f"dlv_{int(at.timestamp() * 1000):012x}{traceparent[3:23]}"
+    return f"dlv_{int(now_s * 1000):012x}{traceparent[3:23]}"
 
 
 def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from consumer.events import Locators, Source, Trust, build_event, identify, locate, parse_json
@@ -47,6 +47,16 @@ def test_the_fast_way_equals_the_general_way(event_type: str | None, order_id: o
     assert unpack_event(general.key, raw, headers, locators) == event
 
 
+@given(st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - made aware
+@example(datetime(2026, 3, 1, 11, 59, 59, 999999, UTC))
+@example(datetime(2026, 3, 1, 12, 0, 0, 0, UTC))
+def test_the_time_of_arrival_is_kept_to_the_microsecond(at: datetime) -> None:
+    # case: I6
+    found = identify({"id": "evt_1"}, Locators())
+    headers = signed_headers("shop", found, at, "dlv_1", "tp", {})
+    assert datetime.fromisoformat(headers["received_at"].decode()) == at
+
+
 def test_an_endpoint_has_a_scheme_exactly_when_it_checks_signatures() -> None:
     with pytest.raises(ValueError, match="signature"):
         Endpoint(application="a", authenticity=Authenticity.SIGNATURE)
@@ -63,7 +73,7 @@ def test_a_hint_that_names_a_real_id_is_only_a_hint() -> None:
 
 def test_a_delivery_id_leads_to_its_trace() -> None:
     traceparent = new_traceparent()
-    assert new_delivery_id(NOW, traceparent).endswith(traceparent[3:23])
+    assert new_delivery_id(NOW.timestamp(), traceparent).endswith(traceparent[3:23])
 
 
 @given(st.dictionaries(st.text(max_size=80), st.text(max_size=600), max_size=60))
