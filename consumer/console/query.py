@@ -1,8 +1,9 @@
 """The query API: where an order, a subscription, a customer stands; and registering a checkout.
 
-    GET /api/orders/{order_id}            PUT /api/checkouts/{session_id}
-    GET /api/subscriptions/{id}
-    GET /api/customers/{ref}/access       `?application=` for others than `default`
+    GET /api/orders/{order_id}            PUT  /api/checkouts/{session_id}
+    GET /api/subscriptions/{id}           POST /api/orders/{order_id}/read
+    GET /api/customers/{ref}/access       POST /api/subscriptions/{id}/read
+    `?application=` for others than `default`
 
 A shop's "processing..." page asks it: a browser that reaches `success_url` proves nothing (case F16).
 """
@@ -22,7 +23,8 @@ from consumer.console.answers import answer, bearer, errors
 from consumer.console.checkouts import parse, register_checkout
 from consumer.console.views import access_view, order_view, subscription_view
 from consumer.errors import NotFound, UsageError
-from consumer.ledger import Database
+from consumer.ledger import Database, reads
+from consumer.plugin import ReadKind, ReadRequest
 from handlers.access.policy import Policy
 
 PREFIX = "/api"
@@ -52,6 +54,8 @@ def query_routes(
     part.router.add_get("/subscriptions/{id:.+}", api.subscription)
     part.router.add_get("/customers/{id:.+}/access", api.access)
     part.router.add_put("/checkouts/{id:.+}", api.checkout)
+    part.router.add_post("/orders/{id:.+}/read", api.read_order)
+    part.router.add_post("/subscriptions/{id:.+}/read", api.read_subscription)
     app.add_subapp(PREFIX, part)
 
 
@@ -91,6 +95,20 @@ class QueryApi:
         async with self._database.transaction() as session:
             done = await register_checkout(session, application, id_, body, self._clock.now())
         return answer(asdict(done))
+
+    async def read_order(self, request: web.Request) -> web.Response:
+        """Have the order read: the shop has seen a sign of payment, as 409 `order_already_paid` (case F27)."""
+        return await self._ask(request, "order", _id(request, "orders", "/read"))
+
+    async def read_subscription(self, request: web.Request) -> web.Response:
+        """Have the subscription read: the shop has cancelled it, whatever the answer was (cases A38, A39)."""
+        return await self._ask(request, "subscription", _id(request, "subscriptions", "/read"))
+
+    async def _ask(self, request: web.Request, kind: ReadKind, id_: str) -> web.Response:
+        application, now = self._application(request), self._clock.now()
+        async with self._database.transaction() as session:
+            await reads.ask(session, application, [ReadRequest(kind=kind, object_id=id_)], now)
+        return answer({"application": application, "kind": kind, "id": id_, "asked_at": now}, 202)
 
     async def _look(self, request: web.Request, id_: str, view: View) -> web.Response:
         application = self._application(request)
