@@ -84,6 +84,7 @@ class ApplicationSync:
             figures=self.figures,
             policy=policy.confirm,
             walk=self.backfill.catch_up,
+            published=self.backfill.recent,
         )
         self.refresh = Refresh(reader, database, outlet, clock=clock, figures=self.figures, policy=policy.refresh)
         self._trouble = Trouble(f"identity {reader.application}")

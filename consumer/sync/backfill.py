@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,7 +17,7 @@ import structlog
 from consumer.clock import Clock
 from consumer.events import Delivery, Event, parse_time
 from consumer.ledger import Database, bookmarks, events, quarantine
-from consumer.payments import Kind, Priority, Resources
+from consumer.payments import Kind, Priority, Resources, UnexpectedAnswer
 from consumer.sync import sense
 from consumer.sync.feed import FeedPage, FeedPolicy, Walk
 from consumer.sync.figures import Figures
@@ -49,6 +49,10 @@ class BackfillOptions:
     def follows_bookmark(self) -> bool:
         """Whether the walk continues, and moves, the bookmark."""
         return not (self.full or self.since or self.dry_run)
+
+
+PEEK: Final = BackfillOptions(full=True)  # publishes, and leaves the bookmark alone
+PEEK_PAGES_MAX: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +147,7 @@ class Backfill:
         self._recent = Recent()
         self._walking = asyncio.Lock()
         self._began: datetime | None = None
+        self._peeked: frozenset[str] = frozenset()
         self._say_history_at = 0.0
         self.interval_s = self._policy.interval_s
         self.wake = asyncio.Event()
@@ -167,11 +172,43 @@ class Backfill:
         async with self._walking:
             return await self._once(options or BackfillOptions(), on_progress, self._api)
 
-    async def catch_up(self) -> BackfillReport:
-        """One walk from the bookmark with confirm's priority: settles at a hundred events a read what many hints
-        announced. Raises as `once` does."""
+    async def catch_up(self) -> bool:
+        """Walk with confirm's priority: settles at a hundred events a read what many hints announced.
+
+        True when everything listed up to now has been walked; False when a long walk is under way and only the news
+        since were looked at. Raises as `once` does.
+        """
+        api = self._reader.client.with_priority(Priority.CONFIRM)
+        if self._walking.locked():
+            await self._peek(api)
+            return False
         async with self._walking:
-            return await self._once(BackfillOptions(), None, self._reader.client.with_priority(Priority.CONFIRM))
+            await self._once(BackfillOptions(), None, api)
+        return True
+
+    @property
+    def recent(self) -> Recent:
+        """The ids published a short while ago."""
+        return self._recent
+
+    async def _peek(self, api: Resources) -> None:
+        """Look at what came to a newest-first list since the walk under way began. The bookmark stays."""
+        mark = await self.mark()
+        known = frozenset(mark.resume.head_ids if mark.resume else mark.head_ids) | self._peeked
+        walk = Walk(
+            lister=api.events, locators=self._reader.locators, mark=Mark(order=mark.order), now=self._clock.now(),
+            policy=self._policy.feed, stop_ids=known, pages_max=PEEK_PAGES_MAX,
+        )  # fmt: skip
+        tally, floor = _Tally(began=self._clock.monotonic()), await self._first_began(self._clock.now())
+        seen: list[str] = []
+        with suppress(UnexpectedAnswer):  # more news than a look may take: the next look begins at the head again
+            async with aclosing(walk.pages()) as pages:
+                async for page in pages:
+                    if walk.order is not ListOrder.NEWEST_FIRST:
+                        return
+                    await self._page(page, walk, PEEK, tally, floor - self._policy.history)
+                    seen = seen or [item.id for item in page.items if item.id]
+        self._peeked = frozenset(seen)
 
     async def _once(
         self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None, api: Resources

@@ -9,7 +9,7 @@ Only what the service returned is published, never what a delivery claimed (case
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,7 +43,7 @@ class ConfirmPolicy:
     batch: int = 20_000
     concurrency: int = 4
     idle_s: float = 1.0
-    single_per_s: float = 0.5
+    single_per_s: float = 1.0
     single_burst: int = 20
     walk_every_s: float = 5.0
 
@@ -51,8 +51,9 @@ class ConfirmPolicy:
 class Confirm:
     """Works off the hints of one application. One process at a time does (see Leader).
 
-    `walk` walks the list of events up to now and settles the hints it meets (`Backfill.catch_up`). Without it every
-    hint is read singly.
+    `walk` walks the list of events up to now, settles the hints it meets and says whether it saw all of it
+    (`Backfill.catch_up`). Without it every hint is read singly. `published` are the ids published a short while ago,
+    which the workers may not have recorded yet.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class Confirm:
         clock: Clock,
         figures: Figures | None = None,
         policy: ConfirmPolicy | None = None,
-        walk: Callable[[], Awaitable[object]] | None = None,
+        walk: Callable[[], Awaitable[bool]] | None = None,
+        published: Container[str] = (),
     ) -> None:
         self.application = reader.application
         self._reader = reader
@@ -75,6 +77,7 @@ class Confirm:
         self.figures = figures or Figures()
         self._policy = policy or ConfirmPolicy()
         self._walk = walk
+        self._published = published
         self._hold = Hold(clock)
         self._singles = Share(clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
         self._walk_at = clock.monotonic()
@@ -118,17 +121,21 @@ class Confirm:
                 async with self._database.transaction() as session:
                     await quarantine.drop_hints(session, sorted(there))
             known += [event_id for _, event_id in there]
+        for chunk in _chunks([event_id for event_id in due if event_id in self._published]):
+            async with self._database.transaction() as session:
+                await quarantine.drop_hints(session, [(self.application, event_id) for event_id in chunk])
+            known += chunk
         for event_id in known:
-            del due[event_id]
+            due.pop(event_id, None)
         self.figures.count("hints_known", self.application, len(known))
         return len(known)
 
     # --- many --------------------------------------------------------------------------------------------------
 
-    async def _by_walking(self, due: Mapping[str, int], walk: Callable[[], Awaitable[object]]) -> int:
+    async def _by_walking(self, due: Mapping[str, int], walk: Callable[[], Awaitable[bool]]) -> int:
         """Walk, then deny what was due before the walk began and did not turn up in it."""
         try:
-            await walk()
+            saw_all = await walk()
         except PaymentsError as error:
             self._walk_at = self._clock.monotonic() + self._policy.walk_every_s
             if self._hold.take(error):
@@ -143,10 +150,19 @@ class Confirm:
                 rows = await quarantine.hint_ids_of(session, self.application, chunk)
             left |= {event_id: due[event_id] for event_id in rows}
         confirmed_now = len(due) - len(left)
-        over = await self._denials.store(left)
+        over = await self._deny(left) if saw_all else 0
         useful = confirmed_now >= self._policy.single_burst
         self._walk_at = self._clock.monotonic() + (0.0 if useful else self._policy.walk_every_s)
         return confirmed_now + over
+
+    async def _deny(self, unlisted: Mapping[str, int]) -> int:
+        """Count a denial; who would go to quarantine is read singly before, as far as the share goes: a list may be
+        behind, and an event may be readable without being listed."""
+        last = [event_id for event_id in unlisted if self._denials.is_last(unlisted[event_id])]
+        asked = last[: self._singles.grant(len(last))]
+        settled = await self._one_by_one({event_id: unlisted[event_id] for event_id in asked}, granted=True)
+        rest = {event_id: attempts for event_id, attempts in unlisted.items() if event_id not in set(asked)}
+        return settled + await self._denials.store(rest)
 
     # --- few ---------------------------------------------------------------------------------------------------
 

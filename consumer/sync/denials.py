@@ -30,6 +30,10 @@ class Denials:
         self._figures = figures
         self._patience_s = patience_s
 
+    def is_last(self, denials: int) -> bool:
+        """Whether another denial after so many ends patience."""
+        return next_look_s(denials + 1, self._patience_s) is None
+
     async def store(self, denied: Mapping[str, int], reasons: Mapping[str, str] | None = None) -> int:
         """Count a denial of these hints (event id to the denials before it); returns how many went to quarantine."""
         by_attempts: defaultdict[int, list[str]] = defaultdict(list)

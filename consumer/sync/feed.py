@@ -68,6 +68,8 @@ class CursorRefused(Exception):
 class Walk:
     """One walk. Iterate over `pages()`; the rest says afterwards how it went.
 
+    `since` ends the walk of a newest-first list early, and so does a page with one of `stop_ids`.
+
     `order` as seen, `gap` whether events may have been lost (B13), `refused` how many cursors were refused (B11),
     `met` whether the last complete walk was joined. Raises what the lister raises, and CursorLoop (B7).
     """
@@ -78,6 +80,8 @@ class Walk:
     now: datetime
     policy: FeedPolicy = field(default_factory=FeedPolicy)
     since: datetime | None = None
+    stop_ids: frozenset[str] = frozenset()
+    pages_max: int = PAGES_MAX
 
     order: ListOrder = ListOrder.UNKNOWN
     gap: bool = False
@@ -133,7 +137,7 @@ class Walk:
                 yield last
                 return
             joined = beyond > self.policy.overlap_pages and self.order is not ListOrder.OLDEST_FIRST
-            if joined or self._before_since(page):
+            if joined or self._before_since(page) or _meets(page, tuple(self.stop_ids)):
                 if self.order is ListOrder.NEWEST_FIRST:
                     yield self._feed_page(page, self._finished([]))
                     return
@@ -218,7 +222,7 @@ class Walk:
         return await self._fetched(cursor) if looked is None else looked
 
     async def _fetched(self, cursor: Cursor | None) -> Page[EventRecord]:
-        if self.pages_read >= PAGES_MAX:
+        if self.pages_read >= self.pages_max:
             raise UnexpectedAnswer("the list does not end", pages=self.pages_read)
         try:
             page = await self.lister.list(limit=self.policy.limit, cursor=cursor)

@@ -65,7 +65,7 @@ class Recent:
         while len(self._ids) > self._capacity:
             del self._ids[next(iter(self._ids))]
 
-    def __contains__(self, one: str) -> bool:
+    def __contains__(self, one: object) -> bool:
         return one in self._ids
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ import pytest
 from consumer.broker import EmbeddedBroker
 from consumer.events import Source
 from consumer.ledger import Database, quarantine
-from consumer.sync.backfill import Backfill
+from consumer.sync.backfill import Backfill, Progress
 from consumer.sync.confirm import Confirm
 from consumer.sync.reader import Reader
 from tests.sync.conftest import Simulated, SteppedClock, World, delivery, simulated
@@ -123,6 +123,69 @@ async def test_when_the_list_is_broken_single_reads_go_on_within_their_share(
         await confirm.once()
         clock.advance(2)
     assert len(await world.published()) == 60
+
+
+async def test_a_long_walk_under_way_does_not_hold_up_new_hints(world: World, service_side: Simulated) -> None:
+    # case: B23, I15
+    service_side.emit(400)
+    confirm, backfill = stages(world)
+
+    class Cut(Exception):
+        """The walk is under way, and will be for long."""
+
+    def cut(progress: Progress) -> None:
+        if progress.pages == 2:
+            raise Cut
+
+    with pytest.raises(Cut):
+        await backfill.once(on_progress=cut)
+    async with backfill._walking:
+        news = service_side.emit(60)
+        forged = [f"evt_forged{number}" for number in range(60)]
+        await hint(world, [*news, *forged])
+        before = len(service_side.attempts)
+        assert await confirm.once() == 60
+        assert len(service_side.attempts) - before <= 2
+        assert await waiting(world) == 60
+        async with world.database.reading() as session:
+            denied = await quarantine.hints_of(session, "default", forged)
+        assert {row.attempts for row in denied} == {0}, "not all was looked at: nothing is denied"
+    assert {event.id for event in await world.published()} >= set(news)
+
+
+async def test_an_event_that_is_readable_but_not_listed_is_read_before_it_would_be_refused(
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: Reader, clock: SteppedClock
+) -> None:
+    # case: U8, U30
+    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    service.lists["/v1/events"] = lambda cursor, limit: {"items": [], "next_cursor": None}
+    unlisted = service.event(1)["id"]
+    await hint(world, [unlisted, *(f"evt_forged{number}" for number in range(100))])
+    confirm, _ = stages(world)
+    for _ in range(400):
+        await confirm.once()
+        clock.advance(5)
+    assert [event.id for event in await world.published()] == [unlisted]
+    async with world.database.reading() as session:
+        assert await quarantine.count(session) == 100
+
+
+async def test_a_webhook_of_what_was_just_published_costs_no_read_while_the_workers_lag(
+    world: World, service_side: Simulated
+) -> None:
+    # case: B4
+    ids = service_side.emit(5)
+    _, backfill = stages(world)
+    await backfill.once()
+    before = len(service_side.attempts)
+    await hint(world, ids)
+    confirm = Confirm(
+        world.reader, world.database, world.outlet, clock=world.clock, walk=backfill.catch_up,
+        published=backfill.recent,
+    )  # fmt: skip
+    assert await confirm.once() == 5
+    assert len(service_side.attempts) == before
+    assert await waiting(world) == 0
 
 
 @pytest.mark.slow
