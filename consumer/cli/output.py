@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+TABLE_WIDTH = 1000
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
 
@@ -43,7 +45,8 @@ class Output:
         table = Table(*columns, box=None, pad_edge=False, header_style="bold")
         for row in rows:
             table.add_row(*[shown(cell) for cell in row])
-        self._console.print(table)
+        # As wide as it needs to be: an id that is cut cannot be copied. A terminal wraps by itself.
+        Console(highlight=False, width=TABLE_WIDTH).print(table)
 
     def fields(self, values: Mapping[str, Any]) -> None:
         """Names and values for people, one a line."""
@@ -58,4 +61,6 @@ def shown(value: Any) -> str:
         return "-"
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, tuple | list):
+        return ", ".join(str(item) for item in value) or "-"
     return str(value)

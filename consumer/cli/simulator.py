@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import aiohttp
 import typer
 
 from consumer.cli.output import Json, Output
@@ -44,6 +46,41 @@ def sandbox(
         run(_serve(config, Output(as_json)))
     except (SandboxMisconfigured, OSError) as error:
         raise UsageError(str(error)) from error
+
+
+@app.command()
+def trigger(
+    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="Event type, like order.paid.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field, like order_id=A-1; repeatable.")
+    ] = None,
+    base_url: Annotated[str, typer.Option(help="Where the sandbox runs; loopback only.")] = "http://127.0.0.1:4010",
+    as_json: Json = False,
+) -> None:
+    """Make an event happen in a running sandbox, with the state behind it."""
+    pairs = [pair.partition("=") for pair in settings or []]
+    if any(not name or not sign for name, sign, _ in pairs):
+        raise UsageError("--set takes NAME=VALUE")
+    made = run(_trigger(base_url, {"type": event_type, "set": {name: value for name, _, value in pairs}}))
+    output = Output(as_json)
+    output.document(made)
+    for event in made["events"]:
+        output.line(f"{event['type']}  {event['id']}")
+
+
+async def _trigger(base_url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Ask the sandbox's control address. Raises UsageError when it refuses or does not answer."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as http,
+            http.post(f"{base_url.rstrip('/')}/_sandbox/trigger", json=body) as answer,
+        ):
+            found: dict[str, Any] = await answer.json()
+    except (aiohttp.ClientError, ValueError, TimeoutError) as error:
+        raise UsageError(f"no sandbox answers at {base_url}; start one with `consumer sandbox`") from error
+    if answer.status >= HTTPStatus.BAD_REQUEST:
+        raise UsageError(str(found.get("message", "the sandbox refused")))
+    return found
 
 
 def sandbox_config(

@@ -1,0 +1,29 @@
+"""Consent: what destroys or repeats asks first: on a terminal, or `--yes` (contract, Commands)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from consumer.errors import UsageError
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
+
+
+def consent(question: str, *, yes: bool) -> None:
+    """Return when it is wanted. Raises UsageError where nobody can be asked, typer.Abort when the answer is no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("this needs --yes: there is no terminal to ask on")
+    typer.confirm(question, abort=True, err=True)
+
+
+def checked_reason(reason: str) -> str:
+    """The reason, which must say something. Raises UsageError."""
+    if not reason.strip():
+        raise UsageError("--reason must say why")
+    return reason.strip()
