@@ -8,19 +8,20 @@ Walks nobody asked for (reconcile) publish only what differs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, Literal
 
 import structlog
 
 from consumer.clock import Clock
 from consumer.ledger import Database, reads
 from consumer.ledger.tables import ReadRow
-from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
+from consumer.payments import ApiError, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
 from consumer.retry import RetryPolicy
 from consumer.sync.figures import Figures
-from consumer.sync.observation import Observation
+from consumer.sync.observation import Observation, shape
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader
 from consumer.sync.rounds import Trouble, repeat
@@ -37,9 +38,12 @@ def _slow() -> RetryPolicy:
 @dataclass(frozen=True, kw_only=True)
 class RefreshPolicy:
     """`batch`: reads per round; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
-    `idle_s`: how often the ledger is looked at when nothing wakes the stage."""
+    `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`: from how many due reads of
+    one kind on its list is paged, as long as a page answers at least `page_yield` of them on average."""
 
-    batch: int = 100
+    batch: int = 1000
+    page_from: int = 200
+    page_yield: int = 10
     concurrency: int = 4
     idle_s: float = 1.0
     retry: RetryPolicy = field(default_factory=_slow)
@@ -86,12 +90,68 @@ class Refresh:
         self._hold.check()
         async with self._database.reading() as session:
             due = await reads.due(session, self._clock.now(), self._policy.batch, self.application)
-        waiting, held_up, answered = iter(due), list[PaymentsError](), list[ReadRow]()
-        workers = [self._work_off(waiting, held_up, answered) for _ in range(min(self._policy.concurrency, len(due)))]
+        held_up, answered = list[PaymentsError](), list[ReadRow]()
+        for kind in ("subscription", "order"):
+            rows = [row for row in due if row.kind == kind]
+            if len(rows) >= self._policy.page_from:
+                answered += await self._by_pages(kind, rows, held_up)
+        done = {(row.kind, row.object_id) for row in answered}
+        left = [row for row in due if (row.kind, row.object_id) not in done]
+        waiting = iter(left)
+        workers = [self._work_off(waiting, held_up, answered) for _ in range(min(self._policy.concurrency, len(left)))]
         await asyncio.gather(*workers)
         if held_up and not answered:
             raise held_up[0]
         return len(answered)
+
+    # --- many: by the list -------------------------------------------------------------------------------------
+
+    async def _by_pages(
+        self, kind: Literal["order", "subscription"], rows: Sequence[ReadRow], held_up: list[PaymentsError]
+    ) -> list[ReadRow]:
+        """Answer what the list shows, a hundred records a read, while that pays. Returns what was answered."""
+        wanted = {row.object_id: row for row in rows}
+        answered: list[ReadRow] = []
+        pages: AsyncIterator[Page[Any]] = (
+            self._api.subscriptions.pages() if kind == "subscription" else self._api.orders.pages()
+        )
+        read = 0
+        while wanted and read <= 2 + len(answered) // self._policy.page_yield:
+            async with self._database.transaction() as session:
+                version = await reads.next_version(session)
+            try:
+                page = await anext(pages, None)
+            except PaymentsError as error:
+                if self._hold.take(error):
+                    held_up.append(error)
+                break
+            if page is None:
+                break
+            read += 1
+            hits = await self._usable(kind, page.items, wanted, version)
+            await self._answer([wanted.pop(one.object_id) for one in hits], hits)
+            answered += [row for row in rows if row.object_id in {one.object_id for one in hits}]
+        return answered
+
+    async def _usable(
+        self,
+        kind: Literal["order", "subscription"],
+        items: Sequence[Order | Subscription],
+        wanted: Mapping[str, ReadRow],
+        version: int,
+    ) -> list[Observation]:
+        """Listed records that were asked for and are as full as a single read of the same object was (case B22)."""
+        ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items}
+        found = {object_id: one for object_id, one in ids.items() if object_id in wanted and one.status is not None}
+        async with self._database.reading() as session:
+            last = await reads.last_observed(session, self.application, kind, [name for name in found if name])
+        return [
+            self._observation(wanted[object_id], kind, object_id, version, one.raw)
+            for object_id, one in found.items()
+            if object_id in last and last[object_id].shape == shape(one.raw)
+        ]
+
+    # --- few: one by one ---------------------------------------------------------------------------------------
 
     async def _work_off(
         self, waiting: Iterator[ReadRow], held_up: list[PaymentsError], answered: list[ReadRow]
@@ -107,7 +167,7 @@ class Refresh:
                     return
                 await self._put_off(row, error)
                 continue
-            await self._answer(row, observations)
+            await self._answer([row], observations)
             answered.append(row)
 
     async def _read(self, row: ReadRow) -> Sequence[Observation]:
@@ -153,13 +213,13 @@ class Refresh:
             record=record,
         )
 
-    async def _answer(self, row: ReadRow, observations: Sequence[Observation]) -> None:
+    async def _answer(self, rows: Sequence[ReadRow], observations: Sequence[Observation]) -> None:
         """Publish first, then tick off: after a crash in between it is read again, in a newer version."""
         await self._outlet.publish([one.event() for one in observations])
         async with self._database.transaction() as session:
             await reads.keep_observations(session, [one.observed for one in observations])
-            await reads.done(session, [row], self._clock.now())
-        self.figures.count("reads_answered", self.application)
+            await reads.done(session, rows, self._clock.now())
+        self.figures.count("reads_answered", self.application, len(rows))
 
     async def _put_off(self, row: ReadRow, error: PaymentsError) -> None:
         """Not found, refused or failed: due again later, for ever. Absence never means that something ended (G7)."""

@@ -17,6 +17,7 @@ from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.observation import digest, meaning, observation_id, shape
 from consumer.sync.refresh import Refresh
 from tests.sync.conftest import World
+from tests.sync.service import EventsList, Json
 
 
 def refresh(world: World) -> Refresh:
@@ -177,3 +178,62 @@ def test_digest_meaning_and_shape_tell_what_changed() -> None:
     assert digest(one) == digest(same) != digest(later)
     assert meaning(one) == meaning(later) != meaning(one | {"status": "PAST_DUE"})
     assert shape(one) == shape(later) != shape({"id": "sub_1", "status": "ACTIVE"})
+
+
+def numbered(count: int, **more: object) -> list[dict[str, object]]:
+    return [{"id": f"sub_{number}", "status": "PAST_DUE", **more} for number in range(count)]
+
+
+async def observe(world: World, count: int) -> None:
+    """Each of them was read singly once."""
+    for one in numbered(count):
+        world.service.records[f"/v1/subscriptions/{one['id']}"] = one | {"status": "ACTIVE"}
+    requests = [ReadRequest(kind="subscription", object_id=f"sub_{number}") for number in range(count)]
+    async with world.database.transaction() as session:
+        await reads.ask(session, "default", requests, world.clock.now())
+    stage = refresh(world)
+    while await pending(world):
+        await stage.once()
+    world.service.calls.clear()
+    async with world.database.transaction() as session:
+        await reads.ask(session, "default", requests, world.clock.now())
+
+
+def paged(items: Sequence[dict[str, object]]) -> EventsList:
+    def page(cursor: str | None, limit: int) -> Json:
+        start = int(cursor or 0)
+        return {"items": items[start : start + limit], "next_cursor": start + limit}
+
+    return page
+
+
+async def test_many_reads_are_done_by_paging_the_list(world: World) -> None:
+    # case: B22, A40
+    await observe(world, 300)
+    world.service.lists["/v1/subscriptions"] = paged(numbered(300))
+    assert await refresh(world).once() == 300
+    assert world.service.calls.total() <= 5
+    assert await pending(world) == []
+    newest = {event.key: event.data["data"]["record"]["status"] for event in await answers(world)}
+    assert set(newest.values()) == {"PAST_DUE"}
+
+
+async def test_a_list_that_shows_less_than_a_single_read_is_not_used(world: World) -> None:
+    # case: B22
+    await observe(world, 250)
+    world.service.lists["/v1/subscriptions"] = paged(
+        [{"id": one["id"], "status": "ENDED"} | {"x": 1} for one in numbered(250)]
+    )
+    assert await refresh(world).once() == 250
+    assert world.service.calls["/v1/subscriptions"] <= 3
+    assert {event.data["data"]["record"]["status"] for event in await answers(world)} == {"ACTIVE"}
+
+
+async def test_a_list_without_the_wanted_ones_is_left_early(world: World) -> None:
+    # case: B23
+    await observe(world, 250)
+    world.service.lists["/v1/subscriptions"] = paged(
+        [{"id": f"other_{number}", "status": "ACTIVE"} for number in range(5000)]
+    )
+    assert await refresh(world).once() == 250
+    assert world.service.calls["/v1/subscriptions"] <= 3
