@@ -105,7 +105,7 @@ class Rig:
         """One request, as it is."""
         url = f"http://127.0.0.1:{self.port}{path}"
         sent = {"Content-Type": "application/json", **(headers or {})}
-        async with self.http.request(method, url, data=body, headers=sent, allow_redirects=False) as answer:
+        async with self.http.request(method, url, data=io.BytesIO(body), headers=sent, allow_redirects=False) as answer:
             return Reply(answer.status, answer.headers, await answer.read())
 
     async def signed(self, body: bytes = BODY, *, age_s: float = 0, **more: Any) -> Reply:

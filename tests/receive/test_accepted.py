@@ -176,7 +176,7 @@ async def test_the_figures_say_what_happened(rig: Rig) -> None:
 
 
 def test_the_receive_path_knows_no_database_no_api_and_no_plugin() -> None:
-    # case: I5
+    # case: I5, I29
     code = (
         "import sys, consumer.receive.web; "
         "found = {n for n in sys.modules if n.startswith(('sqlalchemy', 'sqlmodel', 'consumer.plugin', "
