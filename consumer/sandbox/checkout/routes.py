@@ -25,7 +25,7 @@ PORTAL_ACTIONS = ("cancel", "withdraw", "cancel-on-solana", "reclaim-rent")
 # The pages hold a payment: never framed, never cached, and their link never leaks by referrer.
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",

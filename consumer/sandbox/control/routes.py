@@ -13,6 +13,7 @@ from consumer.sandbox.api.fields import parse_object
 from consumer.sandbox.clock import iso
 from consumer.sandbox.control import dashboard, payer, trigger
 from consumer.sandbox.control.describe import delivery_record
+from consumer.sandbox.control.page import add_control_page
 from consumer.sandbox.errors import PageRefusal, Refusal
 from consumer.sandbox.scenarios import SCENARIOS, play
 from consumer.sandbox.simulator import Simulator
@@ -28,6 +29,7 @@ def add_control_routes(application: web.Application, sandbox: Simulator) -> None
     """Everything under /_sandbox/."""
     for method, path, action in (*_ROUTES, *payer.ROUTES, *dashboard.ROUTES):
         application.router.add_route(method, f"/_sandbox{path}", _handler(sandbox, action))
+    add_control_page(application, sandbox, check_local)
 
 
 def check_local(sandbox: Simulator, request: web.Request) -> None:
