@@ -18,7 +18,7 @@ from sqlalchemy import Table, and_, delete, select, true
 from consumer.events import Locators, Source, Trust, build_event
 from consumer.ledger import Database, events, outbox, reads
 from consumer.ledger.outbox import Emitted
-from consumer.ledger.tables import OutboxRow, ReadRow
+from consumer.ledger.tables import AuditRow, OutboxRow, ReadRow
 from consumer.plugin import AuditNote, Context, Emission, Event, Handler, declared
 from consumer.wire import own_event
 
@@ -92,6 +92,8 @@ class Projections:
             emitted = [Emitted(emission=one, cause=event, handler=handler.name) for one in ctx.emissions]
             await outbox.put(session, emitted, self.now)
             await reads.ask(session, event.application, ctx.reads, self.now)
+            for note in ctx.notes:
+                session.add(_audited(note, event, handler, self.now))
             self.emitted.extend(ctx.emissions)
             self.notes.extend(ctx.notes)
 
@@ -156,6 +158,20 @@ class Projections:
     def of_type(self, *types: str) -> list[Emission]:
         """What was emitted so far of these types, each derived event once."""
         return list({one.id: one for one in self.emitted if one.type in types}.values())
+
+
+def _audited(note: AuditNote, event: Event, handler: Handler, now: datetime) -> AuditRow:
+    return AuditRow(
+        at=now,
+        application=event.application,
+        actor=handler.name,
+        action=note.action,
+        subject=note.subject,
+        before=orjson.dumps(dict(note.before)).decode(),
+        after=orjson.dumps(dict(note.after)).decode(),
+        reason=event.id,
+        code_version=handler.version,
+    )
 
 
 def _derived(row: OutboxRow, now: datetime) -> Event:

@@ -1,0 +1,176 @@
+"""Explain: why an order, a subscription or a customer stands where it does, and what will happen next (case A50).
+
+Each explanation is a JSON-ready mapping: `state` (the query API's view), `timeline` (what happened, oldest first, each
+with a reason code) and `next` (what is due, by whom). Bounded: the newest entries of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import Table, and_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.console.views import access_view, order_view, subscription_view
+from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow, RunRow
+from handlers.access import tables as access
+from handlers.access.policy import Policy
+from handlers.fulfilment.tables import CHECKOUTS
+
+EVENTS: Table = EventRow.__table__
+AUDIT: Table = AuditRow.__table__
+OUTBOX: Table = OutboxRow.__table__
+READS: Table = ReadRow.__table__
+RUNS: Table = RunRow.__table__
+ENTRIES_MAX = 200
+Entry = dict[str, Any]
+
+
+async def explain_order(session: AsyncSession, application: str, order_id: str) -> dict[str, Any]:
+    """Raises NotFound."""
+    state = await order_view(session, application, order_id)
+    key = f"order:{order_id}"
+    reads = await _reads(session, application, order=order_id)
+    return {
+        "state": state,
+        "timeline": await _timeline(session, application, key),
+        "next": _in_order(await _due(session, application, key), reads, _held(state)),
+    }
+
+
+async def explain_subscription(
+    session: AsyncSession, application: str, subscription_id: str, policy: Policy, now: datetime
+) -> dict[str, Any]:
+    """Raises NotFound."""
+    state = await subscription_view(session, application, subscription_id, policy, now)
+    key = f"subscription:{subscription_id}"
+    reads = await _reads(session, application, subscription=subscription_id)
+    return {
+        "state": state,
+        "policy": _policy(policy, state["price_id"]),
+        "timeline": await _timeline(session, application, key),
+        "next": _in_order(await _due(session, application, key), reads, _found(state["findings"])),
+    }
+
+
+async def explain_customer(
+    session: AsyncSession, application: str, customer: str, policy: Policy, now: datetime
+) -> dict[str, Any]:
+    """Why a customer has access, or has not: the policy, every source, every change, and the deadlines."""
+    state = await access_view(session, application, customer, now)
+    key = f"customer:{customer}"
+    subscriptions = [
+        await subscription_view(session, application, id_, policy, now)
+        for id_ in await _subscriptions_of(session, application, customer)
+    ]
+    checkouts = await _rows(session, CHECKOUTS, application, customer=customer)
+    return {
+        "state": state,
+        "policy": _policy(policy, None),
+        "subscriptions": subscriptions,
+        "sources": [
+            _picked(row, "id", "kind", "entitlement", "until", "reason", "by", "created_at", "ended_at")
+            for row in await _rows(session, access.SOURCES, application, customer=customer)
+        ],
+        "checkouts": [_picked(row, "session_id", "order_id", "status") for row in checkouts],
+        "timeline": await _timeline(session, application, key),
+        "next": await _due(session, application, key),
+    }
+
+
+def _policy(policy: Policy, price_id: str | None) -> dict[str, Any]:
+    rule = policy.past_due_by_price.get(price_id or "", policy.past_due)
+    return {"past_due": rule, "past_due_by_price": dict(policy.past_due_by_price), "entitlements": policy.entitlements}
+
+
+async def _subscriptions_of(session: AsyncSession, application: str, customer: str) -> list[str]:
+    rows = await _rows(session, access.SUBSCRIPTIONS, application, customer=customer)
+    return [row["subscription_id"] for row in rows]
+
+
+async def _timeline(session: AsyncSession, application: str, key: str) -> list[Entry]:
+    """Events of the aggregate, the changes they made, and the runs that did not simply succeed."""
+    seen = and_(EVENTS.c.application == application, EVENTS.c.key == key)
+    noted = and_(AUDIT.c.application == application, AUDIT.c.subject == key)
+    failed = and_(RUNS.c.application == application, RUNS.c.key == key, RUNS.c.code.is_not(None))
+    events = await _newest(session, EVENTS, EVENTS.c.seq, seen)
+    changes = await _newest(session, AUDIT, AUDIT.c.id, noted)
+    runs = await _newest(session, RUNS, RUNS.c.seq, failed)
+    entries: list[Entry] = [
+        {"at": row["received_at"], "code": row["type"], "event_id": row["id"]} | _picked(row, "trust", "source")
+        for row in events
+    ]
+    entries += [
+        {"at": row["at"], "code": row["action"], "by": row["actor"], "event_id": row["reason"],
+         "before": _json(row["before"]), "after": _json(row["after"])}
+        for row in changes
+    ]  # fmt: skip
+    entries += [
+        {"at": row["updated_at"], "code": f"run.{row['status']}", "by": row["handler"], "event_id": row["event_id"],
+         "attempts": row["attempts"], "error": row["code"]}
+        for row in runs
+    ]  # fmt: skip
+    return sorted(entries, key=lambda entry: (entry["at"], entry["code"]))
+
+
+async def _due(session: AsyncSession, application: str, key: str) -> list[Entry]:
+    """Derived events that wait for their time, and runs that will be tried again."""
+    waiting = and_(OUTBOX.c.application == application, OUTBOX.c.key == key, OUTBOX.c.published_at.is_(None))
+    timers = await _newest(session, OUTBOX, OUTBOX.c.seq, waiting)
+    open_ = and_(
+        RUNS.c.application == application, RUNS.c.key == key, RUNS.c.status.in_(("retrying", "parked", "dead"))
+    )
+    runs = await _newest(session, RUNS, RUNS.c.seq, open_)
+    found: list[Entry] = [{"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} for row in timers]
+    found += [
+        {"at": row["next_at"], "code": f"run.{row['status']}", "by": row["handler"], "event_id": row["event_id"]}
+        for row in runs
+    ]
+    return _in_order(found)
+
+
+async def _reads(session: AsyncSession, application: str, **objects: str) -> list[Entry]:
+    found: list[Entry] = []
+    for kind, object_id in objects.items():
+        for row in await _rows(session, READS, application, kind=kind, object_id=object_id):
+            found.append({"at": row["due_at"], "code": "read", "attempts": row["attempts"], "error": row["code"]})
+    return found
+
+
+def _held(state: Mapping[str, Any]) -> list[Entry]:
+    """What only an operator can move."""
+    held = [{"at": None, "code": f"held.{state['hold']}"}] if state["hold"] else []
+    return held + _found(state["findings"])
+
+
+def _found(findings: list[Mapping[str, Any]]) -> list[Entry]:
+    return [{"at": None, "code": f"finding.{one['kind']}", "detail": one["detail"]} for one in findings]
+
+
+def _in_order(*parts: list[Entry]) -> list[Entry]:
+    """By time; what has none waits for an operator, and comes last."""
+    entries = [entry for part in parts for entry in part]
+    return sorted(entries, key=lambda entry: (entry["at"] is None, entry["at"] or 0, entry["code"]))
+
+
+async def _newest(session: AsyncSession, table: Table, order: Any, where: Any) -> list[Mapping[str, Any]]:
+    rows = await session.execute(select(table).where(where).order_by(order.desc()).limit(ENTRIES_MAX))
+    return [dict(row) for row in rows.mappings()]
+
+
+async def _rows(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:
+    conditions = [table.c[name] == value for name, value in where.items()]
+    wanted = select(table).where(table.c.application == application, *conditions)
+    rows = await session.execute(wanted.order_by(*table.primary_key.columns).limit(ENTRIES_MAX))
+    return [dict(row) for row in rows.mappings()]
+
+
+def _picked(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: row[name] for name in names}
+
+
+def _json(text: str | None) -> Any:
+    return orjson.loads(text) if text else None

@@ -1,0 +1,79 @@
+"""Paid but not fulfilled is always visible, with its age and its reason, and nothing else is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from consumer.console.unfulfilled import unfulfilled
+from consumer.ledger import Database
+from consumer.ledger import runs as runs_
+from consumer.ledger.runs import Run
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import derived_id
+from tests.support.projections import START, Projections, own, said
+
+MODULE = "handlers.fulfilment.handler"
+
+
+async def waiting(database: Database) -> dict[tuple[str, str], tuple[int, timedelta]]:
+    """(application, reason) to (count, age at START plus a day)."""
+    async with database.reading() as session:
+        found = await unfulfilled(session)
+    return {(one.application, one.reason): (one.count, START + timedelta(days=1) - one.oldest_at) for one in found}
+
+
+async def ran(database: Database, order_id: str, *statuses: str) -> None:
+    key = f"order:{order_id}"
+    made = [
+        Run(
+            application="default",
+            event_id=derived_id("default", "fulfilment.requested", key, "order"),
+            handler=f"shop:ship{number}",
+            seq=number,
+            key=key,
+            status=RunStatus(status),
+            blocking=False,
+        )
+        for number, status in enumerate(statuses)
+    ]
+    async with database.transaction() as session:
+        await runs_.add(session, made, START)
+
+
+async def test_nothing_waits_when_nothing_is_paid(database: Database) -> None:
+    orders = Projections(database, MODULE)
+    await orders.feed(said("order.expired", "evt_1", order_id="A1"))
+    assert await waiting(database) == {}
+
+
+async def test_from_unsent_to_no_handler_to_done(database: Database) -> None:
+    # case: O5
+    orders = Projections(database, MODULE)
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"), said("order.paid", "evt_2", order_id="A2"))
+    assert await waiting(database) == {("default", "unsent"): (2, timedelta(days=1))}
+    await orders.relay()
+    assert await waiting(database) == {("default", "no_handler"): (2, timedelta(days=1))}
+    await ran(database, "A1", "succeeded")
+    await ran(database, "A2", "succeeded", "skipped")
+    assert await waiting(database) == {}
+
+
+@pytest.mark.parametrize("status", ["retrying", "parked", "dead"])
+async def test_a_run_that_is_not_done_waits(database: Database, status: str) -> None:
+    # case: O5
+    orders = Projections(database, MODULE)
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    await orders.relay()
+    await ran(database, "A1", "succeeded", status)
+    assert await waiting(database) == {("default", status): (1, timedelta(days=1))}
+
+
+async def test_a_held_order_waits(database: Database) -> None:
+    # case: O5, F20, F21
+    orders = Projections(database, MODULE, options={"matching": "on"})
+    await orders.feed(said("order.paid", "evt_1", order_id="A1", at=START + timedelta(hours=1), application="other"))
+    assert await waiting(database) == {("other", "held"): (1, timedelta(hours=23))}
+    await orders.feed(own("fulfilment.released", "order:A1", {"by": "op"}, application="other"))
+    assert set(await waiting(database)) == {("other", "unsent")}
