@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from consumer.broker import Broker
 from consumer.clock import Clock
-from consumer.errors import ConsumerError
+from consumer.errors import AnotherLeads, ConsumerError
 from consumer.ledger import Database
-from consumer.sync.backfill import Backfill, BackfillPolicy
+from consumer.sync.backfill import Backfill, BackfillOptions, BackfillPolicy, BackfillReport, Progress
 from consumer.sync.confirm import Confirm, ConfirmPolicy
+from consumer.sync.drift import DriftReport
 from consumer.sync.figures import Figures
 from consumer.sync.identity import Identity
 from consumer.sync.intake import Intake
@@ -21,6 +23,8 @@ from consumer.sync.reader import Reader
 from consumer.sync.reconcile import Reconcile, ReconcilePolicy
 from consumer.sync.refresh import Refresh, RefreshPolicy
 from consumer.sync.rounds import Trouble, rest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +41,7 @@ class SyncPolicy:
 class ApplicationSync:
     """One application's stages. `holder` is unique per process and start.
 
-    The stages are public: one-shot commands use `leader.once` with `backfill.once` and `reconcile.once`.
+    `run` is the role; `backfill_once` and `reconcile_once` are the one-shot commands.
     """
 
     def __init__(
@@ -92,6 +96,46 @@ class ApplicationSync:
     async def run(self, stop: asyncio.Event) -> None:
         """Compete for the lead, and read the service while this process has it; until `stop`."""
         await self.leader.run(stop, self._lead)
+
+    # --- one-shot commands -------------------------------------------------------------------------------------
+
+    async def backfill_once(
+        self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None = None
+    ) -> BackfillReport:
+        """`consumer backfill`: one walk. A walk that moves the bookmark needs the lead: raises AnotherLeads when
+        another process has it (that one walks anyway, case B26). The others run beside it."""
+
+        async def walk() -> BackfillReport:
+            await self.identity.check()
+            return await self.backfill.once(options, on_progress)
+
+        found = await self._leading(walk)
+        if found is not None:
+            return found
+        if options.follows_bookmark:
+            raise AnotherLeads(role=self.leader.role)
+        await self.identity.check(remember=False)
+        return await self.backfill.once(options, on_progress)
+
+    async def reconcile_once(self, *, dry_run: bool = False, max_changes: int | None = None) -> DriftReport:
+        """`consumer reconcile`: one walk, beside the leader's own if there is one."""
+
+        async def walk() -> DriftReport:
+            return await self.reconcile.once(dry_run=dry_run, max_changes=max_changes)
+
+        found = await self._leading(walk)
+        if found is not None:
+            return found
+        return await self.reconcile.once(dry_run=dry_run, max_changes=max_changes, leads=False)
+
+    async def _leading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Do it with the lead; None when another process has it."""
+        results: list[T] = []
+
+        async def keep() -> None:
+            results.append(await work())
+
+        return results[0] if await self.leader.once(keep) else None
 
     @property
     def troubles(self) -> Mapping[str, str]:

@@ -44,8 +44,8 @@ class Identity:
         self._token = token
         self._figures = figures or Figures()
 
-    async def check(self) -> None:
-        """Compare who we are with who we were; remember it the first time. Raises WrongApplication, PaymentsError.
+    async def check(self, *, remember: bool = True) -> None:
+        """Compare who we are with who we were; `remember` it the first time. Raises WrongApplication, PaymentsError.
 
         The app id is compared before anything is asked. An address that does not work as documented proves nothing.
         """
@@ -62,7 +62,7 @@ class Identity:
             LOG.warning("the application's identity cannot be read", application=application, code=error.code)
             return
         self._compare(kept, known)
-        if kept is None:
+        if kept is None and remember:
             await self._keep(known)
 
     def _compare(self, kept: dict[str, Any] | None, known: dict[str, str | None]) -> None:

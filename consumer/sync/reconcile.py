@@ -104,24 +104,30 @@ class Reconcile:
         return overdue or (gap_at is not None and gap_at > began), False
 
     async def once(
-        self, *, dry_run: bool = False, max_changes: int | None = None, baseline: bool = False
+        self,
+        *,
+        dry_run: bool = False,
+        max_changes: int | None = None,
+        baseline: bool = False,
+        leads: bool = True,
     ) -> DriftReport:
         """One walk over all three lists. With `max_changes` it changes at most so many objects or, if it would be
         more, none of them (`braked`). Raises PaymentsError, LedgerError, BrokerError, WrongApplication.
 
         `baseline` is the first walk of an installation (case B30): orders and payments that the ledger knows nothing
         of are remembered as they are and not published, because somebody else has acted on them already. What is
-        paid from now on differs from that, and brings its event. Subscriptions are adopted (case B19).
+        paid from now on differs from that, and brings its event. Subscriptions are adopted (case B19). Without
+        `leads` the walk leaves no bookmark: observations carry versions, so two walks at once do no harm.
         """
         began, began_s = self._clock.now(), self._clock.monotonic()
-        await self._identity.check()
+        await self._identity.check(remember=leads)
         report = DriftReport(application=self.application, dry_run=dry_run)
         limits = Limits(max_changes=max_changes, baseline=baseline)
         await self._subscriptions(report, began, limits)
         await self._walk("order", self._orders(), report, limits)
         await self._walk("payment", self._payments(), report, limits)
         report.seconds = self._clock.monotonic() - began_s
-        if not dry_run:
+        if not dry_run and leads:
             await self._finish(report, began)
         self._say(report)
         return report

@@ -14,6 +14,7 @@ from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync import doctor
 from consumer.sync.doctor import Grade
+from consumer.sync.identity import Identity
 from consumer.sync.learn import propose
 from consumer.sync.reader import Reader
 from tests.sync.conftest import SECRETS, SteppedClock, World, delivery, simulated
@@ -81,6 +82,7 @@ async def test_refused_credentials_and_a_foreign_application_are_findings(world:
     # case: S1, B32
     assert (await doctor.credentials(world.reader)).grade is Grade.OK
     assert (await doctor.identity(world.reader, world.database, world.clock)).grade is Grade.OK
+    await Identity(world.reader, world.database, clock=world.clock, token=lambda: 1).check()  # as the leader does
     world.service.records["/v1/application"] = {"id": "svc_app_other"}
     assert (await doctor.identity(world.reader, world.database, world.clock)).grade is Grade.FAIL
     world.service.failing["*"] = 401

@@ -1,0 +1,65 @@
+"""The one-shot commands beside a running leader."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer.errors import AnotherLeads, WrongApplication
+from consumer.sync.application import ApplicationSync
+from consumer.sync.backfill import BackfillOptions
+from tests.sync.conftest import World
+
+
+def sync(world: World, holder: str) -> ApplicationSync:
+    return ApplicationSync(world.reader, world.database, world.outlet, clock=world.clock, holder=holder)
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    listed = [world.service.event(number, order_id=f"A-{number}") for number in range(5)]
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed, "next_cursor": None}
+    for name in ("orders", "subscriptions", "payments"):
+        world.service.lists[f"/v1/{name}"] = lambda cursor, limit: {"items": [], "next_cursor": None}
+    world.service.lists["/v1/orders"] = lambda cursor, limit: {
+        "items": [{"id": "ord_1", "order_id": "A-1", "status": "PAID"}],
+        "next_cursor": None,
+    }
+    return world
+
+
+async def test_a_walk_that_moves_the_bookmark_leaves_it_to_the_leader(world: World) -> None:
+    # case: B26
+    leader, other = sync(world, "one"), sync(world, "two")
+
+    async def meanwhile() -> None:
+        with pytest.raises(AnotherLeads):
+            await other.backfill_once(BackfillOptions())
+        with pytest.raises(AnotherLeads):
+            await other.backfill_once(BackfillOptions(seed=True))
+        assert (await other.backfill_once(BackfillOptions(dry_run=True))).published == 5
+        assert (await other.backfill_once(BackfillOptions(full=True))).published == 5
+        assert (await other.reconcile_once()).published == 1
+
+    assert await leader.leader.once(meanwhile)
+    assert (await other.backfill_once(BackfillOptions())).listed == 5
+
+
+async def test_wrong_credentials_stop_a_command_before_it_publishes(world: World) -> None:
+    # case: B32
+    await sync(world, "one").backfill_once(BackfillOptions())
+    world.service.records["/v1/application"] = {"id": "svc_app_other"}
+    before = len(await world.published())
+    for options in (BackfillOptions(), BackfillOptions(full=True)):
+        with pytest.raises(WrongApplication):
+            await sync(world, "two").backfill_once(options)
+    with pytest.raises(WrongApplication):
+        await sync(world, "two").reconcile_once()
+    assert len(await world.published()) == before
+
+
+async def test_an_explicit_reconcile_acts_on_what_it_finds(world: World) -> None:
+    # case: B18
+    report = await sync(world, "one").reconcile_once()
+    assert report.published == 1
+    [event] = await world.published()
+    assert event.data["data"]["record"]["status"] == "PAID"
