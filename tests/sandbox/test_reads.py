@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from consumer.sandbox import Sandbox
-from tests.sandbox.support import Api, again, body, create, subscribe
+from tests.sandbox.support import Api, Receiver, again, body, create, subscribe
 
 
 async def test_reads_lag_behind_events(api: Api, sandbox: Sandbox) -> None:
@@ -141,3 +141,13 @@ async def test_nothing_of_the_inside_is_shown(api: Api, sandbox: Sandbox, monkey
     assert (reply.status, reply.code) == (500, "internal_error")
     assert "secret detail" not in reply.text
     assert "Traceback" not in reply.text
+
+
+async def test_a_pending_delivery_outlives_the_list(sandbox: Sandbox, receiver: Receiver) -> None:
+    # case: X65
+    sandbox.set_webhook_url(receiver.url)
+    sandbox.assumptions.set({"retention_s": 60})
+    sandbox.engine.faults.set({"delay_s": 3600})
+    sandbox.engine.sessions.cancel(create(sandbox.engine))
+    await sandbox.advance(3600)
+    assert receiver.types() == ["checkout.session.canceled"]

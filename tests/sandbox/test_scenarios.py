@@ -43,7 +43,10 @@ OUTCOMES: dict[str, tuple[list[str], list[str]]] = {
     "merchant-deactivated": (["PAID"], PAID),
     "app-disabled": ([], []),
     "outage-6h": (["ACTIVE", "ENDED", "PAID", "PAID", "PAID"], [*BEGUN * 2, *PAID * 3, "subscription.ended"]),
-    "outage-beyond-retention": (["ACTIVE", "ENDED", "PAID", "PAID", "PAID"], []),
+    "outage-beyond-retention": (
+        ["ACTIVE", "ENDED", "PAID", "PAID", "PAID"],
+        [*BEGUN * 2, *PAID * 3, "subscription.ended"],
+    ),
     "rate-limited": (["PAID", "PAID", "PAID"], PAID * 3),
     "test-event": ([], ["webhook.test", "order.paid", "order.paid"]),
     "unknown-type": (["PAID"], ["invoice.finalized", *PAID]),
@@ -105,4 +108,5 @@ async def test_beyond_retention_only_the_state_is_left(api: Api) -> None:
     # case: X65
     result = await api.control("/scenarios/outage-beyond-retention", {"count": 5})
     assert len(result["expected"]["fulfilled"]) == 5
+    assert not any(event["listed"] for event in result["events"])
     assert await api.items("/v1/events") == []

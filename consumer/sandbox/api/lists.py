@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from consumer.sandbox.engine.events import public_id
-from consumer.sandbox.engine.records import Event, Record
+from consumer.sandbox.engine.records import Event
 from consumer.sandbox.engine.shelf import R, Shelf
 from consumer.sandbox.engine.world import World
 from consumer.sandbox.errors import Refusal
@@ -40,39 +41,41 @@ def numeric_list(
     world: World, shelf: Shelf[R], owner: str, page: Page, keep: Callable[[R], bool] = lambda _record: True
 ) -> dict[str, Any]:
     """One page of records with a numeric cursor. A full last page still has a cursor (case B15)."""
-    records = _readable(world, shelf, owner, keep)
-    if world.assumptions.text("lists_order") == "newest_first":
-        records.reverse()
-    start = _numeric_start(world, records, page.cursor)
-    if start is None:
+    newest_first = world.assumptions.text("lists_order") == "newest_first"
+    by_offset = world.assumptions.text("numeric_cursor") == "offset"
+    number = _cursor_number(world, page.cursor)
+    if number is None:
         return {"items": [], "next_cursor": None}
-    items = records[start : start + page.limit]
+    seqs = shelf.seqs(owner)
+    skip = number if by_offset else 0
+    wanted = _after(seqs, None if by_offset or page.cursor is None or number == 0 else number, newest_first)
+    seen = (world.seen(shelf, shelf.at_seq(seq).id) for seq in wanted)
+    readable = (record for record in seen if record is not None and keep(record))
+    items = list(islice(readable, skip, skip + page.limit))
     cursor: int | str | None = None
     if len(items) == page.limit:
-        by_offset = world.assumptions.text("numeric_cursor") == "offset"
-        cursor = start + len(items) if by_offset else items[-1].seq
+        cursor = skip + len(items) if by_offset else items[-1].seq
         if world.assumptions.text("cursor_type") == "string":
             cursor = str(cursor)
     return {"items": items, "next_cursor": cursor}
 
 
-def _readable(world: World, shelf: Shelf[R], owner: str, keep: Callable[[R], bool]) -> list[R]:
-    """An owner's records as reads see them (they may lag), oldest first."""
-    seen = (world.seen(shelf, record.id) for record in shelf.of(owner))
-    return [record for record in seen if record is not None and keep(record)]
+def _after(seqs: list[int], cursor: int | None, newest_first: bool) -> Iterator[int]:
+    """The sequence numbers that follow the cursor, in list order; found by bisection."""
+    if newest_first:
+        end = len(seqs) if cursor is None else bisect_left(seqs, cursor)
+        return (seqs[position] for position in range(end - 1, -1, -1))
+    start = 0 if cursor is None else bisect_right(seqs, cursor)
+    return (seqs[position] for position in range(start, len(seqs)))
 
 
-def _numeric_start(world: World, records: list[Any], cursor: str | None) -> int | None:
+def _cursor_number(world: World, cursor: str | None) -> int | None:
+    """The number of a numeric cursor, 0 for none; None for an empty page."""
     if cursor is None:
         return 0
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        return invalid_cursor(world)
-    number = int(cursor)
-    if world.assumptions.text("numeric_cursor") == "offset":
-        return min(number, len(records))
-    if world.assumptions.text("lists_order") == "newest_first":
-        return bisect_right([-record.seq for record in records], -number)
-    return bisect_right([record.seq for record in records], number)
+    if cursor.isascii() and cursor.isdigit() and len(cursor) <= 18:
+        return int(cursor)
+    return invalid_cursor(world)
 
 
 def invalid_cursor(world: World) -> int | None:
@@ -95,7 +98,7 @@ def event_list(world: World, app_id: str, page: Page) -> dict[str, Any]:
     position = len(seqs) - 1 if newest_first else 0
     if page.cursor is not None:
         event = find_event(world, app_id, page.cursor)
-        if event is None:
+        if event is None or not event.listed:
             if invalid_cursor(world) is None:
                 return {"items": [], "next_cursor": None}
         else:
@@ -132,17 +135,3 @@ def own(world: World, shelf: Shelf[R], owner: str, record_id: str) -> R:
     if record is None or record.app_id != owner:
         raise Refusal("not_found")
     return record
-
-
-__all__ = [
-    "DEFAULT_LIMIT",
-    "MAX_LIMIT",
-    "Page",
-    "Record",
-    "event_list",
-    "find_event",
-    "invalid_cursor",
-    "numeric_list",
-    "own",
-    "page_query",
-]

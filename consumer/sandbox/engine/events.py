@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +33,7 @@ class Events:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._purged: dict[str, int] = {}
 
     def order(self, kind: str, order: r.Order) -> r.Event:
         """`order.<kind>`."""
@@ -116,7 +119,10 @@ class Events:
         return f"{app_id}/evt_{len(self._world.events.seqs(app_id)) + 1:06d}"
 
     def purge(self) -> int:
-        """Forget what is older than the assumption `retention_s`, for good (case X65). Returns how many."""
+        """Take what is older than the assumption `retention_s` out of the list, for good (case X65). Returns how many.
+
+        The record itself stays: a delivery that is still pending needs it.
+        """
         world = self._world
         retention_s = world.assumptions.number("retention_s")
         if not retention_s:
@@ -124,11 +130,13 @@ class Events:
         horizon = world.now() - timedelta(seconds=retention_s)
         gone = 0
         for application in world.applications:
-            for seq in list(world.events.seqs(application.id)):
-                event = world.events.at_seq(seq)
+            seqs = world.events.seqs(application.id)
+            for position in range(bisect_right(seqs, self._purged.get(application.id, 0)), len(seqs)):
+                event = world.events.at_seq(seqs[position])
                 if event.created_at >= horizon:
                     break
-                world.events.drop(event.id)
+                self._purged[application.id] = event.seq
+                world.put(world.events, replace(event, listed=False))
                 gone += 1
         return gone
 

@@ -60,7 +60,9 @@ class Subscriptions:
         now = world.now()
         for old in world.subscriptions:
             if old.wallet == wallet and old.price_id == price.id and old.status is not ENDED:
-                self._end(old, "PAYER_CANCELED", event=world.assumptions.flag("ended_on_resubscribe"))
+                # The subscribe transaction itself closes the old one on chain.
+                closed = self._put(old, onchain="reclaimed")
+                self._end(closed, "PAYER_CANCELED", event=world.assumptions.flag("ended_on_resubscribe"))
         interval_days = price.interval_days or 30
         subscription = r.Subscription(
             id=world.new_id("subscription"),

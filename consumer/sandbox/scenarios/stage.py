@@ -131,7 +131,10 @@ class Stage:
                 }
                 for one in mine
             ],
-            "events": [{"id": e.id.rpartition("/")[2], "type": e.type} for e in sorted(events, key=lambda e: e.seq)],
+            "events": [
+                {"id": e.id.rpartition("/")[2], "type": e.type, "listed": e.listed}
+                for e in sorted(events, key=lambda e: e.seq)
+            ],
             "expected": {
                 "orders": {one["order_id"]: one["status"] for one in known},
                 "subscriptions": {one.id: subscription_view(one, word)["status"] for one in mine},
