@@ -28,6 +28,7 @@ from handlers.access.subscription import (
     Subscription,
 )
 
+CANCEL_FIELDS = ("cancel_at_period_end", "cancel_reason", "merchant_cancel_requested")
 ANNOUNCED = timedelta(hours=1)  # a read this soon after a verified event was announced by it
 
 
@@ -162,9 +163,7 @@ def observed(sub: Subscription, reading: Reading, at: datetime, policy: Policy) 
             read_at=reading.read_at,
             period_end=reading.period_end or sub.period_end,
             end_reason=reading.end_reason or sub.end_reason,
-            cancel_at_period_end=reading.cancel_at_period_end,
-            cancel_reason=reading.cancel_reason,
-            merchant_cancel_requested=reading.merchant_cancel_requested,
+            **{name: getattr(reading, name) for name in CANCEL_FIELDS if name in reading.shows},
         )
     if reading.status == ENDED:
         return ended(

@@ -40,6 +40,7 @@ def reading_of(event: Event, policy: Policy) -> Reading | None:
         cancel_at_period_end=look(event, ("/cancel_at_period_end",)) is True,
         cancel_reason=look_text(event, ("/cancel_reason",)),
         merchant_cancel_requested=look(event, ("/merchant_cancel_requested",)) is True,
+        shows=frozenset(record),
     )
 
 

@@ -27,7 +27,10 @@ class Details:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One authenticated read. `version` was taken before the request: an older one never overwrites a newer one."""
+    """One authenticated read. `version` was taken before the request: an older one never overwrites a newer one.
+
+    `shows`: the fields the record has; a list's item may lack some, and what it lacks is not denied (case B22).
+    """
 
     version: int
     read_at: datetime
@@ -40,6 +43,7 @@ class Reading:
     cancel_at_period_end: bool = False
     cancel_reason: str | None = None
     merchant_cancel_requested: bool = False
+    shows: frozenset[str] = frozenset({"cancel_at_period_end", "cancel_reason", "merchant_cancel_requested"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -496,3 +496,15 @@ async def test_the_end_itself_may_say_that_it_was_scheduled(shop: Shop) -> None:
     shop.now += timedelta(days=30)
     await shop.happens("ended", end_reason="PAYER_CANCELED", cancel_reason="PAYER_CANCELED")
     assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_a_list_item_that_lacks_fields_denies_nothing(shop: Shop) -> None:
+    # case: B22
+    await shop.reads("ACTIVE", cancel_at_period_end=True, cancel_reason="PAYER_CANCELED", product_id="prod")
+    await shop.reads("ACTIVE", price_id=None)
+    row = await shop.subscription()
+    assert (row["cancel_at_period_end"], row["cancel_reason"]) == (True, "PAYER_CANCELED")
+    assert (row["price_id"], row["product_id"]) == ("svc_price_monthly", "prod")
+    await shop.reads("ACTIVE", cancel_at_period_end=False, cancel_reason=None)
+    row = await shop.subscription()
+    assert (row["cancel_at_period_end"], row["cancel_reason"]) == (False, None)
