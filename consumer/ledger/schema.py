@@ -86,7 +86,8 @@ async def state(database: Database) -> SchemaState:
         return frozenset(MigrationContext.configure(connection).get_current_heads())
 
     with translated():
-        async with database.engine.connect() as connection:
+        # It only looks: on SQLite it must not wait for whoever writes.
+        async with database.engine.execution_options(consumer_writes=False).connect() as connection:
             return SchemaState(current=await connection.run_sync(heads), wanted=wanted)
 
 

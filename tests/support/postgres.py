@@ -60,3 +60,19 @@ def database_url(base_uri: str, name: str) -> str:
     server = head.rsplit("/", 1)[0]
     url = server.replace("postgresql://", "postgresql+asyncpg://", 1) + f"/{name}"
     return f"{url}?{query}" if query else url
+
+
+def copy_database(base_uri: str, template_url: str) -> str:
+    """A fresh copy of a database to which nobody is connected; its URL for SQLAlchemy."""
+    name = f"t{uuid.uuid4().hex}"
+    template = template_url.partition("?")[0].rpartition("/")[2]
+
+    async def copy() -> None:
+        connection = await asyncpg.connect(base_uri)
+        try:
+            await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
+        finally:
+            await connection.close()
+
+    asyncio.run(copy())
+    return database_url(base_uri, name)

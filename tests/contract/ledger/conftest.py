@@ -1,0 +1,78 @@
+"""A migrated ledger of each kind per test, copied from one that was migrated once; `other` is a second process's."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from consumer.ledger import Database, schema
+from tests.support.postgres import copy_database, create_database
+
+
+async def _migrate(url: str) -> None:
+    database = Database(url)
+    try:
+        await schema.upgrade(database)
+    finally:
+        await database.stop()
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file that nobody has open."""
+    path = tmp_path_factory.mktemp("template") / "ledger.db"
+    asyncio.run(_migrate(f"sqlite+aiosqlite:///{path}"))
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_base: str) -> str:
+    """The URL of a migrated PostgreSQL database that nobody is connected to."""
+    url = create_database(postgres_base)
+    asyncio.run(_migrate(url))
+    return url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh, migrated database of each kind: what holds on one must hold on the other."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "ledger.db")
+        return f"sqlite+aiosqlite:///{tmp_path}/ledger.db"
+    return copy_database(request.getfixturevalue("postgres_base"), request.getfixturevalue("postgres_template"))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind without a table."""
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/empty.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """The ledger."""
+    found = Database(database_url)
+    yield found
+    await found.stop()
+
+
+@pytest.fixture
+async def other(database_url: str) -> AsyncIterator[Database]:
+    """The same ledger as another process has it: with an engine and a writer's queue of its own."""
+    found = Database(database_url)
+    yield found
+    await found.stop()
+
+
+@pytest.fixture
+async def empty(empty_url: str) -> AsyncIterator[Database]:
+    """A database before `consumer db upgrade`."""
+    found = Database(empty_url)
+    yield found
+    await found.stop()
