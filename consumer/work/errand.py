@@ -37,7 +37,7 @@ class Errand:
         self._attempt = attempt
         self._asker = asker
         self._is_home = is_home
-        self._task: asyncio.Task[Outcome] | None = None
+        self._task: asyncio.Task[Outcome | None] | None = None
         self._is_over = False
 
     @property
@@ -67,23 +67,26 @@ class Errand:
     def _begin(self, loop: HandlerLoop, on_moved: Callable[[Errand], None]) -> None:
         if self._is_over or self.future.done():
             return
-        if not self._is_home(loop, self.handler):
-            self._tell(on_moved, self)
-            return
-        self._task = loop.create_task(self._attempt(loop), name=f"handler:{self.handler.name}")
-        self._task.add_done_callback(self._done)
+        self._task = loop.create_task(self._enter(loop), name=f"handler:{self.handler.name}")
+        self._task.add_done_callback(lambda task: self._done(task, on_moved))
+
+    async def _enter(self, loop: HandlerLoop) -> Outcome | None:
+        """The attempt, or None when the handler lives elsewhere by now (it was moved while this stood in line)."""
+        return await self._attempt(loop) if self._is_home(loop, self.handler) else None
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    def _done(self, task: asyncio.Task[Outcome]) -> None:
+    def _done(self, task: asyncio.Task[Outcome | None], on_moved: Callable[[Errand], None]) -> None:
         if task.cancelled():
-            outcome: Outcome = CANCELLED
-        else:
-            error = task.exception()
-            outcome = failed(error) if error is not None else task.result()
-        self._tell(self.settle, outcome)
+            self._tell(self.settle, CANCELLED)
+        elif (error := task.exception()) is not None:
+            self._tell(self.settle, failed(error))
+        elif (outcome := task.result()) is not None:
+            self._tell(self.settle, outcome)
+        elif not self._is_over:
+            self._tell(on_moved, self)
 
     def _tell(self, what: Callable[..., None], *arguments: object) -> None:
         try:

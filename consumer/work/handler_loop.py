@@ -110,5 +110,17 @@ class HandlerLoop:
                 self._loop.run_forever()
             except BaseException as error:  # noqa: BLE001 - sys.exit() in a task that a handler left behind
                 _log.exception("handler_loop_disturbed", loop=self.name, error=type(error).__name__)
+        with contextlib.suppress(Exception):
+            self._let_go()
         with contextlib.suppress(RuntimeError):
             self._loop.close()
+
+    def _let_go(self) -> None:
+        """What still runs gets a moment to end; what does not even then is left as it is, without a complaint."""
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=0.5))
+        for task in left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather itself does

@@ -1,7 +1,7 @@
 """Reach: whether an error means that a dependency did not answer, or refuses everybody, rather than this event. Pure.
 
-Told by what every library agrees on: the built-in connection errors (also as the explicit cause of a library's own),
-and an HTTP status on the error. Nothing here knows a library's name.
+Told by what libraries agree on: the built-in connection errors (also as the explicit cause of a library's own), an
+HTTP status on the error, and how connection errors that are none of the built-in ones are called.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _NETWORK = frozenset(
         errno.EADDRNOTAVAIL,
     }
 )
+_NAMES = ("ConnectionError", "ConnectError", "DisconnectedError", "TransportError", "Timeout", "TimeoutError")
 _OWN_FILES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -53,6 +54,8 @@ def _says_so(error: BaseException) -> bool:
     status = http_status(error)
     if status is not None:
         return status >= 500 or status in EVERYBODY
+    if any(kind.__name__.endswith(_NAMES) for kind in type(error).__mro__):
+        return True
     if isinstance(error, OSError) and not isinstance(error, _OWN_FILES):
         # Name resolution has numbers of its own (negative), the rest of the network has the system's.
         number = error.errno

@@ -23,7 +23,7 @@ from consumer.work.contexts import Contexts
 from consumer.work.executor import Executor
 from consumer.work.intake import Intake, Taken
 from consumer.work.letters import Letters
-from consumer.work.loops import Loops
+from consumer.work.loops import LOST_AFTER_S, Loops
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry
 from consumer.work.relay import Relay
@@ -44,7 +44,8 @@ _log = structlog.get_logger(__name__)
 class WorkerConfig:
     """Bounds of one worker: records per transaction, runs at once, seconds to end cleanly.
 
-    `dead_topic` is where dead letters are copied to, by default `topic` with `.dead` behind it.
+    `dead_topic` is where dead letters are copied to, by default `topic` with `.dead` behind it. A handler's loop that
+    is blocked for `lost_after_s` seconds after that was noticed is given up.
     """
 
     topic: str
@@ -53,6 +54,7 @@ class WorkerConfig:
     batch: int = 500
     concurrency: int = 64
     drain_s: float = 20.0
+    lost_after_s: float = LOST_AFTER_S
 
 
 class Worker:
@@ -304,7 +306,7 @@ def build_worker(
     """Put a worker together; `locators` per application, `watch` on the loop it is going to run on."""
     name = worker_id()
     warden = Warden(database=database, registry=registry, clock=clock, observer=observer, worker=name)
-    executor = Executor(Loops(on_harm=warden.harm))
+    executor = Executor(Loops(on_harm=warden.harm, lost_after_s=config.lost_after_s))
     breakers = Breakers(observer.breaker)
     relay = Relay(database=database, broker=broker, topic=config.topic, clock=clock, worker=name)
     letters = Letters(

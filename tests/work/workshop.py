@@ -97,6 +97,22 @@ class Workshop:
             rows = (await session.execute(statement)).scalars().all()
         return [row for row in rows if handler is None or row.handler.endswith(handler)]
 
+    async def count(self, handler: str, status: str, wanted: int) -> bool:
+        """Whether so many runs of the handler stand like this."""
+        return (await self.statuses(handler)).count(status) == wanted
+
+    async def all_succeeded(self, wanted: int) -> bool:
+        """Whether there are so many runs and all of them succeeded."""
+        return await self.statuses() == ["succeeded"] * wanted
+
+    def figure(self, metric: str, *, handler: str) -> float:
+        """A metric of the handler whose name ends so; 0 when there is none."""
+        for family in self.metrics.registry.collect():
+            for sample in family.samples:
+                if sample.name == metric and sample.labels.get("handler", "").endswith(handler):
+                    return sample.value
+        return 0.0
+
     async def statuses(self, handler: str | None = None) -> list[str]:
         """The runs' states, by arrival."""
         return [row.status for row in await self.runs(handler)]
