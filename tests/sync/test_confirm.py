@@ -197,6 +197,7 @@ async def test_fresh_hints_are_asked_for_before_those_already_denied(world: Worl
     assert len(await world.published()) == 1
 
 
+@pytest.mark.slow
 async def test_a_stage_told_to_stop_ends_within_seconds_even_with_a_read_under_way(world: World) -> None:
     # case: I4
     world.service.event(1)

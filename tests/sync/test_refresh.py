@@ -15,13 +15,14 @@ from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.observation import digest, meaning, observation_id, shape
-from consumer.sync.refresh import Refresh
+from consumer.sync.refresh import Refresh, RefreshPolicy
 from tests.sync.conftest import World
 from tests.sync.service import EventsList, Json
 
 
 def refresh(world: World) -> Refresh:
-    return Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures)
+    policy = RefreshPolicy(page_from=40)
+    return Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures, policy=policy)
 
 
 async def ask(world: World, kind: ReadKind, object_id: str, after_s: float = 0) -> None:
@@ -209,9 +210,9 @@ def paged(items: Sequence[dict[str, object]]) -> EventsList:
 
 async def test_many_reads_are_done_by_paging_the_list(world: World) -> None:
     # case: B22, A40
-    await observe(world, 300)
-    world.service.lists["/v1/subscriptions"] = paged(numbered(300))
-    assert await refresh(world).once() == 300
+    await observe(world, 60)
+    world.service.lists["/v1/subscriptions"] = paged(numbered(60))
+    assert await refresh(world).once() == 60
     assert world.service.calls.total() <= 5
     assert await pending(world) == []
     newest = {event.key: event.data["data"]["record"]["status"] for event in await answers(world)}
@@ -220,20 +221,20 @@ async def test_many_reads_are_done_by_paging_the_list(world: World) -> None:
 
 async def test_a_list_that_shows_less_than_a_single_read_is_not_used(world: World) -> None:
     # case: B22
-    await observe(world, 250)
+    await observe(world, 50)
     world.service.lists["/v1/subscriptions"] = paged(
-        [{"id": one["id"], "status": "ENDED"} | {"x": 1} for one in numbered(250)]
+        [{"id": one["id"], "status": "ENDED"} | {"x": 1} for one in numbered(50)]
     )
-    assert await refresh(world).once() == 250
+    assert await refresh(world).once() == 50
     assert world.service.calls["/v1/subscriptions"] <= 3
     assert {event.data["data"]["record"]["status"] for event in await answers(world)} == {"ACTIVE"}
 
 
 async def test_a_list_without_the_wanted_ones_is_left_early(world: World) -> None:
     # case: B23
-    await observe(world, 250)
+    await observe(world, 50)
     world.service.lists["/v1/subscriptions"] = paged(
         [{"id": f"other_{number}", "status": "ACTIVE"} for number in range(5000)]
     )
-    assert await refresh(world).once() == 250
+    assert await refresh(world).once() == 50
     assert world.service.calls["/v1/subscriptions"] <= 3

@@ -26,6 +26,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
+def sqlite_ledger(database: Database) -> Database:
+    """These stories are told on SQLite and on PostgreSQL."""
+    return database
+
+
+@pytest.fixture
 async def sandbox() -> AsyncIterator[Sandbox]:
     async with Sandbox(SandboxConfig(limits=False)) as found:
         yield found
