@@ -59,6 +59,7 @@ class Workshop:
     config: WorkerConfig = field(default_factory=lambda: WorkerConfig(topic=TOPIC, drain_s=5))
     metrics: Metrics = field(default_factory=Metrics)
     applications: tuple[str, ...] = ("default",)
+    registry: Registry | None = None
 
     async def publish(self, *events: Event) -> None:
         """Put events on the log, in this order."""
@@ -70,7 +71,8 @@ class Workshop:
         return build_worker(
             database=self.database,
             broker=self.broker,
-            registry=Registry([replace(handler, plugin="test") for handler in found if handler is not None]),
+            registry=self.registry
+            or Registry([replace(handler, plugin="test") for handler in found if handler is not None]),
             contexts=Contexts(clock=self.clock),
             locators={name: Locators() for name in self.applications},
             clock=self.clock,
