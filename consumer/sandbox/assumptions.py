@@ -116,6 +116,12 @@ SWITCHES: tuple[Switch, ...] = (
         "seconds a receiver has to answer; only 2xx counts, redirects are not followed",
         "U4",
     ),
+    _choice(
+        "endpoint_filter",
+        ("all", "orders", "subscriptions"),
+        "which event types the webhook endpoint is set to receive (orders: everything but subscription.*)",
+        "U5",
+    ),
     _choice("redelivered_event_id", ("same", "new"), "a retry carries the same evt_ id, or a new one", "U27"),
     _choice(
         "test_event",
@@ -172,6 +178,7 @@ SWITCHES: tuple[Switch, ...] = (
         "a subscription session sends checkout.session.* events; none; or order.expired as well",
         "U21",
     ),
+    _flag("surprise_fields", False, "answers and events carry a field that nobody announced", "U26"),
     _flag("expose_customer", True, "records and events carry customer_reference, customer_email and metadata", "U10"),
     # Requests
     _choice("create_status", (201, 200), "HTTP status of a create", "U24"),

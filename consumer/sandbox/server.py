@@ -12,7 +12,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from consumer.sandbox.api.application import build_web
-from consumer.sandbox.config import SandboxConfig
+from consumer.sandbox.config import DEFAULT_APP_SECRET, DEFAULT_WEBHOOK_SECRET, SandboxConfig
 from consumer.sandbox.errors import SandboxMisconfigured
 from consumer.sandbox.scenarios import play
 from consumer.sandbox.simulator import Simulator
@@ -63,12 +63,20 @@ class Sandbox(Simulator):
         return await play(self, name, **options)
 
     def announce(self) -> list[str]:
-        """The lines to print at start: addresses, the seeded credentials, every assumption (case X63)."""
+        """The lines to print at start: addresses, the seeded credentials, every assumption (case X63).
+
+        Only the well-known default secrets are spelled out; one that came from the settings may be real elsewhere.
+        """
         config = self.config
+        known = (DEFAULT_APP_SECRET, DEFAULT_WEBHOOK_SECRET)
+        app_secret, webhook_secret = (
+            secret if secret in known else "(from the settings)"
+            for secret in (config.app_secret, config.webhook_secret)
+        )
         return [
             f"sandbox on {self.base_url} (control page {self.base_url}/_sandbox/)",
-            f"application {config.app_id} secret {config.app_secret}",
-            f"webhook secret {config.webhook_secret} url {config.webhook_url or 'none'}",
+            f"application {config.app_id} secret {app_secret}",
+            f"webhook secret {webhook_secret} url {config.webhook_url or 'none'}",
             *self.assumptions.lines(),
         ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import consumer.sandbox
-from consumer.sandbox import SWITCHES, Assumptions, Sandbox, SandboxMisconfigured
+from consumer.sandbox import SWITCHES, Assumptions, Sandbox, SandboxConfig, SandboxMisconfigured
 from consumer.sandbox.assumptions import readme_table
 from consumer.sandbox.faults import TEXTS, Faults
 from tests.sandbox.support import Api, make_engine
@@ -72,3 +72,13 @@ def test_every_fault_is_explained() -> None:
     assert names == set(TEXTS)
     readme = (FOLDER / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in names)
+
+
+def test_a_secret_from_the_settings_is_not_printed() -> None:
+    # case: X63
+    config = SandboxConfig(driven=True, app_secret="svc_sk_live_mine", webhook_secret="whsec_bWluZQ==")
+    printed = "\n".join(Sandbox(config).announce())
+    assert "mine" not in printed
+    assert "bWluZQ" not in printed
+    assert "svc_sk_live_sandbox" in "\n".join(Sandbox(SandboxConfig(driven=True)).announce())
+    assert "svc_sk_live_mine" not in repr(config)

@@ -14,7 +14,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from consumer.sandbox import DEFAULT_APP_ID, DEFAULT_WEBHOOK_SECRET, Engine, Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Delivery, DeliveryStatus
-from tests.sandbox.support import Receiver, create, make_engine
+from tests.sandbox.support import Receiver, create, make_engine, subscribe
 
 
 @pytest.fixture
@@ -236,3 +236,34 @@ async def test_the_log_shows_each_answer(sandbox: Sandbox, receiver: Receiver) -
         shown: dict[str, Any] = await answer.json()
     assert [(one["status"], one["answer"]) for one in shown["items"]] == [("pending", 503), ("delivered", 200)]
     assert shown["items"][0]["attempts"][0]["status"] == 503
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [("orders", 3), ("subscriptions", 1), ("all", 4)])
+async def test_an_endpoint_may_filter_types(sandbox: Sandbox, receiver: Receiver, chosen: str, expected: int) -> None:
+    # case: X58
+    sandbox.assumptions.set({"endpoint_filter": chosen})
+    pay(sandbox.engine)
+    subscribe(sandbox.engine)
+    assert await sandbox.settled()
+    assert len(receiver.received) == expected
+
+
+async def test_forced_deliveries_are_sent_once_even_when_their_time_comes(sandbox: Sandbox, receiver: Receiver) -> None:
+    # case: X58
+    sandbox.engine.faults.set({"delay_s": 60})
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        arrived.set()
+        await go_on.wait()
+
+    receiver.before_answer = hold
+    sandbox.engine.sessions.cancel(create(sandbox.engine))
+    forced = asyncio.create_task(sandbox.deliver_pending())
+    await asyncio.wait_for(arrived.wait(), 5)
+    sandbox.engine.advance(60)
+    sandbox.sender.wake()
+    go_on.set()
+    assert await forced
+    assert await sandbox.settled()
+    assert len(receiver.received) == 1

@@ -133,3 +133,12 @@ async def test_the_answer_to_a_test_event_and_to_a_cancel_may_be_empty(api: Api,
 async def test_the_dashboards_test_button(api: Api) -> None:
     # case: X61
     assert (await api.control(f"/applications/{DEFAULT_APP_ID}/test-event"))["event_id"].startswith("evt_")
+
+
+async def test_a_field_that_nobody_announced(api: Api, sandbox: Sandbox) -> None:
+    # case: X59
+    sandbox.assumptions.set({"surprise_fields": True})
+    session = await api.create()
+    assert "added_later" in session
+    await api.control(f"/sessions/{session['id']}/cancel")
+    assert "added_later" in (await api.items("/v1/events"))[0]

@@ -375,7 +375,7 @@ class Service(RuleBasedStateMachine):
 
 
 QUICK = settings(
-    max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 LONG = settings(max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
 from dataclasses import replace
 from datetime import datetime
 
@@ -26,14 +28,17 @@ class Deliveries:
         self._world = world
         self._faults = faults
         self._pending: dict[str, r.Delivery] = {}
-        self._closed: list[str] = []
+        self._waiting: list[tuple[datetime, int, str]] = []
+        self._ready: dict[str, deque[str]] = {}
+        self._queued: set[str] = set()
+        self._untried: set[str] = set()
+        self._closed: deque[str] = deque()
 
     def arm(self) -> None:
         """Take up what was pending after loading."""
         for delivery in self._world.deliveries:
             if delivery.status is r.DeliveryStatus.PENDING:
-                self._pending[delivery.id] = delivery
-                self._world.timers.at(delivery.due_at, TIMER, delivery.id)
+                self._wait(delivery)
             else:
                 self._closed.append(delivery.id)
 
@@ -42,11 +47,19 @@ class Deliveries:
         application = self._world.applications.get(event.app_id)
         if application is None or application.webhook_url is None or application.disabled_at is not None:
             return []
+        if not self._wanted(event.type):
+            return []
         faults = self._faults
         if faults.strikes("drop"):
             return [self._put(self._new(event, application.webhook_url, 0, dropped=True))]
         copies = 1 + (int(faults.number("duplicate_copies")) if faults.strikes("duplicate") else 0)
         return [self._put(self._new(event, application.webhook_url, copy)) for copy in range(copies)]
+
+    def _wanted(self, event_type: str) -> bool:
+        """Whether the endpoint's filter lets the type through (assumption, case U5)."""
+        chosen = self._world.assumptions.text("endpoint_filter")
+        is_subscription = event_type.startswith("subscription.")
+        return chosen == "all" or (chosen == "subscriptions") is is_subscription
 
     def _new(self, event: r.Event, url: str, copy_number: int, *, dropped: bool = False) -> r.Delivery:
         world, faults = self._world, self._faults
@@ -70,13 +83,47 @@ class Deliveries:
             slow_s=0.0 if dropped else faults.number("slow_s"),
         )
 
-    def due(self, now: datetime) -> list[r.Delivery]:
-        """Pending deliveries whose time has come, the earliest first."""
-        return sorted((d for d in self._pending.values() if d.due_at <= now), key=lambda d: (d.due_at, d.seq))
+    def ready(self) -> list[str]:
+        """The applications that have a delivery to be sent now."""
+        now = self._world.now()
+        while self._waiting and self._waiting[0][0] <= now:
+            due_at, _, delivery_id = heapq.heappop(self._waiting)
+            delivery = self._pending.get(delivery_id)
+            if delivery is not None and delivery.due_at == due_at:
+                self._queue(delivery)
+        return [app_id for app_id, queue in self._ready.items() if queue]
 
-    def untried(self) -> list[r.Delivery]:
-        """Pending deliveries that were never attempted, in order of their due time."""
-        return sorted((d for d in self._pending.values() if not d.attempts), key=lambda d: (d.due_at, d.seq))
+    def take(self, app_id: str) -> r.Delivery | None:
+        """The next delivery of an application, in order of its due time; None when there is none."""
+        queue = self._ready.get(app_id, deque())
+        while queue:
+            delivery_id = queue.popleft()
+            self._queued.discard(delivery_id)
+            if (delivery := self._pending.get(delivery_id)) is not None:
+                return delivery
+        return None
+
+    def force(self) -> None:
+        """What was never attempted becomes due now, in order of its due time."""
+        untried = (self._pending[delivery_id] for delivery_id in self._untried)
+        for delivery in sorted(untried, key=lambda one: (one.due_at, one.seq)):
+            self._queue(delivery)
+
+    def untried(self) -> int:
+        """How many pending deliveries were never attempted."""
+        return len(self._untried)
+
+    def _queue(self, delivery: r.Delivery) -> None:
+        if delivery.id not in self._queued:
+            self._queued.add(delivery.id)
+            self._ready.setdefault(delivery.app_id, deque()).append(delivery.id)
+
+    def _wait(self, delivery: r.Delivery) -> None:
+        self._pending[delivery.id] = delivery
+        if not delivery.attempts:
+            self._untried.add(delivery.id)
+        heapq.heappush(self._waiting, (delivery.due_at, delivery.seq, delivery.id))
+        self._world.timers.at(delivery.due_at, TIMER, delivery.id)
 
     def record(self, delivery_id: str, *, status: int | None, error: str | None = None) -> r.Delivery | None:
         """The outcome of one attempt: 2xx is delivered, anything else waits for the schedule or has failed."""
@@ -113,12 +160,12 @@ class Deliveries:
     def _put(self, delivery: r.Delivery) -> r.Delivery:
         world = self._world
         world.put(world.deliveries, delivery)
+        self._untried.discard(delivery.id)
         if delivery.status is r.DeliveryStatus.PENDING:
-            self._pending[delivery.id] = delivery
-            world.timers.at(delivery.due_at, TIMER, delivery.id)
+            self._wait(delivery)
         else:
             self._pending.pop(delivery.id, None)
             self._closed.append(delivery.id)
             if len(self._closed) > KEPT:
-                world.deliveries.drop(self._closed.pop(0))
+                world.deliveries.drop(self._closed.popleft())
         return delivery

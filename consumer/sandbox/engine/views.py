@@ -167,9 +167,16 @@ def subscription_view(subscription: r.Subscription, status_after_second_failure:
 
 
 def present(document: Any, assumptions: Assumptions) -> Any:
-    """A view as it goes out: timestamps and personal fields follow the assumptions (cases U10, U22)."""
+    """A view as it goes out: timestamps, personal and surprising fields follow the assumptions (U10, U22, U26)."""
+    shown = _present(document, assumptions)
+    if assumptions.flag("surprise_fields") and isinstance(shown, dict):
+        shown["added_later"] = {"version": 2, "parts": [None, "new"]}
+    return shown
+
+
+def _present(document: Any, assumptions: Assumptions) -> Any:
     if isinstance(document, list):
-        return [present(item, assumptions) for item in document]
+        return [_present(item, assumptions) for item in document]
     if not isinstance(document, dict):
         return document
     style = assumptions.text("timestamps")
@@ -183,7 +190,7 @@ def present(document: Any, assumptions: Assumptions) -> Any:
         elif name in _TIME_FIELDS and isinstance(value, str) and style != "iso":
             shown[name] = _epoch(value, style)
         else:
-            shown[name] = present(value, assumptions)
+            shown[name] = _present(value, assumptions)
     return shown
 
 

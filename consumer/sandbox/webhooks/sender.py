@@ -31,8 +31,6 @@ class Sender:
         self._active: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._http: aiohttp.ClientSession | None = None
         self._loop_task: asyncio.Task[None] | None = None
-        self._forced: set[str] = set()
-        self.paused = False
 
     async def start(self) -> None:
         """Begin sending."""
@@ -60,11 +58,11 @@ class Sender:
     async def drained(self, timeout_s: float, *, force: bool = False) -> bool:
         """Wait until nothing that is due (with `force`: nothing never attempted) is left; False after `timeout_s`."""
         if force:
-            self._forced = {delivery.id for delivery in self._engine.deliveries.untried()}
+            self._engine.deliveries.force()
         self.wake()
         try:
             async with asyncio.timeout(timeout_s), self._idle:
-                await self._idle.wait_for(lambda: not self._active and not self._waiting())
+                await self._idle.wait_for(lambda: not self._active and not self._engine.deliveries.ready())
         except TimeoutError:
             return False
         return True
@@ -80,31 +78,27 @@ class Sender:
             return False
         return True
 
-    def _waiting(self) -> list[r.Delivery]:
-        """What should be sent now, in order."""
-        if self.paused:
-            return []
-        deliveries = self._engine.deliveries
-        due = deliveries.due(self._engine.clock.now())
-        if self._forced:
-            known = {delivery.id for delivery in due}
-            due += [d for d in deliveries.untried() if d.id in self._forced and d.id not in known]
-        return [delivery for delivery in due if delivery.id not in self._active]
-
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            queue = self._waiting()
-            parallel = int(self._engine.faults.number("parallel"))
-            for delivery in queue:
-                busy = sum(1 for app_id, _ in self._active.values() if app_id == delivery.app_id)
-                if busy < parallel:
-                    task = asyncio.create_task(self._deliver(delivery), name=f"deliver-{delivery.id}")
-                    self._active[delivery.id] = (delivery.app_id, task)
-            if not self._active and not queue:
+            self._start_ready()
+            if not self._active:
                 async with self._idle:
                     self._idle.notify_all()
             await self._wake.wait()
+
+    def _start_ready(self) -> None:
+        """Begin what is due, as many per application at once as the fault `parallel` says."""
+        deliveries = self._engine.deliveries
+        parallel = int(self._engine.faults.number("parallel"))
+        for app_id in deliveries.ready():
+            busy = sum(1 for busy_app, _ in self._active.values() if busy_app == app_id)
+            while busy < parallel and (delivery := deliveries.take(app_id)) is not None:
+                if delivery.id in self._active:
+                    continue  # it was forced, and its own time came while it is on the way
+                task = asyncio.create_task(self._deliver(delivery), name=f"deliver-{delivery.id}")
+                self._active[delivery.id] = (app_id, task)
+                busy += 1
 
     async def _deliver(self, delivery: r.Delivery) -> None:
         try:
@@ -114,7 +108,6 @@ class Sender:
             logger.exception("delivery %s failed inside the sandbox", delivery.id)
             self._engine.deliveries.record(delivery.id, status=None, error=f"sandbox: {type(error).__name__}")
         finally:
-            self._forced.discard(delivery.id)
             self._active.pop(delivery.id, None)
             self._wake.set()
 
