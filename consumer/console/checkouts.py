@@ -5,18 +5,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.console.words import say
 from consumer.errors import UsageError
-from consumer.ledger import outbox
-from consumer.ledger.outbox import Emitted
-from consumer.ledger.tables import AuditRow
-from consumer.plugin import Emission, Source, derived_id
-from consumer.wire import own_event
 from handlers.access.links import link
 from handlers.fulfilment.order import Registration, decimal
 from handlers.fulfilment.registration import register, register_session
@@ -92,7 +88,10 @@ async def register_checkout(
         await register(session, application, checkout.order_id, said, now)
     if checkout.customer is not None:
         await link(session, application, session_id, checkout.order_id, checkout.customer, now)
-    await _tell(session, checkout, now)
+    data = {name: value for name, value in asdict(checkout).items() if name != "application"}
+    why = "registered by the merchant"
+    about = checkout.order_id
+    await say(session, REGISTERED, about, application=application, by=ACTOR, reason=why, now=now, data=data)
     return checkout
 
 
@@ -105,31 +104,3 @@ async def _is_known(session: AsyncSession, checkout: Checkout) -> bool:
     row = (await session.execute(wanted)).mappings().first()
     names = ("order_id", "customer", "expected_amount")
     return row is not None and all(row[name] == getattr(checkout, name) for name in names)
-
-
-async def _tell(session: AsyncSession, checkout: Checkout, now: datetime) -> None:
-    key = f"order:{checkout.order_id}"
-    data: dict[str, Any] = {name: value for name, value in asdict(checkout).items() if name != "application"}
-    once = f"{checkout.session_id}:{now.isoformat()}"
-    emission = Emission(id=derived_id(checkout.application, REGISTERED, key, once), type=REGISTERED, key=key, data=data)
-    cause = own_event(
-        application=checkout.application,
-        id=emission.id,
-        type=REGISTERED,
-        key=key,
-        source=Source.RELAY,
-        at=now,
-        data=data,
-    )
-    await outbox.put(session, [Emitted(emission=emission, cause=cause, handler=ACTOR)], now)
-    session.add(
-        AuditRow(
-            at=now,
-            application=checkout.application,
-            actor=ACTOR,
-            action=REGISTERED,
-            subject=key,
-            after=cause.raw.decode(),
-            reason=emission.id,
-        )
-    )
