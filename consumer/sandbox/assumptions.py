@@ -338,7 +338,3 @@ def readme_table() -> str:
         default = str(switch.default).lower() if switch.kind == "flag" else switch.default
         rows.append(f"| `{switch.name}` | `{default}` | {others} | {switch.text} | {switch.source} |")
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    print(readme_table())  # noqa: T201 - this is the command that writes the README's table

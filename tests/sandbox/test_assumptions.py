@@ -27,7 +27,7 @@ async def test_every_switch_is_printed_at_start_and_listed(api: Api, sandbox: Sa
 
 def test_the_readme_lists_every_switch() -> None:
     # case: X63
-    assert readme_table() in (FOLDER / "README.md").read_text(), "run: python -m consumer.sandbox.assumptions"
+    assert readme_table() in (FOLDER / "README.md").read_text(), "put the output of readme_table() there"
 
 
 def test_every_switch_is_read_somewhere() -> None:
