@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from consumer.broker import KafkaSecurity, TopicConfig
 from consumer.clock import Clock
-from consumer.payments import Budget, BudgetStore, Credentials, PaymentsClient, Scope, StoredIdempotencyKeys
+from consumer.payments import Budget, BudgetStore, Credentials, Limit, PaymentsClient, Scope, StoredIdempotencyKeys
+from consumer.payments import Limits as BudgetLimits
 from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, StandardWebhooks
 from consumer.receive.intake import Endpoint
 from consumer.receive.web import Limits as ReceiveLimits
@@ -101,6 +102,14 @@ def sync_policy(settings: Settings) -> SyncPolicy:
     )
 
 
+def budget_limits(settings: Settings) -> BudgetLimits:
+    """The service's limits, as documented unless the deployment was granted others."""
+    return BudgetLimits(
+        ip=Limit(requests=settings.api_requests_per_minute, window_s=60),
+        application_reads=Limit(requests=settings.api_reads_per_minute, window_s=60),
+    )
+
+
 def payments_client(
     application: ApplicationSettings, settings: Settings, *, store: BudgetStore, clock: Clock, metrics: Metrics
 ) -> PaymentsClient | None:
@@ -118,7 +127,7 @@ def payments_client(
         credentials,
         application=application.name,
         clock=clock,
-        budget=Budget(store, scope, clock),
+        budget=Budget(store, scope, clock, budget_limits(settings)),
         timeout_s=settings.api_timeout_s,
         key_store=StoredIdempotencyKeys(store),
         on_attempt=lambda attempt: metrics.api_calls.labels(

@@ -28,7 +28,7 @@ from consumer.ledger import handlers as known_handlers
 from consumer.ledger.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
-from consumer.settings import Settings
+from consumer.settings import Role, Settings
 from consumer.sync.application import Sync
 from consumer.sync.exposition import Exposition
 from consumer.sync.reader import Reader
@@ -228,8 +228,15 @@ class App:
             limits=parts.receive_limits(self.settings),
         )
         runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)
-        self.public_url = await self._listen(runner, self.settings.host, self.settings.port)
         self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
+        self.public_url = await self._listen(runner, self.settings.host, self.settings.port)
+        self._stack.push_async_callback(self._linger, receiver)
+
+    async def _linger(self, receiver: Receiver) -> None:
+        """Not ready any more, but still answering: until the load balancer has noticed, no request is refused (O8)."""
+        receiver.begin_closing()
+        if self.settings.role is Role.SERVE:
+            await self.clock.sleep(self.settings.linger_s)
 
     async def work(self) -> None:
         """The role `work`."""

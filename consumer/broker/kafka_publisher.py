@@ -1,8 +1,9 @@
 """KafkaPublisher: a supervised idempotent producer that publishes in rounds.
 
-A round gathers what arrives until arrivals pause (some turns of the event loop, a few milliseconds at most), then every
-lane (partition) with something waiting and nothing on its way sends one batch, and the batches share a request. So a
-lone sender never waits for a linger, many at once cost few requests, and a message costs a future and a timer, no task.
+A round gathers what arrives until arrivals pause (some turns of the event loop; a few milliseconds when many wait),
+then every lane (partition) with something waiting and nothing on its way sends one batch, and the batches share a
+request. So a lone sender never waits for a linger, many at once cost few requests, and a message costs a future, no
+task and no timer.
 
 aiokafka's idempotent producer retries for ever and never fails while a broker is silent (#1101), and after one failed
 batch its sequence numbers have a hole (#1017). Hence: callers have their own time limit, what waits is bounded, and
@@ -40,8 +41,10 @@ from consumer.errors import BrokerUnavailable, RecordTooLarge
 
 LOG = logging.getLogger(__name__)
 
-ROUND_AT_MOST_S = 0.004
+ROUND_AT_MOST_S = 0.006
 QUIET_TURNS = 3
+CROWD = 16
+SWEEP_EVERY_S = 0.05
 STUCK_AFTER_S = 30.0
 WATCH_EVERY_S = 0.5
 REQUEST_TIMEOUT_S = 10.0
@@ -73,6 +76,8 @@ class KafkaPublisher:
         self._producer: Any | None = None
         self._dirty: list[Lane] = []
         self._flights: dict[Lane, _Flight] = {}
+        self._deadlines: dict[asyncio.Future[None], float] = {}
+        self._sweeping = False
         self._arrived = 0
         self._gathering = False
         self._empty = asyncio.Event()
@@ -137,14 +142,27 @@ class KafkaPublisher:
         item = Item(message, timestamp_ms, size, done)
         lane = topic.lanes[partition_of(message.key, len(topic.lanes))]
         self._queue(lane, item)
-        timer = loop.call_later(timeout_s, expire, done)
+        self._deadlines[done] = loop.time() + timeout_s
+        if not self._sweeping:
+            self._sweeping = True
+            loop.call_later(SWEEP_EVERY_S, self._sweep, loop)
         try:
             await done
         finally:
-            timer.cancel()
+            del self._deadlines[done]
             self._release(1, size)
             if not item.sent:
                 give_up(lane)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the waits whose time is over. One timer for all: a timer each costs more than the rest of a send."""
+        now_s = loop.time()
+        for done, deadline_s in list(self._deadlines.items()):
+            if deadline_s <= now_s:
+                expire(done)
+        self._sweeping = bool(self._deadlines)
+        if self._sweeping:
+            loop.call_later(SWEEP_EVERY_S, self._sweep, loop)
 
     async def send_many(
         self, topic: TopicLanes, messages: Sequence[Message], timestamp_ms: int, timeout_s: float
@@ -220,7 +238,10 @@ class KafkaPublisher:
         if not self._gathering and self._producer is not None:
             self._gathering = True
             loop = asyncio.get_running_loop()
-            loop.call_soon(self._gather, loop, loop.time() + ROUND_AT_MOST_S, self._arrived, 0)
+            if self._pending >= CROWD:
+                loop.call_later(ROUND_AT_MOST_S, self._end_round)
+            else:
+                loop.call_soon(self._gather, loop, loop.time() + ROUND_AT_MOST_S, self._arrived, 0)
 
     def _gather(self, loop: asyncio.AbstractEventLoop, until_s: float, seen: int, quiet: int) -> None:
         """Once a turn of the event loop, until nothing arrived for some turns or the time is over."""
@@ -228,6 +249,9 @@ class KafkaPublisher:
         if quiet < QUIET_TURNS and loop.time() < until_s:
             loop.call_soon(self._gather, loop, until_s, self._arrived, quiet)
             return
+        self._end_round()
+
+    def _end_round(self) -> None:
         self._gathering = False
         if self._producer is not None:
             lanes, self._dirty = self._dirty, []

@@ -123,6 +123,13 @@ class Settings(BaseSettings):
         ge=1024 * 1024,
         le=16 * 1024**3,
     )
+    linger_s: float = _setting(
+        "CONSUMER_LINGER_S",
+        3.0,
+        "how long a stopping `serve` still answers after it turned unready, for the load balancer to notice",
+        ge=0,
+        le=120,
+    )
     signature_tolerance_s: Seconds = _setting(
         "CONSUMER_SIGNATURE_TOLERANCE_S", 300.0, "how far a signed timestamp may be from now, both ways", le=86400
     )
