@@ -1,0 +1,36 @@
+"""The test kit for handler authors. Its pytest plugin loads by itself; nothing heavy is imported before it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from consumer.testing.assertions import assert_idempotent, assert_order_independent
+    from consumer.testing.outside import Answer, Outside, Request
+    from consumer.testing.workbench import Ran, Workbench
+
+__all__ = [
+    "Answer",
+    "Outside",
+    "Ran",
+    "Request",
+    "Workbench",
+    "assert_idempotent",
+    "assert_order_independent",
+]
+_HOMES = {
+    "Answer": "outside",
+    "Outside": "outside",
+    "Request": "outside",
+    "Ran": "workbench",
+    "Workbench": "workbench",
+    "assert_idempotent": "assertions",
+    "assert_order_independent": "assertions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

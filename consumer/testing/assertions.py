@@ -1,0 +1,196 @@
+"""Assertions: put the author's own handler through what happens in production (cases G1, G2, G5, H11).
+
+Each way is played on a fresh ledger and compared with the plain one: the derived events, the reads asked for, the
+handler's own tables, and what the outside was told. `state` is for handlers that tell somebody else: a function that
+returns, comparable, what was done (it is called at the end of each play; `reset` is called before each).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from consumer.errors import HandlerInvalid
+from consumer.events import Event
+from consumer.plugin import declared
+from consumer.testing.workbench import Function, Workbench
+
+ORDERS_MAX = 24
+PATIENCE_S = 90_000.0
+
+Play = Callable[[Workbench], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What a play left behind."""
+
+    emitted: Counter[tuple[str, str]]
+    reads: frozenset[tuple[str, str]]
+    tables: Mapping[str, Any]
+    effects: Counter[tuple[str, str, str]]
+    outside: Mapping[str, str]
+    state: Any = None
+    unfinished: tuple[str, ...] = field(default=(), compare=False)
+
+
+def assert_idempotent(
+    handler: Function,
+    events: Sequence[Event] | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    payments: Any = None,
+    state: Callable[[], Any] | None = None,
+    reset: Callable[[], None] = lambda: None,
+) -> None:
+    """Raise AssertionError, with the way that did it, when repeating changes what the handler leaves behind.
+
+    The ways: delivered twice; delivered by replicas at once; a crash between the effect and its mark; everything
+    again, late, in reverse. `events` defaults to one event of the handler's first type.
+    """
+    stage = _Stage(handler, events, options, payments, state, reset)
+    once = stage.play(lambda bench: stage.deliver(bench, stage.events))
+    ways: dict[str, Play] = {
+        "delivered twice": lambda bench: stage.deliver(bench, [e for e in stage.events for _ in range(2)]),
+        "delivered by replicas at once": stage.at_once,
+        "a crash between the effect and its mark": stage.crash,
+        "everything again a day later, newest first": stage.again_late,
+    }
+    for way, play in ways.items():
+        stage.compare(way, once, stage.play(play))
+
+
+def assert_order_independent(
+    handler: Function,
+    events: Sequence[Event] | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    payments: Any = None,
+    state: Callable[[], Any] | None = None,
+    reset: Callable[[], None] = lambda: None,
+) -> None:
+    """Raise AssertionError, with the order that did it, when the order of the events changes what is left behind.
+
+    Every order of up to four events, else some (always the same): reversed, each one late, shuffled; the last ones
+    with duplicates. `events` defaults to one of each of the handler's types about the same order, which says little:
+    give those that matter.
+    """
+    stage = _Stage(handler, events, options, payments, state, reset)
+    plain = stage.play(lambda bench: stage.deliver(bench, stage.events))
+    for order in _orders(stage.events):
+        way = "in the order " + ", ".join(f"{event.type} ({event.id})" for event in order)
+        stage.compare(way, plain, stage.play(lambda bench, order=order: stage.deliver(bench, order)))  # type: ignore[misc]
+
+
+def _orders(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    if len(events) <= 4:
+        yield from itertools.islice(itertools.permutations(events), 1, None)
+        return
+    yield list(reversed(events))
+    for place in range(min(len(events) - 1, ORDERS_MAX // 3)):
+        yield [*events[:place], *events[place + 1 :], events[place]]
+    chance = random.Random(1)  # noqa: S311 - the same orders every time
+    for _ in range(ORDERS_MAX // 3):
+        yield chance.sample([*events, *events[:2]], len(events) + 2)
+
+
+class _Stage:
+    """Plays ways with one handler, each on a workbench of its own."""
+
+    def __init__(
+        self,
+        handler: Function,
+        events: Sequence[Event] | None,
+        options: Mapping[str, Any] | None,
+        payments: Any,
+        state: Callable[[], Any] | None,
+        reset: Callable[[], None],
+    ) -> None:
+        self._handler = handler
+        self._options = options
+        self._payments = payments
+        self._state = state
+        self._reset = reset
+        self.events = list(events) if events is not None else _examples(handler)
+
+    def play(self, way: Play) -> Left:
+        self._reset()
+        with Workbench(options=self._options, payments=self._payments) as bench:
+            way(bench)
+            return Left(
+                emitted=Counter((event.type, event.key) for event in bench.emitted),
+                reads=frozenset(bench.reads),
+                tables=bench.tables(),
+                effects=Counter(bench.outside.effects()),
+                outside=bench.outside.final(),
+                state=self._state() if self._state is not None else None,
+                unfinished=tuple(f"{run.event_id}: {run.reason}" for run in bench.runs if not run.succeeded),
+            )
+
+    def compare(self, way: str, once: Left, found: Left) -> None:
+        if once.unfinished:
+            raise AssertionError(f"the handler does not succeed even when all is well: {once.unfinished[0]}")
+        if found.unfinished:
+            raise AssertionError(f"{way}: the handler did not get through: {found.unfinished[0]}")
+        for what in ("effects", "outside", "emitted", "reads", "tables", "state"):
+            before, after = getattr(once, what), getattr(found, what)
+            if before != after:
+                raise AssertionError(
+                    f"{way}: {_MEANING[what]}\n  otherwise: {_shown(before)}\n  here:      {_shown(after)}"
+                )
+
+    # --- the ways ----------------------------------------------------------------------------------------------
+
+    def deliver(self, bench: Workbench, events: Iterable[Event]) -> None:
+        for event in events:
+            bench.run(self._handler, event)
+        bench.advance(PATIENCE_S, self._handler)
+
+    def at_once(self, bench: Workbench) -> None:
+        for event in self.events:
+            bench.run_at_once(self._handler, event)
+        bench.advance(PATIENCE_S, self._handler)
+
+    def crash(self, bench: Workbench) -> None:
+        for event in self.events:
+            bench.run_and_crash(self._handler, event)
+            bench.run(self._handler, event)
+        bench.advance(PATIENCE_S, self._handler)
+
+    def again_late(self, bench: Workbench) -> None:
+        self.deliver(bench, self.events)
+        bench.clock.advance(86_400)
+        self.deliver(bench, reversed(self.events))
+
+
+_MEANING = {
+    "effects": "the outside was told something else (send ctx.idempotency_key as `Idempotency-Key`)",
+    "outside": "the outside holds something else in the end",
+    "emitted": "other derived events were emitted (give emit a `once`)",
+    "reads": "other reads were asked for",
+    "tables": "the handler's tables hold something else",
+    "state": "what `state` returns is something else",
+}
+
+
+def _shown(value: Any) -> str:
+    text = repr(dict(value) if isinstance(value, Counter) else value)
+    return text if len(text) <= 600 else text[:600] + " ..."
+
+
+def _examples(handler: Function) -> list[Event]:
+    found = declared(handler)
+    if found is None:
+        raise HandlerInvalid("this is no handler: it is not declared with @handles")
+    with Workbench() as bench:
+        return [bench.event(_example_type(pattern), order_id="order-1") for pattern in found.types]
+
+
+def _example_type(pattern: str) -> str:
+    if pattern == "*":
+        return "order.paid"
+    return pattern[:-1] + "example" if pattern.endswith(".*") else pattern

@@ -1,0 +1,360 @@
+"""Workbench: runs handlers as the worker does, on a temporary SQLite ledger, with time that is driven.
+
+The intake, the runner, the retries and the order per key are the worker's own; only the log and the network are not
+there. Its methods are plain functions: they may be called from `def test_…` and from `async def test_…` alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import orjson
+from sqlalchemy import select
+from sqlmodel import SQLModel
+
+from consumer.broker.base import Partition, Record
+from consumer.clock import DrivenClock
+from consumer.errors import HandlerInvalid
+from consumer.events import Event, Locators, Source, Trust, build_event
+from consumer.ledger import Database, schema
+from consumer.ledger.tables import OutboxRow, ReadRow, RunRow
+from consumer.plugin import Handler, declared
+from consumer.testing.outside import Outside
+from consumer.testing.snapshot import rows_of
+from consumer.wire import own_event, pack_event
+from consumer.work.breakers import Breakers
+from consumer.work.contexts import Contexts
+from consumer.work.executor import Executor
+from consumer.work.intake import Intake
+from consumer.work.registry import Registry
+from consumer.work.runner import CLAIM_LEASE_S, Runner
+
+LIMIT_S = 60.0
+ROUNDS_MAX = 1000
+PLUGIN = "workbench"
+
+T = TypeVar("T")
+Function = Callable[..., Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What became of one handler's run on one event."""
+
+    event_id: str
+    handler: str
+    status: str
+    attempts: int
+    code: str | None
+    reason: str | None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the handler is done with the event."""
+        return self.status == "succeeded"
+
+
+class Workbench:
+    """Use as `with Workbench() as bench`, or as the fixture `workbench`.
+
+    `options`: the plugin's settings (`ctx.options`). `payments`: what `ctx.payments` is. `outside`: what `ctx.http`
+    is, and what it was told.
+    """
+
+    def __init__(self, *, options: Mapping[str, Any] | None = None, payments: Any = None) -> None:
+        self.options: dict[str, Any] = dict(options or {})
+        self.payments = payments
+        self.outside = Outside()
+        self.clock = DrivenClock()
+        self._numbers = itertools.count(1)
+        self._offsets = itertools.count()
+        self._folder = Path(tempfile.mkdtemp(prefix="workbench-"))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="workbench", daemon=True)
+        self._thread.start()
+        ledger = self._folder / "ledger.db"
+        ledger.write_bytes(_empty_ledger())
+        self._database = Database(f"sqlite+aiosqlite:///{ledger}")
+        self._executor = Executor()
+        self._prepared: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything and remove the ledger."""
+        if self._loop.is_closed():
+            return
+        self._wait(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def event(
+        self,
+        type: str,  # noqa: A002 - the contract's word
+        *,
+        order_id: str | None = None,
+        subscription_id: str | None = None,
+        customer: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        id: str | None = None,  # noqa: A002 - the contract's word
+        application: str = "default",
+    ) -> Event:
+        """An event as a handler gets it, with an id of its own, at the clock's time.
+
+        Types of the service (`order.paid`) come as a signed webhook whose `data.object` holds the ids and `data`;
+        our own (`fulfilment.requested`, `access.granted`, `order.observed`) come as the projections emit them.
+        """
+        number = next(self._numbers)
+        ids = {"order_id": order_id, "subscription_id": subscription_id, "customer": customer}
+        found = {name: value for name, value in ids.items() if value is not None}
+        if type.endswith(".observed") or type.startswith(("fulfilment.", "access.")):
+            aggregate = next(
+                (f"{name.removesuffix('_id')}:{value}" for name, value in found.items()), f"event:{number}"
+            )
+            return own_event(
+                application=application,
+                id=id or f"drv_test{number:06d}",
+                type=type,
+                key=aggregate,
+                source=Source.RELAY,
+                at=self.clock.now(),
+                data={**found, **(data or {})},
+            )
+        if customer is not None:
+            found["customer_reference"] = found.pop("customer")
+        raw = orjson.dumps(
+            {"id": id or f"evt_test{number:06d}", "type": type, "created_at": self.clock.now().isoformat(),
+             "data": {"object": {**found, **(data or {})}}}
+        )  # fmt: skip
+        return build_event(
+            raw,
+            Locators(),
+            application=application,
+            trust=Trust.SIGNED,
+            source=Source.WEBHOOK,
+            received_at=self.clock.now(),
+        )
+
+    # --- running -----------------------------------------------------------------------------------------------
+
+    def run(self, handler: Function | Sequence[Function], *events: Event) -> Ran:
+        """Deliver events, in this order, and work on what is due now. Returns what became of the first handler's
+        run on the last event; the others are in `runs`. Retries wait until `advance`."""
+        functions = [handler] if callable(handler) else list(handler)
+        registry = self._registry(functions)
+        self._wait(self._deliver(registry, events))
+        self._wait(self._work(registry))
+        name = registry.handlers[0].name
+        last = events[-1].id if events else None
+        return next(
+            one for one in reversed(self.runs) if one.handler == name and (last is None or one.event_id == last)
+        )
+
+    def advance(self, seconds: float, handler: Function | Sequence[Function]) -> None:
+        """Let time pass, and work on what became due (retries, in the order of their keys)."""
+        functions = [handler] if callable(handler) else list(handler)
+        self.clock.advance(seconds)
+        self._wait(self._work(self._registry(functions)))
+
+    def run_and_crash(self, handler: Function, event: Event) -> None:
+        """Deliver an event and crash after the handler did its work, before that is written down."""
+        registry = self._registry([handler])
+        if registry.handlers[0].transactional:
+            crashing = _crashing(registry.handlers[0])
+            self._wait(self._deliver(Registry([crashing]), [event]))
+        else:
+            self._wait(self._deliver(registry, [event]))
+            self._wait(self._work(registry, crash=True))
+        self.clock.advance(max(CLAIM_LEASE_S, registry.handlers[0].retry.ceiling_s) + 1)
+
+    def run_at_once(self, handler: Function, event: Event, times: int = 3) -> None:
+        """Deliver an event several times at the same moment, as replicas that overlap do."""
+        registry = self._registry([handler])
+        found = registry.handlers[0]
+
+        async def at_once() -> None:
+            await asyncio.gather(*(self._deliver(registry, [event]) for _ in range(times)))
+            if not found.transactional:
+                # The lease of one ran out while it still worked: the handler itself runs twice, with the same key.
+                contexts = self._contexts()
+                made = [contexts.make(found, event, attempt=1, plan=None) for _ in range(times)]
+                await asyncio.gather(*(found.function(event, ctx) for ctx in made), return_exceptions=True)
+            await self._work(registry)
+
+        self._wait(at_once())
+
+    # --- what came of it ---------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> list[Ran]:
+        """Every run, in the order the events came."""
+        statement = select(RunRow).order_by(RunRow.__table__.c.seq)
+        return [
+            Ran(
+                event_id=row.event_id,
+                handler=row.handler,
+                status=row.status,
+                attempts=row.attempts,
+                code=row.code,
+                reason=row.reason,
+            )
+            for row in self._rows(statement)
+        ]
+
+    @property
+    def emitted(self) -> list[Event]:
+        """The derived events in the outbox, as the next handler would get them, in the order they were emitted."""
+        statement = select(OutboxRow).order_by(OutboxRow.__table__.c.seq)
+        return [
+            own_event(
+                application=row.application,
+                id=row.event_id,
+                type=row.type,
+                key=row.key,
+                source=Source.RELAY,
+                at=row.created_at,
+                data=orjson.loads(row.data),
+            )
+            for row in self._rows(statement)
+        ]
+
+    @property
+    def reads(self) -> list[tuple[str, str]]:
+        """The reads that were asked for: (kind, id)."""
+        return [(row.kind, row.object_id) for row in self._rows(select(ReadRow))]
+
+    def rows(self, model: type[Any]) -> list[Any]:
+        """The rows of one of the plugin's own tables."""
+        self._wait(self._create_tables())
+        return self._rows(select(model))
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Every row of every table that is not the ledger's, without times and without keys that count up."""
+        return self._wait(rows_of(self._database))
+
+    def _rows(self, statement: Any) -> list[Any]:
+        async def read() -> list[Any]:
+            async with self._database.reading() as session:
+                return list((await session.execute(statement)).scalars().all())
+
+        return self._wait(read())
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
+
+    def _registry(self, functions: Sequence[Function]) -> Registry:
+        found = [declared(function) for function in functions]
+        if not found or any(handler is None for handler in found):
+            raise HandlerInvalid("the workbench runs functions declared with @handles")
+        self._wait(self._create_tables())
+        return Registry([replace(handler, plugin=PLUGIN) for handler in found if handler is not None])
+
+    async def _create_tables(self) -> None:
+        """The tables of plugins that are imported but bring no installed migrations (yet)."""
+        names = set(SQLModel.metadata.tables)
+        if names - self._prepared:
+            async with self._database.engine.begin() as connection:
+                await connection.run_sync(SQLModel.metadata.create_all)
+            self._prepared = names
+
+    def _contexts(self) -> Contexts:
+        return Contexts(
+            self.clock, {PLUGIN: self.options}, {"default": self.payments} if self.payments else {}, self.outside
+        )
+
+    async def _deliver(self, registry: Registry, events: Sequence[Event]) -> None:
+        intake = Intake(
+            database=self._database,
+            registry=registry,
+            locators={event.application: Locators() for event in events},
+            contexts=self._contexts(),
+            executor=self._executor,
+            clock=self.clock,
+            worker="workbench",
+        )
+        for event in events:
+            await intake.take([self._record(event)])
+
+    def _record(self, event: Event) -> Record:
+        packed = pack_event(event)
+        return Record(
+            partition=Partition("events", 0),
+            offset=next(self._offsets),
+            key=packed.key,
+            value=packed.value,
+            headers=packed.headers,
+            published_at=self.clock.now(),
+        )
+
+    async def _work(self, registry: Registry, *, crash: bool = False) -> None:
+        runner = Runner(
+            database=self._database,
+            registry=registry,
+            contexts=self._contexts(),
+            executor=self._executor,
+            breakers=Breakers(),
+            clock=self.clock,
+            worker=f"workbench-{next(self._numbers)}",
+            observe=lambda _: None,
+            on_emitted=lambda: None,
+        )
+        for _ in range(ROUNDS_MAX):
+            if not await runner.once(store=not crash) or crash:
+                return
+        raise RuntimeError(f"still runs after {ROUNDS_MAX} rounds; does a handler ask for later with after=0?")
+
+    async def _close(self) -> None:
+        await self._executor.loops.close()
+        await self._database.stop()
+
+
+@cache
+def _empty_ledger() -> bytes:
+    """The file of a ledger with its schema, made once: migrating takes far longer than copying."""
+
+    async def make(path: Path) -> None:
+        database = Database(f"sqlite+aiosqlite:///{path}")
+        try:
+            await schema.upgrade(database)
+        finally:
+            await database.stop()
+
+    with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
+        path = Path(folder) / "ledger.db"
+        maker = threading.Thread(target=lambda: asyncio.run(make(path)), name="workbench-schema")
+        maker.start()
+        maker.join(LIMIT_S)
+        return path.read_bytes()
+
+
+def _crashing(handler: Handler) -> Handler:
+    """The same handler, whose process ends after it did its work and before the transaction commits."""
+
+    async def crash(event: Event, ctx: Any) -> None:
+        await handler.function(event, ctx)
+        await ctx.session.flush()
+        raise ConnectionError("the process ended here")
+
+    return replace(handler, function=crash)

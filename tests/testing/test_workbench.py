@@ -1,0 +1,102 @@
+"""The workbench runs handlers as the worker does, and shows what came of it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sqlalchemy import Table
+from sqlmodel import Field, SQLModel
+
+from consumer.plugin import Context, Event, Reject, RetryLater, handles
+from consumer.testing import Answer, Workbench
+
+
+class KitTally(SQLModel, table=True):
+    """A plugin's own table."""
+
+    __tablename__ = "kit_tally"
+    __table__: ClassVar[Table]
+
+    event_id: str = Field(primary_key=True)
+    order_id: str
+
+
+@handles("order.paid", transactional=True, name="kit:project")
+async def project(event: Event, ctx: Context) -> None:
+    ctx.session.add(KitTally(event_id=event.id, order_id=event.order_id or ""))
+    ctx.emit("fulfilment.requested", event.key, {"order_id": event.order_id}, once="order")
+    ctx.request_read("order", event.order_id or "")
+
+
+@handles("fulfilment.requested", name="kit:ship", attempts=3, first_wait_s=10, wait_factor=1)
+async def ship(event: Event, ctx: Context) -> None:
+    async with ctx.http.post(
+        ctx.options["url"], json={"order": event.order_id}, headers={"Idempotency-Key": ctx.idempotency_key}
+    ) as answer:
+        answer.raise_for_status()
+
+
+def test_a_projection_and_what_follows_from_it(workbench: Workbench) -> None:
+    workbench.options["url"] = "https://warehouse.example/ship"
+    ran = workbench.run(project, workbench.event("order.paid", order_id="A-1"))
+    assert ran.succeeded
+    assert [row.order_id for row in workbench.rows(KitTally)] == ["A-1"]
+    assert workbench.reads == [("order", "A-1")]
+    (requested,) = workbench.emitted
+    assert (requested.type, requested.key, requested.order_id) == ("fulfilment.requested", "order:A-1", "A-1")
+
+    assert workbench.run(ship, requested).succeeded
+    (request,) = workbench.outside.requests
+    assert (request.method, request.body) == ("POST", {"order": "A-1"})
+    assert request.idempotency_key is not None
+    assert request.idempotency_key.startswith("ik_")
+
+
+def test_time_is_driven(workbench: Workbench) -> None:
+    workbench.options["url"] = "https://warehouse.example/ship"
+    workbench.outside.answer = lambda _: Answer(status=422)
+    event = workbench.event("fulfilment.requested", order_id="A-1")
+    assert workbench.run(ship, event).status == "retrying"
+    workbench.advance(5, ship)
+    assert len(workbench.outside.requests) == 1
+    workbench.advance(5, ship)
+    assert len(workbench.outside.requests) == 2
+    workbench.outside.answer = lambda _: Answer()
+    workbench.advance(10, ship)
+    assert workbench.runs[-1].succeeded
+    assert workbench.runs[-1].attempts == 3
+
+
+# case: R11
+def test_an_outage_on_the_bench_costs_no_attempt_for_ever(workbench: Workbench) -> None:
+    workbench.options["url"] = "https://warehouse.example/ship"
+    workbench.outside.answer = lambda _: Answer(error=ConnectionRefusedError("away"))
+    workbench.run(ship, workbench.event("fulfilment.requested", order_id="A-1"))
+    for _ in range(10):
+        workbench.advance(100, ship)
+    assert workbench.runs[-1].status == "retrying"
+
+
+def test_refusing_and_asking_for_later(workbench: Workbench) -> None:
+    @handles("order.paid", name="kit:picky")
+    async def picky(event: Event, ctx: Context) -> None:
+        if event.order_id == "bad":
+            raise Reject("no such product")
+        if ctx.now < later:
+            raise RetryLater(60, "not open yet")
+
+    later = workbench.clock.now().replace(hour=1)
+    assert workbench.run(picky, workbench.event("order.paid", order_id="bad")).status == "dead"
+    assert workbench.run(picky, workbench.event("order.paid", order_id="good")).attempts == 0
+    workbench.advance(3600, picky)
+    assert workbench.runs[-1].succeeded
+
+
+async def test_it_works_from_an_async_test_too(workbench: Workbench) -> None:
+    workbench.options["url"] = "https://warehouse.example/ship"
+    assert workbench.run(ship, workbench.event("fulfilment.requested", order_id="A-1")).succeeded
+
+
+def test_an_event_of_the_service_has_what_was_given(workbench: Workbench) -> None:
+    event = workbench.event("subscription.created", subscription_id="sub_1", customer="c-1", data={"status": "ACTIVE"})
+    assert (event.key, event.customer, event.find("/data/object/status")) == ("subscription:sub_1", "c-1", "ACTIVE")
