@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
 import orjson
-from sqlalchemy import text
 
 from consumer.broker import Broker
 from consumer.clock import Clock
@@ -19,6 +18,7 @@ from consumer.errors import ConsumerError
 from consumer.events import first, parse_json, parse_time
 from consumer.ledger import Database, quarantine
 from consumer.ledger import events as ledger_events
+from consumer.ledger.database_time import database_time
 from consumer.ledger.events import EventFilter
 from consumer.payments import AuthenticationError, PaymentsError
 from consumer.sync.identity import Identity
@@ -109,21 +109,17 @@ async def broker_answers(broker: Broker) -> Check:
 
 async def clock_skew(database: Database, clock: Clock) -> Check:
     """This machine's clock against the database's: leases and due times reckon with both."""
-    if database.dialect != "postgresql":
-        return Check(name="clock", grade=Grade.OK, text="one machine, one clock")
     try:
         before = clock.now()
         async with database.reading() as session:
-            theirs = await session.scalar(text("SELECT clock_timestamp()"))
+            theirs = await database_time(session)
         after = clock.now()
     except ConsumerError as error:
         return Check(name="clock", grade=Grade.FAIL, text=error.line())
-    if not isinstance(theirs, datetime):
-        return Check(name="clock", grade=Grade.WARN, text="the database shows no time")
-    middle = before + (after - before) / 2
-    skew = abs(theirs.astimezone(UTC) - middle)
-    allowed = SKEW_MAX + (after - before)
-    grade = Grade.OK if skew <= allowed else Grade.FAIL
+    if theirs is None:
+        return Check(name="clock", grade=Grade.OK, text="one machine, one clock")
+    skew = abs(theirs - (before + (after - before) / 2))
+    grade = Grade.OK if skew <= SKEW_MAX + (after - before) else Grade.FAIL
     return Check(name="clock", grade=grade, text=f"{skew.total_seconds():.1f} s from the database's")
 
 

@@ -17,11 +17,12 @@ EventsList = Callable[[str | None, int], Json | int]
 
 @dataclass
 class ScriptedService:
-    """Records by path; `failing` answers a path (or `*`) with a status; `calls` counts what was asked."""
+    """Records by path; `failing` answers a path (or `*`) with a status, `failing_once` one call; `calls` counts."""
 
     records: dict[str, Json] = field(default_factory=lambda: {"/v1/application": {"id": "svc_app_test"}})
     lists: dict[str, EventsList] = field(default_factory=dict)
     failing: dict[str, int] = field(default_factory=dict)
+    failing_once: list[tuple[str, int, dict[str, str]]] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
     gate: asyncio.Event | None = None
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -41,6 +42,10 @@ class ScriptedService:
         self.entered.set()
         if self.gate is not None:
             await self.gate.wait()
+        for number, (where, status, headers) in enumerate(self.failing_once):
+            if where == path:
+                del self.failing_once[number]
+                return web.json_response({"statusCode": status}, status=status, headers=headers)
         if status := self.failing.get(path, self.failing.get("*", 0)):
             return web.json_response({"statusCode": status, "code": "made_up", "message": "scripted"}, status=status)
         if path in self.lists:
