@@ -11,7 +11,7 @@ from consumer.broker import Broker
 from consumer.clock import Clock
 from consumer.errors import AnotherLeads, ConsumerError
 from consumer.ledger import Database
-from consumer.sync.backfill import Backfill, BackfillOptions, BackfillPolicy, BackfillReport, Progress
+from consumer.sync.backfill import Backfill, BackfillPolicy
 from consumer.sync.confirm import Confirm, ConfirmPolicy
 from consumer.sync.drift import DriftReport
 from consumer.sync.figures import Figures
@@ -22,6 +22,7 @@ from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
 from consumer.sync.reconcile import Reconcile, ReconcilePolicy
 from consumer.sync.refresh import Refresh, RefreshPolicy
+from consumer.sync.report import BackfillOptions, BackfillReport, Progress
 from consumer.sync.rounds import Trouble, rest
 
 T = TypeVar("T")

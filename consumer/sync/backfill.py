@@ -25,6 +25,7 @@ from consumer.sync.listed import Recent, understand
 from consumer.sync.mark import ListOrder, Mark
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
+from consumer.sync.report import BackfillOptions, BackfillReport, Progress
 from consumer.sync.rounds import Trouble, repeat
 from consumer.sync.verdict import as_webhook, say_differences
 from consumer.wire import SEED
@@ -35,60 +36,9 @@ WALK: Final = "events"
 FIRST_WALK: Final = "first_walk"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BackfillOptions:
-    """`full`: the whole list, whatever the bookmark says. `since`: only events from then on. `dry_run`: nothing is
-    published or stored. `seed`: published as plan `seed`, which workers archive without effects (case B30)."""
-
-    full: bool = False
-    since: datetime | None = None
-    seed: bool = False
-    dry_run: bool = False
-
-    @property
-    def follows_bookmark(self) -> bool:
-        """Whether the walk continues, and moves, the bookmark."""
-        return not (self.full or self.since or self.dry_run)
-
-
 PEEK: Final = BackfillOptions(full=True)  # publishes, and leaves the bookmark alone
 PEEK_PAGES_MAX: Final = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a walk is. `share` is from 0 to 1 and `eta_s` in seconds, both None while they cannot be told."""
-
-    pages: int
-    listed: int
-    published: int
-    reached_at: datetime | None = None
-    share: float | None = None
-    eta_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackfillReport:
-    """What a walk found. `published` is what the ledger lacked (in a dry run: lacks), `recovered` what of it no
-    delivery had announced; `strange` was not understood.
-
-    `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11). `history`:
-    events from before the first walk that the ledger lacks and that were left alone (B30).
-    """
-
-    application: str
-    order: ListOrder
-    pages: int
-    listed: int
-    known: int
-    published: int
-    recovered: int
-    strange: int
-    gap: bool
-    refused: int
-    history: int
-    seconds: float
-    dry_run: bool = False
+CATCH_UP_PAGES_MAX: Final = 50
 
 
 @dataclass
@@ -175,15 +125,19 @@ class Backfill:
     async def catch_up(self) -> bool:
         """Walk with confirm's priority: settles at a hundred events a read what many hints announced.
 
-        True when everything listed up to now has been walked; False when a long walk is under way and only the news
-        since were looked at. Raises as `once` does.
+        True when everything listed up to now has been walked; False when only the newest part was, because a long walk
+        is under way, or because this one turned out long: the loop goes on with it, less urgently. Raises as `once`.
         """
         api = self._reader.client.with_priority(Priority.CONFIRM)
         if self._walking.locked():
             await self._peek(api)
             return False
-        async with self._walking:
-            await self._once(BackfillOptions(), None, api)
+        try:
+            async with self._walking:
+                await self._once(BackfillOptions(), _not_long, api)
+        except _LongWalk:
+            self.wake.set()
+            return False
         return True
 
     @property
@@ -379,6 +333,15 @@ class Backfill:
             self.figures.gauge("last_walk_at", self.application, self._clock.now().timestamp())
         if self._on_report is not None:
             self._on_report(report)
+
+
+class _LongWalk(Exception):
+    """A walk for hints has become too long for its priority. It is cut as a crash would cut it."""
+
+
+def _not_long(progress: Progress) -> None:
+    if progress.pages >= CATCH_UP_PAGES_MAX:
+        raise _LongWalk
 
 
 def _is_since(event: Event, since: datetime | None) -> bool:

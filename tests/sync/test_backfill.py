@@ -15,10 +15,11 @@ from consumer.errors import BrokerUnavailable, LeaseLost
 from consumer.events import Event, Source, Trust
 from consumer.ledger import Database, bookmarks, events, quarantine
 from consumer.payments import AuthenticationError, CircuitOpen, PaymentsError
-from consumer.sync.backfill import WALK, Backfill, BackfillOptions, Progress
+from consumer.sync.backfill import WALK, Backfill
 from consumer.sync.listed import understand
 from consumer.sync.mark import ListOrder, Mark
 from consumer.sync.reader import Reader
+from consumer.sync.report import BackfillOptions, Progress
 from consumer.wire import plan_of
 from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, read_all, simulated
 from tests.sync.service import ScriptedService

@@ -6,7 +6,7 @@ import pytest
 
 from consumer.errors import AnotherLeads, WrongApplication
 from consumer.sync.application import ApplicationSync
-from consumer.sync.backfill import BackfillOptions
+from consumer.sync.report import BackfillOptions
 from tests.sync.conftest import World
 
 

@@ -10,9 +10,10 @@ import pytest
 from consumer.broker import EmbeddedBroker
 from consumer.events import Source
 from consumer.ledger import Database, quarantine
-from consumer.sync.backfill import Backfill, Progress
+from consumer.sync.backfill import Backfill
 from consumer.sync.confirm import Confirm
 from consumer.sync.reader import Reader
+from consumer.sync.report import Progress
 from tests.sync.conftest import Simulated, SteppedClock, World, delivery, simulated
 from tests.sync.service import ScriptedService
 
@@ -151,6 +152,20 @@ async def test_a_long_walk_under_way_does_not_hold_up_new_hints(world: World, se
             denied = await quarantine.hints_of(session, "default", forged)
         assert {row.attempts for row in denied} == {0}, "not all was looked at: nothing is denied"
     assert {event.id for event in await world.published()} >= set(news)
+
+
+async def test_a_walk_for_hints_that_turns_out_long_is_left_to_backfill(world: World, service_side: Simulated) -> None:
+    # case: B23
+    missed = service_side.emit(8000)
+    news = service_side.emit(30)
+    await hint(world, [*news, *(f"evt_forged{number}" for number in range(30))])
+    confirm, backfill = stages(world)
+    assert await confirm.once() == 30
+    assert len(service_side.attempts) == 50
+    assert backfill.wake.is_set()
+    report = await backfill.once()
+    assert report.pages <= 35, "it goes on where the other was cut"
+    assert {event.id for event in await world.published()} == {*missed, *news}
 
 
 async def test_an_event_that_is_readable_but_not_listed_is_read_before_it_would_be_refused(

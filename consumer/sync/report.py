@@ -1,0 +1,60 @@
+"""What a backfill walk is asked to do, how far it is, and what it found. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from consumer.sync.mark import ListOrder
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillOptions:
+    """`full`: the whole list, whatever the bookmark says. `since`: only events from then on. `dry_run`: nothing is
+    published or stored. `seed`: published as plan `seed`, which workers archive without effects (case B30)."""
+
+    full: bool = False
+    since: datetime | None = None
+    seed: bool = False
+    dry_run: bool = False
+
+    @property
+    def follows_bookmark(self) -> bool:
+        """Whether the walk continues, and moves, the bookmark."""
+        return not (self.full or self.since or self.dry_run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a walk is. `share` is from 0 to 1 and `eta_s` in seconds, both None while they cannot be told."""
+
+    pages: int
+    listed: int
+    published: int
+    reached_at: datetime | None = None
+    share: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillReport:
+    """What a walk found. `published` is what the ledger lacked (in a dry run: lacks), `recovered` what of it no
+    delivery had announced; `strange` was not understood.
+
+    `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11). `history`:
+    events from before the first walk that the ledger lacks and that were left alone (B30).
+    """
+
+    application: str
+    order: ListOrder
+    pages: int
+    listed: int
+    known: int
+    published: int
+    recovered: int
+    strange: int
+    gap: bool
+    refused: int
+    history: int
+    seconds: float
+    dry_run: bool = False
