@@ -19,14 +19,16 @@ import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+import aiohttp
 import orjson
 from sqlalchemy import Table, select
 from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.typing import FilteringBoundLogger
 
+from consumer.client import PaymentsApi
 from consumer.columns import UtcDateTime, insert_into
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
 from consumer.events import Event, Source, Trust, parse_time
@@ -38,6 +40,7 @@ __all__ = [
     "Emission",
     "Event",
     "Handler",
+    "PaymentsApi",
     "ReadRequest",
     "Reject",
     "RetryLater",
@@ -51,7 +54,6 @@ __all__ = [
 ]
 
 HandlerFunction = Callable[[Event, "Context"], Coroutine[Any, Any, None]]
-F = TypeVar("F", bound=HandlerFunction)
 ReadKind = Literal["order", "service_order", "session", "subscription"]
 READ_KINDS = ("order", "service_order", "session", "subscription")
 
@@ -128,7 +130,7 @@ def handles(
     on_dead: OnDead = "block",
     breaker_after: int = 5,
     pause_after: int = 20,
-) -> Callable[[F], F]:
+) -> Callable[[HandlerFunction], HandlerFunction]:
     """Declare an async function as the handler of event types.
 
     `types`: exact (`order.paid`), or a wildcard (`subscription.*`, `*`). `name` defaults to `module:function`; the
@@ -144,7 +146,7 @@ def handles(
     Raises HandlerInvalid when the declaration is not usable. The function is returned unchanged.
     """
 
-    def mark(function: F) -> F:
+    def mark(function: HandlerFunction) -> HandlerFunction:
         setattr(
             function,
             _MARK,
@@ -307,14 +309,16 @@ class Context:
         return self._session
 
     @property
-    def http(self) -> Any:
-        """The shared `aiohttp.ClientSession`. Effect handlers only: no network inside a transaction."""
-        return self._outside("http", self._http)
+    def http(self) -> aiohttp.ClientSession:
+        """The shared HTTP session, with a timeout. Effect handlers only: no network inside a transaction."""
+        session: aiohttp.ClientSession = self._outside("http", self._http)
+        return session
 
     @property
-    def payments(self) -> Any:
-        """The application's API client (`consumer.payments.PaymentsClient`). Effect handlers only."""
-        return self._outside("payments", self._payments)
+    def payments(self) -> PaymentsApi:
+        """The API of the payments service, for the event's application. Effect handlers only."""
+        client: PaymentsApi = self._outside("payments", self._payments)
+        return client
 
     def _outside(self, what: str, value: Any) -> Any:
         if self._handler.transactional:

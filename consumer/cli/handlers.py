@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
+from consumer.cli.scaffold import write_package
 from consumer.errors import LedgerError, NotFound
 from consumer.ledger import audit
 from consumer.ledger import handlers as ledger_handlers
 from consumer.ledger.tables import HandlerRow
 from consumer.settings import Role, Settings
+from consumer.work.inspection import inspect_plugins
 from consumer.work.registry import Registry, load_registry
 
 app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
@@ -42,7 +45,9 @@ def list_handlers(as_json: Json = False) -> None:
             "timeout_s": handler.timeout_s,
             "on_dead": handler.on_dead,
             "version": handler.version,
-            "paused": handler.name in known and known[handler.name].paused_at is not None,
+            "breaker_after": handler.breaker_after,
+            "pause_after": handler.pause_after,
+            **_state(known.get(handler.name)),
         }
         for handler in registry.handlers
     ]
@@ -53,13 +58,53 @@ def list_handlers(as_json: Json = False) -> None:
         ["name", "plugin", "types", "kind", "attempts", "timeout", "state"],
         [
             [row["name"], row["plugin"], " ".join(row["types"]), row["kind"], row["attempts"], f"{row['timeout_s']:g}s",
-             "paused" if row["paused"] else "runs"]
+             "paused" if row["paused"] else "waits" if row["waiting_since"] else "runs"]
             for row in rows
         ],
         empty="no handler is installed",
     )  # fmt: skip
+    for row in rows:
+        if row["paused"]:
+            output.line(f"paused: {row['name']}: by {row['paused_by']}: {row['paused_reason']}")
+        elif row["waiting_since"]:
+            output.line(f"waits: {row['name']}: what it depends on does not answer: {row['waiting_reason']}")
     for plugin in broken:
         output.line(f"broken: {plugin['plugin']}: {plugin['reason']}")
+
+
+@app.command()
+def check(as_json: Json = False) -> None:
+    """Import every plugin and say what is wrong, one line a problem; exit 1 when there is one."""
+    settings = settings_for(Role.OPERATE)
+    registry = registry_of(settings)
+    renamed = {new: old for old, new in settings.renamed_handlers.items()}
+    problems = inspect_plugins(registry, allowed=settings.handlers, renamed=renamed)
+    output = Output(as_json)
+    output.document(
+        {
+            "handlers": [handler.name for handler in registry.handlers],
+            "problems": [{"plugin": one.plugin, "handler": one.handler, "problem": one.text} for one in problems],
+        }
+    )
+    for problem in problems:
+        output.line(problem.line())
+    output.line(f"{len(registry.handlers)} handler(s), {len(problems)} problem(s)")
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the package, like shop-shipping.")],
+    into: Annotated[Path, typer.Option(help="Folder in which its folder is made.")] = Path(),
+    as_json: Json = False,
+) -> None:
+    """Write a package with a handler, its tests and a pyproject.toml that installs."""
+    written = write_package(name, into)
+    output = Output(as_json)
+    output.document({"name": name, "folder": str(into / name), "files": [str(one) for one in written]})
+    for path in written:
+        output.line(str(path))
+    output.line(f"next: pip install -e {into / name} && pytest {into / name} && consumer handlers check")
 
 
 @app.command()
@@ -74,6 +119,17 @@ def resume(name: Name, reason: Reason, as_json: Json = False) -> None:
     """Let a paused handler go on with what waited, oldest first."""
     run(_set(name, reason, paused=False))
     _said(name, "running", as_json)
+
+
+def _state(row: HandlerRow | None) -> dict[str, Any]:
+    """Whether it is paused (by whom, why), and whether it waits for what it depends on."""
+    return {
+        "paused": row is not None and row.paused_at is not None,
+        "paused_by": row.paused_by if row else None,
+        "paused_reason": row.paused_reason if row else None,
+        "waiting_since": row.waiting_since if row else None,
+        "waiting_reason": row.waiting_reason if row else None,
+    }
 
 
 def _said(name: str, state: str, as_json: bool) -> None:

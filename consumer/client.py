@@ -1,0 +1,131 @@
+"""What `ctx.payments` offers to a handler, as types: the part of the API client that handlers have a use for.
+
+The client itself is `consumer.payments.PaymentsClient`; a test holds it against these. Fields that the service does
+not document are in `raw`. Its errors derive from `ConsumerError` and carry `code` and `retryable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeVar
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class RecordFace(Protocol):
+    """One object of the service."""
+
+    @property
+    def id(self) -> str | None: ...
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """Everything the service said; read-only."""
+        ...
+
+
+class StatusFace(RecordFace, Protocol):
+    """An object with a status; statuses are open, compare, never assume they are all."""
+
+    @property
+    def status(self) -> str | None: ...
+
+
+class OrderFace(StatusFace, Protocol):
+    """An order; `order_id` is the merchant's own id."""
+
+    @property
+    def order_id(self) -> str | None: ...
+
+    @property
+    def is_paid(self) -> bool: ...
+
+
+class SessionFace(StatusFace, Protocol):
+    """A checkout session; `url` is there only right after create and reissue."""
+
+    @property
+    def url(self) -> str | None: ...
+
+    @property
+    def expires_at(self) -> datetime | None: ...
+
+    @property
+    def order_id(self) -> str | None: ...
+
+
+class SubscriptionFace(StatusFace, Protocol):
+    """A subscription."""
+
+    @property
+    def end_reason(self) -> str | None: ...
+
+    @property
+    def cancel_at_period_end(self) -> bool | None: ...
+
+    @property
+    def will_end(self) -> bool: ...
+
+
+class Readable(Protocol[T_co]):
+    """Records that are read by id, or walked; a walk waits for its share of the request budget."""
+
+    async def retrieve(self, record_id: str) -> T_co: ...
+
+    def iterate(self) -> AsyncIterator[T_co]: ...
+
+
+class OrdersFace(Readable[OrderFace], Protocol):
+    """Orders of this application."""
+
+    async def lookup(self, merchant_order_id: str) -> OrderFace:
+        """One order by the merchant's own id."""
+        ...
+
+
+class SubscriptionsFace(Readable[SubscriptionFace], Protocol):
+    """Subscriptions of this application."""
+
+    async def cancel(
+        self, subscription_id: str, *, at: Literal["now", "period_end"], idempotency_key: str | None = None
+    ) -> RecordFace:
+        """Stop charging, for good."""
+        ...
+
+
+class SessionsFace(Protocol):
+    """Checkout sessions of this application."""
+
+    async def retrieve(self, session_id: str) -> SessionFace: ...
+
+    async def create_from(self, fields: Mapping[str, Any], *, idempotency_key: str | None = None) -> SessionFace: ...
+
+    async def cancel(self, session_id: str, *, idempotency_key: str | None = None) -> RecordFace: ...
+
+    async def reissue_link(self, session_id: str, *, idempotency_key: str | None = None) -> SessionFace: ...
+
+
+class PaymentsApi(Protocol):
+    """`ctx.payments`: the API of the payments service, for the event's application, within the shared budget."""
+
+    @property
+    def orders(self) -> OrdersFace: ...
+
+    @property
+    def subscriptions(self) -> SubscriptionsFace: ...
+
+    @property
+    def checkout_sessions(self) -> SessionsFace: ...
+
+    @property
+    def payments(self) -> Readable[StatusFace]: ...
+
+    @property
+    def products(self) -> Readable[RecordFace]: ...
+
+    @property
+    def prices(self) -> Readable[RecordFace]: ...
+
+    @property
+    def events(self) -> Readable[RecordFace]: ...

@@ -1,0 +1,153 @@
+"""Inspection: what is wrong with the plugins, one line a problem (`consumer handlers check`). Imports them all."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from alembic.script import ScriptDirectory
+
+from consumer.ledger import schema
+from consumer.ledger.tables import HANDLER_CHARS
+from consumer.plugin import Context, Event, Handler
+from consumer.work.registry import GROUP, Registry
+
+TRANSACTION_MAX_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that is wrong, with the plugin and the handler (if it is one handler's)."""
+
+    plugin: str
+    text: str
+    handler: str | None = None
+
+    def line(self) -> str:
+        """`plugin: handler: what is wrong`."""
+        return ": ".join(part for part in (self.plugin, self.handler, self.text) if part)
+
+
+def inspect_plugins(
+    registry: Registry,
+    *,
+    allowed: Collection[str] | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> list[Problem]:
+    """Everything that is wrong; empty when all is well. `allowed`, `renamed` as for `load_registry`."""
+    found = [Problem(plugin=one.plugin, text=f"cannot be loaded: {one.reason}") for one in registry.broken]
+    for handler in registry.handlers:
+        found += [Problem(plugin=handler.plugin, handler=handler.name, text=text) for text in _of_handler(handler)]
+    found += _of_entries(list(entry_points(group=GROUP)))
+    found += _of_names(registry, allowed, renamed or {})
+    found += _of_migrations(list(entry_points(group=schema.GROUP)))
+    return found
+
+
+# --- one handler -----------------------------------------------------------------------------------------------
+
+
+def _of_handler(handler: Handler) -> list[str]:
+    found = signature_problems(handler.function)
+    if len(handler.name) > HANDLER_CHARS:
+        found.append(f"the name is longer than {HANDLER_CHARS} characters")
+    if handler.transactional and handler.timeout_s > TRANSACTION_MAX_S:
+        found.append(f"timeout_s={handler.timeout_s:g} is too long for a transaction (at most {TRANSACTION_MAX_S:g})")
+    return found
+
+
+def signature_problems(function: Any) -> list[str]:
+    """What its annotations say that is not so; a parameter without one is fine (mypy --strict is stricter)."""
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception as error:  # noqa: BLE001 - annotations are the author's own code
+        return [f"its annotations cannot be read: {type(error).__name__}: {error}"]
+    first, second = list(inspect.signature(function).parameters)[:2]
+    found = []
+    for parameter, wanted in ((first, Event), (second, Context)):
+        given = hints.get(parameter, wanted)
+        if given is not Any and not (isinstance(given, type) and issubclass(wanted, given)):
+            found.append(f"parameter {parameter!r} is annotated {_named(given)}, it gets {wanted.__name__}")
+    returns = hints.get("return", type(None))
+    if returns not in (type(None), Any, typing.NoReturn):
+        found.append(f"it is annotated to return {_named(returns)}, a handler returns None")
+    return found
+
+
+def _named(annotation: Any) -> str:
+    return getattr(annotation, "__name__", None) or str(annotation)
+
+
+# --- all together ----------------------------------------------------------------------------------------------
+
+
+def _of_entries(entries: Sequence[EntryPoint]) -> list[Problem]:
+    seen: dict[str, str] = {}
+    found = []
+    for entry in entries:
+        if entry.name in seen and seen[entry.name] != entry.value:
+            text = f"two packages bring a plugin of this name: {seen[entry.name]} and {entry.value}"
+            found.append(Problem(plugin=entry.name, text=text))
+        seen.setdefault(entry.name, entry.value)
+        if ":" in entry.value:
+            found.append(Problem(plugin=entry.name, text=f"the entry point must name a module, not {entry.value}"))
+    return found
+
+
+def _of_names(registry: Registry, allowed: Collection[str] | None, renamed: Mapping[str, str]) -> list[Problem]:
+    names = {handler.name for handler in registry.handlers}
+    plugins = {handler.plugin for handler in registry.handlers} | {one.plugin for one in registry.broken}
+    found = [
+        Problem(plugin="CONSUMER_HANDLERS", text=f"no handler and no plugin is called {one}")
+        for one in sorted(allowed or ())
+        if one not in names | plugins
+    ]
+    for new, old in sorted(renamed.items()):
+        if old not in names:
+            text = f"{old} is to be known by the name {new}, but no installed handler is called {new}"
+            found.append(Problem(plugin="CONSUMER_RENAMED_HANDLERS", text=text))
+    return found
+
+
+def _of_migrations(entries: Sequence[EntryPoint]) -> list[Problem]:
+    found = []
+    for entry in entries:
+        try:
+            package = import_module(entry.value)
+            folder = Path(package.__path__[0]) / "versions"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a plugin does at import stays its own
+            text = f"its migrations cannot be imported: {type(error).__name__}: {error}"
+            found.append(Problem(plugin=entry.name, text=text[:300]))
+            continue
+        if not folder.is_dir() or not any(folder.glob("*.py")):
+            found.append(Problem(plugin=entry.name, text=f"its migrations have no versions in {folder}"))
+    if not found:
+        found += _of_revisions({entry.name for entry in entries})
+    return found
+
+
+def _of_revisions(labels: set[str]) -> list[Problem]:
+    try:
+        script = ScriptDirectory.from_config(schema.alembic_config())
+        heads = script.get_heads()
+        bases = {label for base in script.get_bases() for label in _labels(script, base)}
+    except Exception as error:  # noqa: BLE001 - a migration is a plugin's own code
+        return [Problem(plugin="migrations", text=f"cannot be read: {type(error).__name__}: {error}"[:300])]
+    found = [
+        Problem(plugin=label, text="its first migration lacks branch_labels with the name of the plugin")
+        for label in sorted(labels - bases)
+    ]
+    wanted = len(labels) + 1
+    if not found and len(heads) > wanted:
+        found.append(Problem(plugin="migrations", text=f"{len(heads)} heads for {wanted} branches: {', '.join(heads)}"))
+    return found
+
+
+def _labels(script: Any, revision: str) -> set[str]:
+    return set(script.get_revision(revision).branch_labels)

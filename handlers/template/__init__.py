@@ -1,0 +1,1 @@
+"""A handler to copy, with its tests; `consumer handlers new NAME` writes a package from it."""
