@@ -8,7 +8,16 @@ from urllib.parse import urlsplit
 
 from consumer.broker import KafkaSecurity, TopicConfig
 from consumer.clock import Clock
-from consumer.payments import Budget, BudgetStore, Credentials, Limit, PaymentsClient, Scope, StoredIdempotencyKeys
+from consumer.payments import (
+    Budget,
+    BudgetStore,
+    Credentials,
+    Limit,
+    OnSession,
+    PaymentsClient,
+    Scope,
+    StoredIdempotencyKeys,
+)
 from consumer.payments import Limits as BudgetLimits
 from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, StandardWebhooks
 from consumer.receive.intake import Endpoint
@@ -111,7 +120,13 @@ def budget_limits(settings: Settings) -> BudgetLimits:
 
 
 def payments_client(
-    application: ApplicationSettings, settings: Settings, *, store: BudgetStore, clock: Clock, metrics: Metrics
+    application: ApplicationSettings,
+    settings: Settings,
+    *,
+    store: BudgetStore,
+    clock: Clock,
+    metrics: Metrics,
+    on_session: OnSession,
 ) -> PaymentsClient | None:
     """The API client of an application; None for one without credentials (authenticity `signature` needs none)."""
     if application.base_url is None or application.app_id is None:
@@ -130,6 +145,7 @@ def payments_client(
         budget=Budget(store, scope, clock, budget_limits(settings)),
         timeout_s=settings.api_timeout_s,
         key_store=StoredIdempotencyKeys(store),
+        on_session=on_session,
         on_attempt=lambda attempt: metrics.api_calls.labels(
             attempt.application, attempt.route, attempt.code or str(attempt.status)
         ).inc(),

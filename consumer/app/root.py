@@ -18,6 +18,8 @@ from aiohttp import web
 
 from consumer import __version__
 from consumer.app import parts
+from consumer.app.registering import registering
+from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SystemClock
 from consumer.console.query import query_routes
@@ -152,7 +154,14 @@ class App:
         if self._clients is None:
             store = LedgerBudgetStore(self.database, self.clock)
             built = {
-                one.name: parts.payments_client(one, self.settings, store=store, clock=self.clock, metrics=self.metrics)
+                one.name: parts.payments_client(
+                    one,
+                    self.settings,
+                    store=store,
+                    clock=self.clock,
+                    metrics=self.metrics,
+                    on_session=registering(self.database, one.name, self.clock),
+                )
                 for one in self.settings.applications
             }
             self._clients = {name: client for name, client in built.items() if client is not None}
@@ -205,6 +214,7 @@ class App:
         app = internal_app(metrics=self.metrics, readiness=self._readiness, watch=self._watch)
         if console:
             token = self.settings.api_token
+            self._stoppable(self._watch_business, "unfulfilled", STOP_SLACK_S)
             query_routes(
                 app,
                 database=self.database,
@@ -215,6 +225,10 @@ class App:
             )
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         self.internal_url = await self._listen(runner, self.settings.internal_host, self.settings.internal_port)
+
+    async def _watch_business(self, stop: asyncio.Event) -> None:
+        if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
+            await watch_unfulfilled(self.database, self.metrics, self.clock, stop)
 
     async def receive(self) -> None:
         """The role `serve`: the public webhook port."""

@@ -7,7 +7,7 @@ import sys
 import structlog
 import typer
 
-from consumer.cli import dead, events, handlers, operations, schema
+from consumer.cli import dead, events, explain, handlers, operations, schema, words
 from consumer.cli import roles as role_commands
 from consumer.errors import ConsumerError, SettingsError, UsageError
 
@@ -26,6 +26,8 @@ role_commands.add_to(app)
 operations.add_to(app)
 app.add_typer(events.app, name="events")
 app.add_typer(dead.app, name="dead")
+app.add_typer(explain.app, name="explain")
+app.command()(words.say)
 app.add_typer(schema.app, name="db")
 app.add_typer(handlers.app, name="handlers")
 

@@ -14,6 +14,7 @@ from consumer.cli.filters import Application, Limit
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.cli.verdict import Finding, Grade, judge, worst
+from consumer.console.unfulfilled import Waiting, unfulfilled
 from consumer.errors import LedgerError
 from consumer.ledger import health
 from consumer.ledger import quarantine as ledger_quarantine
@@ -31,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
 
 def status(as_json: Json = False) -> None:
     """How things stand; exit 0 healthy, 1 degraded, 2 stuck."""
-    figures, findings = run(_look(settings_for(Role.OPERATE)))
+    figures, waiting, findings = run(_look(settings_for(Role.OPERATE)))
     grade = worst(findings)
     shown = asdict(figures) if figures else {}
     output = Output(as_json)
@@ -39,6 +40,7 @@ def status(as_json: Json = False) -> None:
         {
             "status": grade.name.lower(),
             "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in findings],
+            "unfulfilled": [asdict(one) for one in waiting],
             **shown,
         }
     )
@@ -49,15 +51,17 @@ def status(as_json: Json = False) -> None:
     raise typer.Exit(int(grade))
 
 
-async def _look(settings: Settings) -> tuple[Figures | None, list[Finding]]:
+async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list[Finding]]:
     try:
         async with ledger(settings) as database, database.reading() as session:
             figures = await health.figures(session, datetime.now(UTC))
+            waiting = await unfulfilled(session)
     except LedgerError as error:
-        return None, [Finding(Grade.STUCK, error.code, error.message)]
+        return None, [], [Finding(Grade.STUCK, error.code, error.message)]
     async with App(settings) as app:
         broken = [plugin.plugin for plugin in app.registry.broken]
-        return figures, judge(figures, broken_plugins=broken, broker_answers=await _broker_answers(app))
+        answers = await _broker_answers(app)
+    return figures, waiting, judge(figures, unfulfilled=waiting, broken_plugins=broken, broker_answers=answers)
 
 
 async def _broker_answers(app: App) -> bool:

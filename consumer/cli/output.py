@@ -62,5 +62,7 @@ def shown(value: Any) -> str:
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, tuple | list):
-        return ", ".join(str(item) for item in value) or "-"
+        return ", ".join(shown(item) for item in value) or "-"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={shown(item)}" for name, item in value.items()) or "-"
     return str(value)

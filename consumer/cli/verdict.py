@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 
+from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
 
 OVERDUE_STUCK_S = 300.0
 OUTBOX_STUCK_S = 120.0
 HINT_LATE_S = 900.0
 WORKER_GONE_S = 30.0
+UNFULFILLED_LATE_S = 300.0
 
 
 class Grade(IntEnum):
@@ -32,9 +34,15 @@ class Finding:
     text: str
 
 
-def judge(figures: Figures, *, broken_plugins: Sequence[str] = (), broker_answers: bool = True) -> list[Finding]:
+def judge(
+    figures: Figures,
+    *,
+    unfulfilled: Sequence[Waiting] = (),
+    broken_plugins: Sequence[str] = (),
+    broker_answers: bool = True,
+) -> list[Finding]:
     """What is wrong, worst first; empty when all is well."""
-    found: list[Finding] = []
+    found = [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at)) is not None]
     if not broker_answers:
         found.append(Finding(Grade.STUCK, "broker_away", "the broker does not answer"))
     if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:
@@ -52,6 +60,15 @@ def judge(figures: Figures, *, broken_plugins: Sequence[str] = (), broker_answer
     if _age_s(figures.oldest_hint_at, figures.at) > HINT_LATE_S:
         found.append(Finding(Grade.DEGRADED, "hints_late", f"{figures.hints} delivery(s) wait to be confirmed"))
     return sorted(found, key=lambda finding: -finding.grade)
+
+
+def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:
+    """Money was taken and nothing shipped: the business's own alarm (case O5)."""
+    age_s = _age_s(waiting.oldest_at, now)
+    if age_s < UNFULFILLED_LATE_S:
+        return None
+    text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
+    return Finding(Grade.DEGRADED, "paid_unfulfilled", text)
 
 
 def worst(findings: Sequence[Finding]) -> Grade:

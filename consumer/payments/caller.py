@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from consumer.clock import Clock
 from consumer.payments.answers import Answer
 from consumer.payments.budget import Kind, Priority
 from consumer.payments.errors import ApiError
 from consumer.payments.keys import IdempotencyKeys, body_digest
+from consumer.payments.models import CheckoutSession
 from consumer.payments.requests import idempotency_key
 from consumer.payments.transport import Call, Transport
 
 EMPTY_BODY = b"{}"
 """Sent where the spec names no payload: every POST body is JSON (spec, Endpoints)."""
+
+
+OnSession = Callable[[Mapping[str, Any], CheckoutSession], Awaitable[None]]
+"""Told each created checkout session, with the fields it was asked for; must not fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +32,7 @@ class Caller:
     application: str
     priority: Priority
     clock: Clock
+    on_session: OnSession | None = None
 
     async def read(
         self, route: str, path: str, params: tuple[tuple[str, str], ...] = (), *, walk: bool = False

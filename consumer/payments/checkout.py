@@ -65,6 +65,12 @@ class CheckoutSessions:
 
     async def create_from(self, fields: Mapping[str, Any], *, idempotency_key: str | None = None) -> CheckoutSession:
         """The same from a mapping of the spec's request fields; unknown fields are refused (case C22)."""
+        session = await self._created(fields, idempotency_key)
+        if self._caller.on_session is not None:
+            await self._caller.on_session(fields, session)
+        return session
+
+    async def _created(self, fields: Mapping[str, Any], idempotency_key: str | None) -> CheckoutSession:
         body = session_body(fields, self._caller.clock.now())
         try:
             session = await self._post(body, fields["order_id"], idempotency_key)

@@ -12,7 +12,7 @@ import aiohttp
 from consumer.clock import Clock, SystemClock
 from consumer.payments.allowance import Budget, MemoryBudgetStore
 from consumer.payments.budget import Priority, Scope
-from consumer.payments.caller import Caller
+from consumer.payments.caller import Caller, OnSession
 from consumer.payments.checkout import CheckoutSessions
 from consumer.payments.circuit import CircuitState, CredentialCircuit
 from consumer.payments.credentials import Credentials
@@ -61,6 +61,7 @@ class PaymentsClient(Resources):
     `budget` and `key_store` are in memory unless given; several processes behind one address share a stored budget.
     `priority` is what calls are made with unless `with_priority` says otherwise. `timeout_s` bounds one request.
     `on_attempt` is told every request as it went, `on_circuit` each opening and closing of the credential circuit.
+    `on_session` is told each checkout session that was created, before `create` returns.
     Raises SettingsError when `base_url` is neither https nor on loopback.
     """
 
@@ -78,6 +79,7 @@ class PaymentsClient(Resources):
         key_store: IdempotencyKeys | None = None,
         on_attempt: Callable[[Attempt], None] | None = None,
         on_circuit: Callable[[CircuitState], None] | None = None,
+        on_session: OnSession | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self.name = application
@@ -108,6 +110,7 @@ class PaymentsClient(Resources):
                 application=application,
                 priority=priority,
                 clock=clock,
+                on_session=on_session,
             )
         )
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,8 +21,17 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONP
 class ConsumerProcess:
     """One role in a process of its own, on free ports of the loopback. Its log goes to a file."""
 
-    def __init__(self, role: str, environ: Mapping[str, str], folder: Path, name: str | None = None) -> None:
+    def __init__(
+        self,
+        role: str,
+        environ: Mapping[str, str],
+        folder: Path,
+        name: str | None = None,
+        *,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.role = role
+        self._arguments = list(arguments)
         self.name = name or role
         self._folder = folder
         self._environ = {key: os.environ[key] for key in INHERITED if key in os.environ}
@@ -48,7 +57,10 @@ class ConsumerProcess:
         answers = self._folder / f"{self.name}.json"
         with (self._folder / f"{self.name}.log").open("ab") as log, answers.open("wb") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "consumer", self.role, "--json"], env=self._environ, stdout=out, stderr=log
+                [sys.executable, "-m", "consumer", self.role, *self._arguments, "--json"],
+                env=self._environ,
+                stdout=out,
+                stderr=log,
             )
 
     async def ready(self, within_s: float = 60.0) -> None:

@@ -1,0 +1,40 @@
+"""Registering: a checkout session that a plugin creates through `ctx.payments` is registered like one that the merchant
+registers by the query API: whose it is, for which order, and what it should cost (cases F20, F21, A37)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.console.checkouts import Body, register_checkout
+from consumer.errors import ConsumerError
+from consumer.ledger import Database
+from consumer.payments import CheckoutSession, OnSession
+
+_log = structlog.get_logger(__name__)
+
+
+def registering(database: Database, application: str, clock: Clock) -> OnSession:
+    """What the client calls with each session it created."""
+
+    async def register(fields: Mapping[str, Any], session: CheckoutSession) -> None:
+        """Write it. The session exists at the service, so a failure is told and never passed on."""
+        if session.id is None:
+            return
+        amount = fields.get("amount")
+        body = Body(
+            order_id=fields["order_id"],
+            customer=fields.get("customer_reference"),
+            expected_amount=str(amount) if amount is not None else None,
+            mode=fields["mode"],
+        )
+        try:
+            async with database.transaction() as transaction:
+                await register_checkout(transaction, application, session.id, body, clock.now())
+        except ConsumerError as error:
+            _log.error("checkout_not_registered", application=application, session=session.id, code=error.code)
+
+    return register

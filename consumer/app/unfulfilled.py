@@ -1,0 +1,48 @@
+"""Unfulfilled: the business's own alarm as metrics: orders paid and not fulfilled, and since when (case O5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.console.unfulfilled import unfulfilled
+from consumer.errors import LedgerError
+from consumer.ledger import Database
+from consumer.telemetry.metrics import Metrics
+
+LOOK_EVERY_S = 15.0
+
+_log = structlog.get_logger(__name__)
+
+
+async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, stop: asyncio.Event) -> None:
+    """Look now and then, until `stop`."""
+    shown: set[str] = set()
+    while not stop.is_set():
+        try:
+            shown = await _show(database, metrics, clock, shown)
+        except LedgerError as error:
+            _log.warning("unfulfilled_unknown", code=error.code)
+        try:
+            async with asyncio.timeout(LOOK_EVERY_S):
+                await stop.wait()
+        except TimeoutError:
+            continue
+
+
+async def _show(database: Database, metrics: Metrics, clock: Clock, shown: set[str]) -> set[str]:
+    """Set the gauges; an application that has none any more goes back to 0."""
+    counts: defaultdict[str, int] = defaultdict(int, dict.fromkeys(shown, 0))
+    ages: defaultdict[str, float] = defaultdict(float, dict.fromkeys(shown, 0.0))
+    async with database.reading() as session:
+        for waiting in await unfulfilled(session):
+            counts[waiting.application] += waiting.count
+            age_s = (clock.now() - waiting.oldest_at).total_seconds()
+            ages[waiting.application] = max(ages[waiting.application], age_s)
+    for application, count in counts.items():
+        metrics.paid_unfulfilled.labels(application).set(count)
+        metrics.paid_unfulfilled_seconds.labels(application).set(ages[application])
+    return set(counts)

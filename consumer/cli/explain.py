@@ -1,0 +1,82 @@
+"""`consumer explain …`: why an order, a subscription or a customer stands where it does, and what happens next."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.cli.output import Json, Output, shown
+from consumer.cli.process import ledger, run, settings_for
+from consumer.console.explain import explain_customer, explain_order, explain_subscription
+from consumer.settings import Role, Settings
+from handlers.access.policy import Policy
+
+app = typer.Typer(help="Why something stands where it does, and what happens next.", no_args_is_help=True)
+In = Annotated[str, typer.Option("--application", help="Application.")]
+Explain = Callable[[AsyncSession, Policy, datetime], Awaitable[dict[str, Any]]]
+
+
+@app.command()
+def order(
+    order_id: Annotated[str, typer.Argument(metavar="ID", help="The merchant's order id.")],
+    application: In = "default",
+    as_json: Json = False,
+) -> None:
+    """Why an order is fulfilled, or is not."""
+    _explain(lambda session, policy, now: explain_order(session, application, order_id), as_json)  # noqa: ARG005
+
+
+@app.command()
+def subscription(
+    subscription_id: Annotated[str, typer.Argument(metavar="ID", help="Subscription id.")],
+    application: In = "default",
+    as_json: Json = False,
+) -> None:
+    """Why a subscription gives access, or does not."""
+    _explain(
+        lambda session, policy, now: explain_subscription(session, application, subscription_id, policy, now), as_json
+    )
+
+
+@app.command()
+def customer(
+    reference: Annotated[str, typer.Argument(metavar="REF", help="The merchant's customer reference.")],
+    application: In = "default",
+    as_json: Json = False,
+) -> None:
+    """Why a customer has access, or has not."""
+    _explain(lambda session, policy, now: explain_customer(session, application, reference, policy, now), as_json)
+
+
+def _explain(explain: Explain, as_json: bool) -> None:
+    found = run(_look(settings_for(Role.OPERATE), explain))
+    output = Output(as_json)
+    output.document(found)
+    output.fields(_flat(found["state"]))
+    for part in ("subscriptions", "sources", "checkouts"):
+        for entry in found.get(part, []):
+            output.line(f"{part.removesuffix('s')}: " + _words(entry))
+    output.line("\nwhat happened")
+    for entry in found["timeline"]:
+        output.line("  " + _words(entry))
+    output.line("what happens next")
+    for entry in found["next"] or [{"nothing": "is due"}]:
+        output.line("  " + _words(entry))
+
+
+async def _look(settings: Settings, explain: Explain) -> dict[str, Any]:
+    policy = Policy.model_validate(settings.handler_options.get("access", {}))
+    async with ledger(settings) as database, database.reading() as session:
+        return await explain(session, policy, datetime.now(UTC))
+
+
+def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if value not in (None, [], {})}
+
+
+def _words(entry: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name}={shown(value)}" for name, value in entry.items() if value not in (None, "", [], {}))

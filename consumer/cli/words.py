@@ -1,0 +1,54 @@
+"""`consumer say`: what an operator says to the built-in handlers; audited, and handled like every other event."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from getpass import getuser
+from typing import Annotated
+
+import typer
+
+from consumer.cli.consent import Reason, Yes, checked_reason, consent
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_for
+from consumer.console.words import WORDS
+from consumer.console.words import say as say_word
+from consumer.errors import UsageError
+from consumer.settings import Role
+
+
+def say(
+    word: Annotated[str, typer.Argument(help=f"One of {', '.join(WORDS)}.")],
+    subject: Annotated[str, typer.Argument(help="What it is about: an order id, subscription id, customer, …")],
+    reason: Reason,
+    data: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="What the word needs; repeatable.")
+    ] = None,
+    application: Annotated[str, typer.Option(help="Application.")] = "default",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Tell the built-in handlers something: an order paid by hand, a hold, a gift, a customer found."""
+    pairs = [pair.partition("=") for pair in data or []]
+    if any(not name or not sign for name, sign, _ in pairs):
+        raise UsageError("--set takes NAME=VALUE")
+    reason = checked_reason(reason)
+    consent(f"{word} {subject}?", yes=yes)
+
+    async def write() -> str:
+        async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
+            return await say_word(
+                session,
+                word,
+                subject,
+                application=application,
+                by=getuser(),
+                reason=reason,
+                now=datetime.now(UTC),
+                data={name: value for name, _, value in pairs},
+            )
+
+    event_id = run(write())
+    output = Output(as_json)
+    output.document({"event_id": event_id})
+    output.line(f"said, as event {event_id}; it takes effect when `work` has handled it")

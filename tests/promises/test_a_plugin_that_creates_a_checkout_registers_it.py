@@ -1,0 +1,55 @@
+"""What a plugin creates through `ctx.payments` is registered: its order is known, and what it should cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import select
+
+from consumer.app.registering import registering
+from consumer.clock import SystemClock
+from consumer.ledger import Database
+from consumer.payments import Credentials, PaymentsClient
+from consumer.sandbox import Sandbox, SandboxConfig
+from handlers.fulfilment.tables import CHECKOUTS, ORDERS
+
+
+# case: F20, F21, A37
+async def test_of_a_one_time_payment(sqlite_ledger: Database) -> None:
+    async with Sandbox(SandboxConfig(seed=1)) as sandbox:
+        credentials = Credentials(sandbox.config.app_id, [sandbox.config.app_secret])
+        told = registering(sqlite_ledger, "default", SystemClock())
+        async with PaymentsClient(sandbox.base_url, credentials, on_session=told) as client:
+            created = await client.with_priority(client.priority).checkout_sessions.create(
+                mode="payment",
+                order_id="order-1",
+                amount="25.00",
+                description="A book",
+                success_url="https://shop.example/ok",
+                cancel_url="https://shop.example/no",
+                customer_reference="customer-1",
+            )
+    async with sqlite_ledger.reading() as session:
+        [checkout] = (await session.execute(select(CHECKOUTS))).mappings().all()
+        [order] = (await session.execute(select(ORDERS))).mappings().all()
+    assert checkout["session_id"] == created.id
+    assert (order["order_id"], order["customer"], order["expected_amount"]) == ("order-1", "customer-1", "25.00")
+    assert order["registered_at"] is not None
+
+
+async def test_a_ledger_that_is_away_does_not_fail_the_create(tmp_path: Path) -> None:
+    away = Database("postgresql+asyncpg://nobody@127.0.0.1:1/none")
+    async with Sandbox(SandboxConfig(seed=1)) as sandbox:
+        credentials = Credentials(sandbox.config.app_id, [sandbox.config.app_secret])
+        told = registering(away, "default", SystemClock())
+        async with PaymentsClient(sandbox.base_url, credentials, on_session=told) as client:
+            created = await client.checkout_sessions.create(
+                mode="payment",
+                order_id="order-1",
+                amount="25.00",
+                description="A book",
+                success_url="https://shop.example/ok",
+                cancel_url="https://shop.example/no",
+            )
+    assert created.url
+    await away.stop()
