@@ -162,6 +162,10 @@ def _sqlite(url: str, path: str | None, pool_size: int) -> AsyncEngine:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
+    @event.listens_for(engine.sync_engine, "invalidate")
+    def give_up(connection: Any, _: Any, __: BaseException | None) -> None:
+        _roll_back_soon(connection.driver_connection)
+
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         # IMMEDIATE: a transaction that will write takes the lock first, so it can never fail half way with "locked".
@@ -169,6 +173,20 @@ def _sqlite(url: str, path: str | None, pool_size: int) -> AsyncEngine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _roll_back_soon(connection: Any) -> None:
+    """Before a connection that was given up is closed: a cancelled task leaves a statement half way, and SQLite would
+    keep the transaction's lock until that statement is collected, with every other writer shut out.
+
+    It goes to the driver's thread ahead of the close and is not waited for: no second cancellation can stop it.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # the loop is gone, and the driver's thread with it
+        return
+    rollback = loop.create_task(connection.rollback())
+    rollback.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # a closed one has nothing to undo
 
 
 def _postgresql(url: str, pool_size: int) -> AsyncEngine:

