@@ -206,7 +206,8 @@ class Backfill:
                 session, self.application, recovered=report.recovered, gap=report.gap, token=self._token(), now=now
             )
         silent = condition.silent_since is not None
-        self.interval_s = self._policy.silent_interval_s if silent else self._policy.interval_s
+        often = min(self._policy.silent_interval_s, self._policy.interval_s)
+        self.interval_s = often if silent else self._policy.interval_s
         self.figures.gauge("webhooks_silent", self.application, int(silent))
         self.figures.gauge("gap_open", self.application, int(condition.gap_at is not None))
         if report.gap and self._on_gap is not None:
