@@ -13,3 +13,23 @@ def install_plugin(folder: Path, name: str, source: str) -> dict[str, str]:
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(f"[consumer.handlers]\n{name} = {name}\n")
     return {"PYTHONPATH": str(folder)}
+
+
+def install_migrations(folder: Path, name: str, upgrade: str) -> str:
+    """Write a plugin that brings a branch of migrations, one whose upgrade is this statement; returns the folder to
+    be put on the path."""
+    versions = folder / name / "migrations" / "versions"
+    versions.mkdir(parents=True)
+    (folder / name / "__init__.py").write_text("")
+    (folder / name / "migrations" / "__init__.py").write_text("")
+    (versions / "0001_first.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\n"
+        f'revision = "{name}_0001"\ndown_revision = None\nbranch_labels = ("{name}",)\ndepends_on = None\n'
+        f"def upgrade() -> None:\n    {upgrade}\n"
+        "def downgrade() -> None:\n    pass\n"
+    )
+    metadata = folder / f"{name}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[consumer.migrations]\n{name} = {name}.migrations\n")
+    return str(folder)
