@@ -29,8 +29,10 @@ class ConsumerProcess:
         name: str | None = None,
         *,
         arguments: Sequence[str] = (),
+        python: str = sys.executable,
     ) -> None:
         self.role = role
+        self._python = python
         self._arguments = list(arguments)
         self.name = name or role
         self._folder = folder
@@ -57,7 +59,7 @@ class ConsumerProcess:
         answers = self._folder / f"{self.name}.json"
         with (self._folder / f"{self.name}.log").open("ab") as log, answers.open("wb") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "consumer", self.role, *self._arguments, "--json"],
+                [self._python, "-m", "consumer", self.role, *self._arguments, "--json"],
                 env=self._environ,
                 stdout=out,
                 stderr=log,

@@ -1,0 +1,117 @@
+"""The handler's face: what is not there says so, ids are stable, and the API client is what `ctx.payments` promises."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import consumer.plugin
+from consumer.errors import HandlerMisuse
+from consumer.payments import PaymentsClient
+from consumer.plugin import Context, Event, Handler, PaymentsApi, handles
+from consumer.testing import Workbench
+
+README = Path(__file__).resolve().parents[2] / "handlers" / "README.md"
+
+
+def as_promised(client: PaymentsClient) -> PaymentsApi:
+    """mypy holds the client against the face here."""
+    return client
+
+
+# case: H4
+@pytest.mark.parametrize("used", ["session", "http", "payments", "emit", "request_read", "note"])
+@pytest.mark.parametrize("transactional", [True, False])
+def test_using_what_its_kind_does_not_have_is_a_clear_error(
+    workbench: Workbench, used: str, transactional: bool
+) -> None:
+    @handles("order.paid", transactional=transactional, name="test:uses")
+    async def uses(event: Event, ctx: Context) -> None:
+        match used:
+            case "session" | "http" | "payments":
+                getattr(ctx, used)
+            case "emit":
+                ctx.emit("shop.seen", event.key, {})
+            case "request_read":
+                ctx.request_read("order", "A-1")
+            case "note":
+                ctx.note(event.key, "seen", {}, {})
+
+    workbench.payments = object()
+    ran = workbench.run(uses, workbench.event("order.paid", order_id="A-1"))
+    is_network = used in ("http", "payments")
+    if is_network == transactional:
+        assert ran.status == "dead"
+        assert ran.code == "handler_misuse"
+        assert f"ctx.{used}" in (ran.reason or "")
+    else:
+        assert ran.succeeded
+
+
+# case: H2, F30
+def test_what_a_handler_receives(workbench: Workbench) -> None:
+    seen: list[dict[str, Any]] = []
+
+    @handles("order.paid", name="test:looks", timeout_s=7, first_wait_s=1)
+    async def looks(event: Event, ctx: Context) -> None:
+        seen.append(
+            {"key": ctx.idempotency_key, "attempt": ctx.attempt, "replay": ctx.is_replay, "raw": event.raw,
+             "left_s": (ctx.deadline - ctx.now).total_seconds(), "order": event.order_id}
+        )  # fmt: skip
+        if ctx.attempt == 1:
+            raise ValueError("again")
+
+    event = workbench.event("order.paid", order_id="A-1", data={"odd": "\u00e9 "})
+    workbench.run(looks, event)
+    workbench.advance(10, looks)
+    assert [one["attempt"] for one in seen] == [1, 2]
+    assert seen[0]["key"] == seen[1]["key"]
+    assert seen[0]["raw"] == event.raw
+    assert (seen[0]["left_s"], seen[0]["order"], seen[0]["replay"]) == (7, "A-1", False)
+
+
+def test_a_derived_event_is_the_same_however_often_it_is_emitted(workbench: Workbench) -> None:
+    ids: list[str] = []
+
+    @handles("order.paid", transactional=True, name="test:emits")
+    async def emits(event: Event, ctx: Context) -> None:
+        ids.append(ctx.emit("shop.paid", event.key, {"a": 1}, once="paid"))
+        ids.append(ctx.emit("shop.paid", event.key, {"a": 2}, once="paid"))
+
+    workbench.run(emits, workbench.event("order.paid", order_id="A-1"))
+    workbench.run(emits, workbench.event("order.paid", order_id="A-1"))
+    assert len(set(ids)) == 1
+    assert [event.id for event in workbench.emitted] == ids[:1]
+
+
+def test_every_option_and_every_part_of_the_face_is_documented() -> None:
+    text = README.read_text()
+    options = [name for name in handles.__kwdefaults__ or {} if f"`{name}" not in text]
+    assert not options, f"options that handlers/README.md does not name: {options}"
+    parts = [name for name in vars(Context) if not name.startswith("_") and name not in text]
+    assert set(parts) <= {"emissions", "reads", "notes"}, parts
+
+
+def test_the_examples_of_the_readme_and_of_the_module_run() -> None:
+    examples = [block for block in code_blocks(README.read_text()) if "@handles" in block]
+    examples += [block for block in code_blocks(consumer.plugin.__doc__ or "") if "@handles" in block]
+    assert len(examples) >= 3
+    for example in examples:
+        names: dict[str, Any] = {"URL": "https://shop.example"}
+        exec(compile(ast.parse(example), "README.md", "exec"), names)
+        found = [value for value in names.values() if isinstance(consumer.plugin.declared(value), Handler)]
+        assert found, example
+
+
+def code_blocks(text: str) -> list[str]:
+    """The indented blocks of a Markdown text or a docstring."""
+    blocks = re.findall(r"(?:^(?: {4}.*)?\n)+", text, re.MULTILINE)
+    return ["\n".join(line[4:] for line in block.splitlines()).strip() for block in blocks if block.strip()]
+
+
+def test_misuse_is_an_error_of_ours() -> None:
+    assert HandlerMisuse.code == "handler_misuse"

@@ -1,0 +1,119 @@
+"""A wrong handler is told so by mypy, in words, and by `handlers check` too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from consumer.plugin import Context, Event, handles
+from consumer.work.inspection import inspect_plugins, signature_problems
+from consumer.work.registry import load_registry
+
+GOOD = """
+from consumer.plugin import Context, Event, RetryLater, handles
+
+@handles("order.paid")
+async def ship(event: Event, ctx: Context) -> None:
+    async with ctx.http.post("https://x.example", json=event.data) as answer:
+        if answer.status == 409:
+            raise RetryLater(60)
+    order = await ctx.payments.orders.lookup(event.order_id or "")
+    if order.is_paid:
+        ctx.log.info("paid", order_id=order.order_id)
+"""
+WRONG = {
+    "one parameter": ("async def ship(event: Event) -> None: ...", "a handler takes exactly (event, ctx)"),
+    "not async": ("def ship(event: Event, ctx: Context) -> None: ...", "a handler is an async function"),
+    "wrong type": ("async def ship(event: str, ctx: Context) -> None: ...", "'event' is annotated str, it gets Event"),
+    "swapped": ("async def ship(ctx: Context, event: Event) -> None: ...", "'ctx' is annotated Context, it gets Event"),
+    "returns": ("async def ship(event: Event, ctx: Context) -> int: return 1", "annotated to return int"),
+}
+
+
+@pytest.mark.slow
+def test_mypy_says_what_is_expected(tmp_path: Path) -> None:
+    """One call for all: starting mypy is what takes the time."""
+    (tmp_path / "good.py").write_text(GOOD)
+    head = 'from consumer.plugin import Context, Event, handles\n\n@handles("order.paid")\n'
+    for number, (source, _) in enumerate(WRONG.values()):
+        (tmp_path / f"wrong_{number}.py").write_text(head + source + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"),
+         *[str(path) for path in sorted(tmp_path.glob("*.py"))]],
+        capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert not [line for line in lines if "good.py" in line], done.stdout
+    for number, name in enumerate(WRONG):
+        found = [line for line in lines if f"wrong_{number}.py" in line]
+        assert found, f"mypy let pass: {name}"
+        assert 'expected "Callable[[Event, Context], Coroutine[Any, Any, None]]"' in found[0]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_check_says_it_too(name: str) -> None:
+    source, problem = WRONG[name]
+    module = plugin(f"from consumer.plugin import Context, Event, handles\n@handles('order.paid')\n{source}")
+    registry = load_registry(["wrong"], extra={"wrong": module})
+    found = [one.line() for one in inspect_plugins(registry) if one.plugin == "wrong"]
+    assert len(found) == (2 if name == "swapped" else 1)
+    assert problem in found[0]
+
+
+def test_check_finds_nothing_wrong_with_the_built_ins() -> None:
+    assert inspect_plugins(load_registry()) == []
+
+
+def test_check_names_what_is_not_there() -> None:
+    registry = load_registry(["fulfilment", "shop"])
+    found = inspect_plugins(registry, allowed=["fulfilment", "shop"], renamed={"shop:new": "shop:old"})
+    first, second = (one.line() for one in found)
+    assert first == "CONSUMER_HANDLERS: no handler and no plugin is called shop"
+    assert second.startswith(
+        "CONSUMER_RENAMED_HANDLERS: shop:old is to be known by the name shop:new, but no installed"
+    )
+
+
+def test_annotations_may_be_left_out_or_wider() -> None:
+    async def bare(event, ctx):  # type: ignore[no-untyped-def]  # what it is about
+        return None
+
+    async def wide(event: object, ctx: Any) -> None:
+        return None
+
+    assert signature_problems(bare) == signature_problems(wide) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attempts": 0}, {"attempts": 1001}, {"timeout_s": 0}, {"concurrency": 0}, {"on_dead": "explode"},
+        {"breaker_after": -1}, {"pause_after": -1}, {"first_wait_s": -1}, {"wait_factor": 0.5},
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    async def ship(event: Event, ctx: Context) -> None:
+        return None
+
+    with pytest.raises(Exception, match=r".") as caught:
+        handles("order.paid", **options)(ship)
+    assert getattr(caught.value, "code", None) == "handler_invalid"
+
+
+def plugin(source: str) -> ModuleType:
+    """A module whose import may fail, as an installed plugin's may: it runs when the registry looks at it."""
+
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__dict__" and "loaded" not in object.__getattribute__(self, "__dict__"):
+                found = object.__getattribute__(self, "__dict__")
+                found["loaded"] = True
+                exec(compile(source, "wrong.py", "exec"), found)
+            return object.__getattribute__(self, name)
+
+    return Lazy("wrong")
