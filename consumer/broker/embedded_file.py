@@ -225,7 +225,10 @@ class LogFile:
     def _connect(self) -> sqlite3.Connection:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            # Never open a file that is there already: closing it would drop the locks that SQLite holds on it in this
+            # process, and the next process to leave would delete a write-ahead log that we still write to.
+            with suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except OSError as error:
             raise BrokerUnavailable(
                 "the log file cannot be opened", path=str(self.path), reason=error.strerror
