@@ -1,0 +1,130 @@
+"""The points at which a process is killed: a function of the product, and which call of it, before or after."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Point:
+    """`target` is `module:name` as the product calls it; the process dies before or after its `call`-th call."""
+
+    name: str
+    target: str
+    when: str
+    call: int = 1
+
+    def __str__(self) -> str:
+        return self.name.replace(" ", "-") + (f"-{self.call}" if self.call > 1 else "")
+
+
+def arm(point: Point) -> None:
+    """From now on this process dies at that point, as if the power had failed."""
+    module, _, path = point.target.partition(":")
+    *holders, name = path.split(".")
+    holder: Any = functools.reduce(getattr, holders, import_module(module))
+    original = getattr(holder, name)
+    setattr(
+        holder,
+        name,
+        _asynchronous(point, original) if inspect.iscoroutinefunction(original) else _plain(point, original),
+    )
+
+
+def _asynchronous(point: Point, original: Callable[..., Any]) -> Callable[..., Any]:
+    calls = 0
+
+    @functools.wraps(original)
+    async def armed(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        mine = calls
+        if point.when == "before" and mine == point.call:
+            _die()
+        found = await original(*arguments, **options)
+        if point.when == "after" and mine == point.call:
+            _die()
+        return found
+
+    return armed
+
+
+def _plain(point: Point, original: Callable[..., Any]) -> Callable[..., Any]:
+    calls = 0
+
+    @functools.wraps(original)
+    def armed(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if point.when == "before" and calls == point.call:
+            _die()
+        found = original(*arguments, **options)
+        if point.when == "after" and calls == point.call:
+            _die()
+        return found
+
+    return armed
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def work_points(subscription: str, broker: str) -> list[Point]:
+    """Between any two steps of the work path, on a log whose classes are these (`module:Class`)."""
+    intake, ledger, runner = "consumer.work.intake", "consumer.ledger", "consumer.work.runner"
+    return [
+        Point("group joined", f"{subscription}.start", "after"),
+        Point("records polled", f"{intake}:Intake.take", "before"),
+        Point("records polled", f"{intake}:Intake.take", "before", 3),
+        Point("transaction open, nothing written", f"{ledger}.events:record", "before"),
+        Point("events written, not committed", f"{ledger}.events:record", "after"),
+        Point("projections written, not committed", "consumer.work.batch:Batch.store", "before"),
+        Point("runs written, not committed", f"{ledger}.runs:add", "after", 2),
+        Point("outbox written, not committed", f"{ledger}.outbox:put", "after", 2),
+        Point("everything written, not committed", "consumer.work.batch:Batch.store", "after"),
+        Point("batch committed, offsets not", f"{intake}:Intake.take", "after"),
+        Point("batch committed, offsets not", f"{intake}:Intake.take", "after", 2),
+        Point("offsets committed", f"{subscription}.commit", "after"),
+        Point("claimed, not committed", f"{ledger}.runs:claim", "after"),
+        Point("claimed, not started", f"{runner}:Runner._start", "before"),
+        Point("before the effect", "tests.crash.shop:act", "before"),
+        Point("before the effect", "tests.crash.shop:act", "before", 5),
+        Point("after the effect, before its handler returns", "tests.crash.shop:act", "after"),
+        Point("after the effect, before its handler returns", "tests.crash.shop:act", "after", 5),
+        Point("effect done, result not kept", "consumer.work.results:Results.add", "before"),
+        Point("effect done, mark not written", "consumer.work.results:Results.flush", "before", 2),
+        Point("marks written, next of the lane not let go", f"{ledger}.runs:_promote", "before"),
+        Point("marks written, not committed", f"{ledger}.runs:finish", "after"),
+        Point("marks committed", f"{runner}:Runner._stored", "before"),
+        Point("projection retried, nothing written", f"{runner}:in_savepoint", "before"),
+        Point("projection retried, mark not written", f"{runner}:in_savepoint", "after"),
+        Point("projection retried, not committed", f"{runner}:store", "after"),
+        Point("projection retried and committed", f"{runner}:Runner._attempt_in_transaction", "after", 2),
+        Point("relay leads, not committed", f"{ledger}.leases:acquire", "after"),
+        Point("relay has rows, nothing published", f"{broker}.publish_many", "before"),
+        Point("published, not marked", f"{broker}.publish_many", "after"),
+        Point("published, not marked", f"{broker}.publish_many", "after", 2),
+        Point("marked as published, not committed", f"{ledger}.outbox:mark_published", "after"),
+        Point("marked as published", "consumer.work.relay:Relay._mark", "after"),
+        Point("handlers registered, not committed", f"{ledger}.handlers:register", "after"),
+    ]
+
+
+SYNC_POINTS = [
+    Point("deliveries polled", "consumer.sync.intake:Intake._store", "before"),
+    Point("hints written, not committed", "consumer.ledger.quarantine:keep_hints", "after"),
+    Point("hints committed, offsets not", "consumer.sync.intake:Intake._store", "after"),
+    Point("hint read, nothing published", "consumer.sync.outlet:Outlet.publish", "before"),
+    Point("published, hint not dropped", "consumer.sync.outlet:Outlet.publish", "after"),
+    Point("hint dropped, not committed", "consumer.ledger.quarantine:drop_hints", "after"),
+    Point("hint dropped", "consumer.sync.confirm:Confirm._settle", "after"),
+]
+"""Between any two steps from a delivery nobody can verify to a confirmed event."""

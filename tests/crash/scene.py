@@ -1,0 +1,159 @@
+"""A scene: orders and what is said about them on a log, a ledger, a shop's file; and the proof of how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import groupby
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import orjson
+from sqlalchemy import text
+
+from consumer.app import parts
+from consumer.broker import Broker
+from consumer.events import Event, Locators, Source, Trust, build_event
+from consumer.ledger import Database, schema
+from consumer.settings import Role, load_settings
+from tests.crash.points import Point
+from tests.crash.process import role_process
+from tests.crash.shop import FILE
+from tests.support.load import SECRET
+from tests.support.ports import eventually
+from tests.work.workshop import AT, message
+
+ORDERS = 4
+SAYINGS = 3
+BATCH = 5
+
+
+class Scene:
+    """What one test holds in its hands: `environ` is that of the processes, `database` the test's own view."""
+
+    def __init__(self, folder: Path, *, broker_url: str, database_url: str, topic_prefix: str = "payments") -> None:
+        self._shop = folder / "shop.jsonl"
+        self.environ = {
+            "CONSUMER_BROKER_URL": broker_url,
+            "CONSUMER_DATABASE_URL": database_url,
+            "CONSUMER_TOPIC_PREFIX": topic_prefix,
+            "CONSUMER_AUTHENTICITY": "signature",
+            "CONSUMER_WEBHOOK_SECRETS": SECRET,
+            "CONSUMER_WORK_BATCH": str(BATCH),
+            "CONSUMER_LOG_LEVEL": "error",
+            FILE: str(self._shop),
+        }
+        self.database = Database(database_url)
+
+    async def prepare(self, broker: Broker) -> None:
+        """The schema, the topics, and everything that is said, once."""
+        await schema.upgrade(self.database)
+        settings = load_settings(self.environ, Role.WORK)
+        await broker.start()
+        try:
+            await broker.ensure_topics(parts.topics(settings))
+            await broker.publish_many(parts.topic(settings, "events"), [message(one) for one in sayings()])
+        finally:
+            await broker.stop()
+
+    async def dies(self, *points: Point, role: Role = Role.WORK) -> None:
+        """One process after the other, each until it dies at its point; one that never gets there fails the test."""
+        for point in points:
+            process = role_process(role, self.environ, point)
+            await _ended(process, within_s=30, what=f"it dies at: {point}")
+            assert process.exitcode == -signal.SIGKILL, f"{point}: exit code {process.exitcode}"
+
+    async def recovers(self) -> None:
+        """A worker that nothing happens to, until everything is done; then it stops cleanly."""
+        process = role_process(Role.WORK, self.environ, None)
+        try:
+            await eventually(self._everything_done, within_s=25, every_s=0.05, what="everything is worked off")
+        finally:
+            process.terminate()
+            await _ended(process, within_s=30, what="it stops")
+        assert process.exitcode == 0
+
+    async def _everything_done(self) -> bool:
+        async with self.database.reading() as session:
+            open_runs = await session.scalar(text("SELECT count(*) FROM runs WHERE status <> 'succeeded'"))
+            unpublished = await session.scalar(text("SELECT count(*) FROM outbox WHERE published_at IS NULL"))
+            recorded = await session.scalar(text("SELECT count(*) FROM events"))
+        assert (open_runs, unpublished, recorded) == (0, 0, ORDERS * (SAYINGS + 2))
+        return True
+
+    # --- proof -------------------------------------------------------------------------------------------------
+
+    async def prove(self) -> None:
+        """Nothing is lost, nothing is done twice, nothing has overtaken (cases G5, F30)."""
+        await self._prove_tables()
+        acts = [orjson.loads(line) for line in self._shop.read_text().splitlines()]
+        orders = {f"order-{number}" for number in range(ORDERS)}
+        for handler in ("ship", "tell"):
+            keys: dict[str, set[str]] = defaultdict(set)
+            for act in acts:
+                if act["handler"] == handler:
+                    keys[act["order"]].add(act["key"])
+            assert {order: len(found) for order, found in keys.items()} == dict.fromkeys(orders, 1), handler
+        for number in range(ORDERS):
+            said = [act["event"] for act in acts if (act["handler"], act["order"]) == ("log", f"order-{number}")]
+            in_order = [event for event, _ in groupby(said)]
+            assert in_order == [f"evt_{number}_{step}" for step in range(SAYINGS)], "repeated at most where it stood"
+
+    async def _prove_tables(self) -> None:
+        counts = {
+            "paid": "events WHERE type = 'order.paid'",
+            "noted": "events WHERE type = 'order.noted'",
+            "requested": "events WHERE type = 'fulfilment.requested'",
+            "counted": "events WHERE type = 'parcel.counted'",
+            "emitted": "outbox",
+            "orders": "fulfilment_order WHERE paid_at IS NOT NULL",
+            "runs": "runs",
+            "not succeeded": "runs WHERE status <> 'succeeded' OR blocking OR claimed_by IS NOT NULL",
+            "quarantined": "quarantine",
+        }
+        async with self.database.reading() as session:
+            found = {name: await session.scalar(text(f"SELECT count(*) FROM {what}")) for name, what in counts.items()}
+        assert found == {
+            "paid": ORDERS,
+            "noted": ORDERS * (SAYINGS - 1),
+            "requested": ORDERS,
+            "counted": ORDERS,
+            "emitted": 2 * ORDERS,
+            "orders": ORDERS,
+            # order.paid: the built-in, log, count; order.noted: log; the two derived events: ship, tell
+            "runs": ORDERS * (3 + (SAYINGS - 1) + 2),
+            "not succeeded": 0,
+            "quarantined": 0,
+        }
+
+
+def sayings() -> list[Event]:
+    """Of each order first that it is paid, then two more things; the orders take turns."""
+    return [
+        _said(f"evt_{number}_{step}", "order.paid" if step == 0 else "order.noted", f"order-{number}")
+        for step in range(SAYINGS)
+        for number in range(ORDERS)
+    ]
+
+
+def _said(event_id: str, event_type: str, order: str) -> Event:
+    body: Mapping[str, object] = {
+        "id": event_id,
+        "type": event_type,
+        "data": {"object": {"id": f"ord_{order}", "order_id": order, "status": "PAID", "amount": "25.00"}},
+    }
+    return build_event(
+        orjson.dumps(body), Locators(), application="default", trust=Trust.SIGNED, source=Source.WEBHOOK, received_at=AT
+    )
+
+
+async def _ended(process: ForkServerProcess, *, within_s: float, what: str) -> None:
+    try:
+        await asyncio.to_thread(process.join, within_s)
+        assert process.exitcode is not None, f"not within {within_s} s: {what}"
+    finally:
+        if process.exitcode is None:
+            process.kill()
+            await asyncio.to_thread(process.join, 10)
