@@ -38,12 +38,18 @@ def _main(role: Role, environ: dict[str, str], point: Point | None) -> None:
     os.environ.update(environ)
     # The leases of the dead are waited for: here not for 15 seconds. They are read where they are used.
     runner.CLAIM_LEASE_S = relay.LEASE_S = LEASE_S
-    lead: Any = Leader.__init__
-    lead.__kwdefaults__["lease_s"] = LEASE_S
+    Leader.__init__ = _with_short_lease(Leader.__init__)  # type: ignore[method-assign]  # as said above
     root.open_broker = _open_broker  # type: ignore[attr-defined]  # the composition root's own import
     if point is not None:
         arm(point)
     asyncio.run(_run(role, environ))
+
+
+def _with_short_lease(original: Any) -> Any:
+    def made(self: Leader, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options | {"lease_s": LEASE_S})
+
+    return made
 
 
 def _open_broker(url: str, **_options: object) -> Broker:

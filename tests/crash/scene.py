@@ -14,10 +14,11 @@ import orjson
 from sqlalchemy import text
 
 from consumer.app import parts
-from consumer.broker import Broker
-from consumer.events import Event, Locators, Source, Trust, build_event
+from consumer.broker import Broker, Message
+from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
 from consumer.ledger import Database, schema
 from consumer.settings import Role, load_settings
+from consumer.wire import pack_delivery
 from tests.crash.points import Point
 from tests.crash.process import role_process
 from tests.crash.shop import FILE
@@ -47,14 +48,18 @@ class Scene:
         }
         self.database = Database(database_url)
 
-    async def prepare(self, broker: Broker) -> None:
-        """The schema, the topics, and everything that is said, once."""
+    async def prepare(self, broker: Broker, *, as_deliveries: bool = False) -> None:
+        """The schema, the topics, and everything that is said, once: as checked events, or as deliveries that nobody
+        can verify."""
         await schema.upgrade(self.database)
         settings = load_settings(self.environ, Role.WORK)
         await broker.start()
         try:
             await broker.ensure_topics(parts.topics(settings))
-            await broker.publish_many(parts.topic(settings, "events"), [message(one) for one in sayings()])
+            if as_deliveries:
+                await broker.publish_many(parts.topic(settings, "deliveries"), [_delivered(one) for one in sayings()])
+            else:
+                await broker.publish_many(parts.topic(settings, "events"), [message(one) for one in sayings()])
         finally:
             await broker.stop()
 
@@ -65,28 +70,32 @@ class Scene:
             await _ended(process, within_s=30, what=f"it dies at: {point}")
             assert process.exitcode == -signal.SIGKILL, f"{point}: exit code {process.exitcode}"
 
-    async def recovers(self) -> None:
-        """A worker that nothing happens to, until everything is done; then it stops cleanly."""
-        process = role_process(Role.WORK, self.environ, None)
+    async def recovers(self, *roles: Role) -> None:
+        """Processes (a worker, unless told otherwise) to which nothing happens, until everything is done; then they
+        stop cleanly."""
+        processes = [role_process(role, self.environ, None) for role in roles or (Role.WORK,)]
         try:
             await eventually(self._everything_done, within_s=25, every_s=0.05, what="everything is worked off")
         finally:
-            process.terminate()
-            await _ended(process, within_s=30, what="it stops")
-        assert process.exitcode == 0
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                await _ended(process, within_s=30, what="it stops")
+        assert [process.exitcode for process in processes] == [0] * len(processes)
 
     async def _everything_done(self) -> bool:
         async with self.database.reading() as session:
             open_runs = await session.scalar(text("SELECT count(*) FROM runs WHERE status <> 'succeeded'"))
             unpublished = await session.scalar(text("SELECT count(*) FROM outbox WHERE published_at IS NULL"))
             recorded = await session.scalar(text("SELECT count(*) FROM events"))
-        assert (open_runs, unpublished, recorded) == (0, 0, ORDERS * (SAYINGS + 2))
+            hints = await session.scalar(text("SELECT count(*) FROM hints"))
+        assert (open_runs, unpublished, hints, recorded) == (0, 0, 0, ORDERS * (SAYINGS + 2))
         return True
 
     # --- proof -------------------------------------------------------------------------------------------------
 
-    async def prove(self) -> None:
-        """Nothing is lost, nothing is done twice, nothing has overtaken (cases G5, F30)."""
+    async def prove(self, *, in_order: bool = True) -> None:
+        """Nothing is lost, nothing is done twice, and (for what came in order) nothing has overtaken."""
         await self._prove_tables()
         acts = [orjson.loads(line) for line in self._shop.read_text().splitlines()]
         orders = {f"order-{number}" for number in range(ORDERS)}
@@ -96,10 +105,10 @@ class Scene:
                 if act["handler"] == handler:
                     keys[act["order"]].add(act["key"])
             assert {order: len(found) for order, found in keys.items()} == dict.fromkeys(orders, 1), handler
-        for number in range(ORDERS):
+        for number in range(ORDERS if in_order else 0):
             said = [act["event"] for act in acts if (act["handler"], act["order"]) == ("log", f"order-{number}")]
-            in_order = [event for event, _ in groupby(said)]
-            assert in_order == [f"evt_{number}_{step}" for step in range(SAYINGS)], "repeated at most where it stood"
+            once = [event for event, _ in groupby(said)]
+            assert once == [f"evt_{number}_{step}" for step in range(SAYINGS)], "repeated at most where it stood"
 
     async def _prove_tables(self) -> None:
         counts = {
@@ -147,6 +156,19 @@ def _said(event_id: str, event_type: str, order: str) -> Event:
     return build_event(
         orjson.dumps(body), Locators(), application="default", trust=Trust.SIGNED, source=Source.WEBHOOK, received_at=AT
     )
+
+
+def _delivered(event: Event) -> Message:
+    delivery = Delivery(
+        application="default",
+        id=f"dlv_{event.id}",
+        raw=event.raw,
+        received_at=AT,
+        headers={"user-agent": "service/1"},
+        event_id=event.id,
+    )
+    packed = pack_delivery(delivery, Locators())
+    return Message(key=packed.key, value=packed.value, headers=packed.headers)
 
 
 async def _ended(process: ForkServerProcess, *, within_s: float, what: str) -> None:
