@@ -5,8 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
+REAL := slow or kafka or postgres or browser
+FAST := $(BIN)/pytest -q -n 2 -m "not ($(REAL))"
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fast bench kafka chaos lock
+.PHONY: help setup demo test check bench kafka chaos lock
 
 help: ## the list of targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -28,10 +31,11 @@ check: setup ## ruff, mypy --strict, import-linter, the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not slow and not kafka and not postgres and not browser"
+	$(FAST)
 
 test: setup ## the whole test suite, with real PostgreSQL and real Apache Kafka where they can be had
-	$(BIN)/pytest -q
+	$(FAST)
+	$(BIN)/pytest -q -m "$(REAL)"
 
 bench: setup ## benchmarks: ratios against baselines measured in the same run; exit 1 below a bar
 	@$(BIN)/python -m tests.bench
