@@ -83,7 +83,7 @@ class Workbench:
         self._thread = threading.Thread(target=self._loop.run_forever, name="workbench", daemon=True)
         self._thread.start()
         ledger = self._folder / "ledger.db"
-        ledger.write_bytes(_empty_ledger())
+        ledger.write_bytes(empty_ledger())
         self._database = Database(f"sqlite+aiosqlite:///{ledger}")
         self._executor = Executor()
         self._prepared: set[str] = set()
@@ -331,7 +331,7 @@ class Workbench:
 
 
 @cache
-def _empty_ledger() -> bytes:
+def empty_ledger() -> bytes:
     """The file of a ledger with its schema, made once: migrating takes far longer than copying."""
 
     async def make(path: Path) -> None:
