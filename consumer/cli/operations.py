@@ -13,13 +13,16 @@ from consumer.app import App
 from consumer.cli.filters import Application, Limit
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
-from consumer.cli.verdict import Finding, Grade, judge, worst
+from consumer.cli.verdict import WALK_LATE_S, Finding, Grade, judge, worst
 from consumer.console.unfulfilled import Waiting, unfulfilled
 from consumer.errors import LedgerError
 from consumer.ledger import health
 from consumer.ledger import quarantine as ledger_quarantine
 from consumer.ledger.health import Figures
 from consumer.settings import Role, Settings
+from consumer.sync.standing import Standing, standings
+
+WALKS_LATE = 5
 
 quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
 
@@ -32,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 def status(as_json: Json = False) -> None:
     """How things stand; exit 0 healthy, 1 degraded, 2 stuck."""
-    figures, waiting, findings = run(_look(settings_for(Role.OPERATE)))
+    figures, waiting, reading, findings = run(_look(settings_for(Role.OPERATE)))
     grade = worst(findings)
     shown = asdict(figures) if figures else {}
     output = Output(as_json)
@@ -41,6 +44,7 @@ def status(as_json: Json = False) -> None:
             "status": grade.name.lower(),
             "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in findings],
             "unfulfilled": [asdict(one) for one in waiting],
+            "reading": [asdict(one) for one in reading],
             **shown,
         }
     )
@@ -48,20 +52,33 @@ def status(as_json: Json = False) -> None:
     for finding in findings:
         output.line(f"  {finding.grade.name.lower()}: {finding.text} [{finding.code}]")
     output.fields(shown)
+    for one in reading:
+        output.line(one.application)
+        output.fields({f"  {name}": value for name, value in asdict(one).items() if name != "application"})
     raise typer.Exit(int(grade))
 
 
-async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list[Finding]]:
+async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list[Standing], list[Finding]]:
+    app_ids = [(one.name, one.app_id) for one in settings.applications if one.base_url and one.app_id]
     try:
         async with ledger(settings) as database, database.reading() as session:
             figures = await health.figures(session, datetime.now(UTC))
             waiting = await unfulfilled(session)
+            reading = await standings(session, app_ids, figures.at)
     except LedgerError as error:
-        return None, [], [Finding(Grade.STUCK, error.code, error.message)]
+        return None, [], [], [Finding(Grade.STUCK, error.code, error.message)]
     async with App(settings) as app:
         broken = [plugin.plugin for plugin in app.registry.broken]
         answers = await _broker_answers(app)
-    return figures, waiting, judge(figures, unfulfilled=waiting, broken_plugins=broken, broker_answers=answers)
+    findings = judge(
+        figures,
+        unfulfilled=waiting,
+        broken_plugins=broken,
+        broker_answers=answers,
+        standings=reading,
+        walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
+    )
+    return figures, waiting, reading, findings
 
 
 async def _broker_answers(app: App) -> bool:

@@ -9,12 +9,14 @@ from enum import IntEnum
 
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
+from consumer.sync.standing import Standing
 
 OVERDUE_STUCK_S = 300.0
 OUTBOX_STUCK_S = 120.0
 HINT_LATE_S = 900.0
 WORKER_GONE_S = 30.0
 UNFULFILLED_LATE_S = 300.0
+WALK_LATE_S = 900.0
 
 
 class Grade(IntEnum):
@@ -40,9 +42,13 @@ def judge(
     unfulfilled: Sequence[Waiting] = (),
     broken_plugins: Sequence[str] = (),
     broker_answers: bool = True,
+    standings: Sequence[Standing] = (),
+    walk_late_s: float = WALK_LATE_S,
 ) -> list[Finding]:
-    """What is wrong, worst first; empty when all is well."""
+    """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be."""
     found = [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at)) is not None]
+    for one in standings:
+        found += _reading(one, figures.at, walk_late_s)
     if not broker_answers:
         found.append(Finding(Grade.STUCK, "broker_away", "the broker does not answer"))
     if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:
@@ -69,6 +75,22 @@ def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:
         return None
     text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
     return Finding(Grade.DEGRADED, "paid_unfulfilled", text)
+
+
+def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:
+    """What is wrong with the reading of one application (cases O1, O3, B13, B31)."""
+    found = {
+        "credentials_refused": one.refused_at and "the service refuses the credentials: `consumer doctor` says why",
+        "webhooks_silent": one.silent_since
+        and f"no webhook since {one.silent_since:%Y-%m-%d %H:%M} while the list finds events: is the endpoint or the "
+        "application disabled?",
+        "retention_gap": one.gap_at and "events were forgotten before they were read; `consumer reconcile` heals",
+        "reconcile_braked": one.reconcile_braked and "too many changes, none made: `consumer reconcile --dry-run`",
+        "walk_late": _age_s(one.walked_at, now) > walk_late_s
+        and f"the last complete walk is {_age_s(one.walked_at, now) / 60:.0f} min old",
+        "never_walked": one.walked_at is None and "the events were never walked to the end: does `sync` run?",
+    }
+    return [Finding(Grade.DEGRADED, code, f"{one.application}: {text}") for code, text in found.items() if text]
 
 
 def worst(findings: Sequence[Finding]) -> Grade:

@@ -9,6 +9,7 @@ import pytest
 
 from consumer.cli.verdict import Grade, judge, worst
 from consumer.ledger.health import Figures
+from consumer.sync.standing import Standing, refused_at
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 WELL = Figures(
@@ -58,3 +59,34 @@ def test_the_worst_counts() -> None:
     findings = judge(replace(WELL, dead=1), broken_plugins=["shop"], broker_answers=False)
     assert [finding.code for finding in findings] == ["broker_away", "dead_runs", "plugins_broken"]
     assert worst(findings) is Grade.STUCK
+
+
+READING = Standing(application="default", walked_at=NOW)
+
+
+# case: O1, O3, B13, B31
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        (replace(READING, silent_since=LONG_AGO), "webhooks_silent"),
+        (replace(READING, gap_at=LONG_AGO), "retention_gap"),
+        (replace(READING, reconcile_braked=True), "reconcile_braked"),
+        (replace(READING, refused_at=NOW), "credentials_refused"),
+        (replace(READING, walked_at=LONG_AGO), "walk_late"),
+        (replace(READING, walked_at=None), "never_walked"),
+    ],
+)
+def test_what_is_wrong_with_the_reading_degrades(changed: Standing, code: str) -> None:
+    assert judge(WELL, standings=[READING]) == []
+    [finding] = judge(WELL, standings=[READING, changed])
+    assert (finding.code, finding.grade) == (code, Grade.DEGRADED)
+
+
+# case: O3
+def test_credentials_are_refused_until_they_are_taken_or_nobody_tries() -> None:
+    at = NOW.timestamp()
+    assert refused_at(f"[{at}, -1.0]", NOW) == NOW
+    assert refused_at(f"[{at - 1}, {at}]", NOW) is None
+    assert refused_at(f"[{at - 3600}, -1.0]", NOW) is None
+    assert refused_at(None, NOW) is None
+    assert refused_at("broken", NOW) is None

@@ -1,0 +1,111 @@
+"""Syncing: the stages that read the service, built from Settings for a command that does one walk and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from consumer.app import parts
+from consumer.app.registering import registering
+from consumer.broker import Broker, open_broker
+from consumer.clock import Clock, SystemClock
+from consumer.errors import BrokerUnavailable, UsageError
+from consumer.ledger import Database, schema
+from consumer.ledger.budgets import LedgerBudgetStore
+from consumer.settings import Settings
+from consumer.sync.application import ApplicationSync
+from consumer.sync.outlet import Outlet
+from consumer.sync.reader import Reader
+from consumer.telemetry.metrics import Metrics
+from consumer.work.worker import worker_id
+
+CONNECT_S = 15.0
+
+
+@dataclass(frozen=True)
+class Syncing:
+    """What a one-shot command works with: the ledger, and the stages of each application that was asked for."""
+
+    database: Database
+    clock: Clock
+    readers: Mapping[str, Reader]
+    applications: Mapping[str, ApplicationSync]
+
+
+@asynccontextmanager
+async def open_syncing(
+    settings: Settings, *, application: str | None = None, publishes: bool = True
+) -> AsyncIterator[Syncing]:
+    """The stages of one application, or of all. Without `publishes` the log is not even connected to.
+
+    Raises UsageError (no such application, or none with credentials), LedgerUnavailable, SchemaOutdated,
+    BrokerUnavailable, TopicMisconfigured.
+    """
+    async with AsyncExitStack() as stack:
+        database = await opened_ledger(stack, settings)
+        clock = SystemClock()
+        readers = await opened_readers(stack, settings, database, clock, application)
+        broker = open_broker(settings.broker_url, security=parts.kafka_security(settings), clock=clock)
+        stack.push_async_callback(broker.stop)
+        if publishes:
+            await connect(broker, settings)
+        outlet = Outlet(broker, parts.topic(settings, "events"))
+        policy = parts.sync_policy(settings)
+        holder = worker_id()
+        yield Syncing(
+            database,
+            clock,
+            readers,
+            {
+                name: ApplicationSync(reader, database, outlet, clock=clock, holder=holder, policy=policy)
+                for name, reader in readers.items()
+            },
+        )
+
+
+async def opened_ledger(stack: AsyncExitStack, settings: Settings) -> Database:
+    """The ledger, with its schema as it should be. Raises LedgerUnavailable, SchemaOutdated."""
+    database = Database(settings.database_url.get_secret_value(), pool_size=3)
+    stack.push_async_callback(database.stop)
+    await schema.require_current(database)
+    return database
+
+
+async def opened_readers(
+    stack: AsyncExitStack, settings: Settings, database: Database, clock: Clock, application: str | None = None
+) -> dict[str, Reader]:
+    """By application: its API, within the budget that all processes share. Raises UsageError."""
+    store, metrics = LedgerBudgetStore(database, clock), Metrics()
+    readers = {}
+    for one in settings.applications:
+        if application not in (None, one.name):
+            continue
+        client = parts.payments_client(
+            one,
+            settings,
+            store=store,
+            clock=clock,
+            metrics=metrics,
+            on_session=registering(database, one.name, clock),
+        )
+        if client is not None:
+            await stack.enter_async_context(client)
+            readers[one.name] = Reader(application=one.name, client=client, locators=one.locators)
+    if not readers:
+        raise UsageError(
+            "there is no such application with credentials; set SVC_BASE_URL, SVC_APP_ID and SVC_APP_SECRET",
+            application=application,
+        )
+    return readers
+
+
+async def connect(broker: Broker, settings: Settings) -> None:
+    """Connect and see to the topics, within a bound. Raises BrokerUnavailable, TopicMisconfigured."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await broker.start()
+            await broker.ensure_topics(parts.topics(settings))
+    except TimeoutError as error:
+        raise BrokerUnavailable("the broker does not answer", within_s=CONNECT_S) from error

@@ -1,0 +1,160 @@
+"""`consumer doctor`: is the set-up right? One line each: ok, warn, fail; exit 1 when one fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+
+from consumer.app import App, parts
+from consumer.app.syncing import connect, opened_readers
+from consumer.broker import open_broker
+from consumer.cli.filters import Application
+from consumer.cli.output import Json, Output
+from consumer.cli.process import run, settings_for
+from consumer.clock import SystemClock
+from consumer.errors import BrokerError, ConsumerError, SettingsError
+from consumer.ledger import Database, schema
+from consumer.settings import Role, Settings, load_settings
+from consumer.sync import doctor as sync_doctor
+from consumer.sync.doctor import Check, Grade
+from consumer.sync.learn import Proposal
+from consumer.sync.reader import Reader
+
+ROLES = (Role.SERVE, Role.WORK, Role.SYNC, Role.CONSOLE)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put the command into the tree."""
+    app.command()(doctor)
+
+
+def doctor(
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Propose locators and authenticity from what was captured.")
+    ] = False,
+    test_event: Annotated[
+        bool, typer.Option("--test-event", help="Have a test event sent and follow it (ten an hour are allowed).")
+    ] = False,
+    application: Application = None,
+    as_json: Json = False,
+) -> None:
+    """Check settings, database, broker, handlers, clocks and credentials; exit 1 when one fails."""
+    settings = settings_for(Role.OPERATE)
+    output = Output(as_json)
+    checks, proposals = run(_examine(settings, application, learn=learn, test_event=test_event))
+    output.document(
+        {
+            "checks": [asdict(check) for check in checks],
+            "proposals": {name: _shown(proposal) for name, proposal in proposals.items()},
+        }
+    )
+    for check in checks:
+        output.line(f"{check.grade.value:<4}  {check.name}: {check.text}")
+    for name, proposal in proposals.items():
+        _say(name, proposal, output)
+    if any(check.grade is Grade.FAIL for check in checks):
+        raise typer.Exit(1)
+
+
+async def _examine(
+    settings: Settings, application: str | None, *, learn: bool, test_event: bool
+) -> tuple[list[Check], dict[str, Proposal]]:
+    checks = [*_settings(), await _handlers(settings), await _broker(settings)]
+    proposals: dict[str, Proposal] = {}
+    database = Database(settings.database_url.get_secret_value(), pool_size=3)
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(database.stop)
+        found = await _schema(database)
+        checks.append(found)
+        if found.grade is Grade.FAIL:
+            return checks, proposals  # without a ledger there is no budget to ask the service with
+        checks.append(await sync_doctor.clock_skew(database, clock))
+        try:
+            readers = await opened_readers(stack, settings, database, clock, application)
+        except ConsumerError as error:
+            checks.append(Check(name="credentials", grade=Grade.WARN, text=error.message))
+            return checks, proposals
+        for name, reader in readers.items():
+            async for check in _service(reader, database, settings):
+                checks.append(replace(check, name=f"{name}: {check.name}"))
+            if test_event:
+                check = await sync_doctor.follow_test_event(reader, database, clock)
+                checks.append(replace(check, name=f"{name}: {check.name}"))
+            if learn:
+                try:
+                    proposals[name] = await sync_doctor.learn(reader, database)
+                except ConsumerError as error:
+                    checks.append(Check(name=f"{name}: learn", grade=Grade.FAIL, text=error.line()))
+    return checks, proposals
+
+
+def _settings() -> list[Check]:
+    """Whether each role would start with this environment; a deployment may well run only some of them."""
+    found = []
+    for role in ROLES:
+        try:
+            load_settings(os.environ, role)
+        except SettingsError as error:
+            found += [Check(name=f"settings of {role.value}", grade=Grade.WARN, text=one) for one in error.problems]
+    return found or [Check(name="settings", grade=Grade.OK, text=f"{', '.join(ROLES)} can start")]
+
+
+async def _handlers(settings: Settings) -> Check:
+    async with App(settings) as app:
+        registry = app.registry
+    if registry.broken:
+        broken = "; ".join(f"{one.plugin}: {one.reason}" for one in registry.broken)
+        return Check(name="handlers", grade=Grade.FAIL, text=f"cannot be loaded: {broken}")
+    return Check(name="handlers", grade=Grade.OK, text=f"{len(registry.handlers)} loaded")
+
+
+async def _broker(settings: Settings) -> Check:
+    try:
+        broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
+    except BrokerError as error:
+        return Check(name="broker", grade=Grade.FAIL, text=error.line())
+    try:
+        await connect(broker, settings)
+    except BrokerError as error:
+        return Check(name="broker", grade=Grade.FAIL, text=error.line())
+    finally:
+        await broker.stop()
+    return Check(name="broker", grade=Grade.OK, text="answers; the topics are as they should be")
+
+
+async def _schema(database: Database) -> Check:
+    try:
+        await schema.require_current(database)
+    except ConsumerError as error:
+        return Check(name="database", grade=Grade.FAIL, text=error.line())
+    return Check(name="database", grade=Grade.OK, text=f"{database.dialect} answers; the schema is up to date")
+
+
+async def _service(reader: Reader, database: Database, settings: Settings) -> AsyncIterator[Check]:
+    one = settings.application(reader.application)
+    yield sync_doctor.environment((one.base_url if one else None) or "", settings.topic_prefix)
+    accepted = await sync_doctor.credentials(reader)
+    yield accepted
+    if accepted.grade is Grade.OK:
+        yield await sync_doctor.identity(reader, database, SystemClock())
+        yield await sync_doctor.event_list(reader)
+
+
+def _shown(proposal: Proposal) -> dict[str, Any]:
+    return {**asdict(proposal), "settings": proposal.settings}
+
+
+def _say(name: str, proposal: Proposal, output: Output) -> None:
+    output.line(f"{name}: learned from {proposal.bodies} captured bodies")
+    output.line(f"  authenticity: {proposal.authenticity} {' '.join(proposal.signature_headers)}".rstrip())
+    for fact, places in proposal.places.items():
+        best = ", ".join(f"{place.pointer} {place.share:.0%}" for place in places) or "not found"
+        output.line(f"  {fact}: found in {proposal.fits[fact]:.0%} today; best: {best}")
+    for setting, value in proposal.settings.items():
+        output.line(f"  {setting}={value}")

@@ -1,0 +1,195 @@
+"""`consumer backfill`, `consumer reconcile`: one walk, now."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from consumer.app.syncing import Syncing, open_syncing
+from consumer.cli.consent import Yes, consent
+from consumer.cli.filters import Application, Since, Until, parse_moment
+from consumer.cli.output import Json, Output
+from consumer.cli.process import run, settings_for
+from consumer.cli.progress import PREDICT_PAGES, ProgressBar, shown_duration
+from consumer.errors import AnotherLeads, UsageError
+from consumer.settings import Role
+from consumer.sync.application import ApplicationSync
+from consumer.sync.certificate import Certifier
+from consumer.sync.drift import DriftReport
+from consumer.sync.reader import Reader
+from consumer.sync.report import BackfillOptions, BackfillReport
+
+DRIFT = 3
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command()(backfill)
+    app.command()(reconcile)
+
+
+def backfill(
+    full: Annotated[bool, typer.Option("--full", help="The whole list, whatever was walked before.")] = False,
+    since: Since = None,
+    until: Until = None,
+    seed: Annotated[
+        bool, typer.Option("--seed", help="What is found is history: archived and known, without any effect.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what is missing; change nothing.")] = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="Change nothing; write into this file what became of each event from --since to --until."),
+    ] = None,
+    application: Application = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """One walk of the service's events: what the ledger lacks is published."""
+    now = datetime.now(UTC)
+    begin, end = parse_moment(since, now), parse_moment(until, now)
+    output = Output(as_json)
+    if certificate is not None:
+        if begin is None or full or seed or dry_run:
+            raise UsageError("--certificate goes with --since and --until only")
+        raise typer.Exit(run(_certify(certificate, begin, end or now, application, output)))
+    if end is not None:
+        raise UsageError("--until goes with --certificate: a walk always goes up to now")
+    if seed and not dry_run:
+        consent("archive what the ledger lacks as history, so that no handler ever acts on it?", yes=yes)
+    options = BackfillOptions(full=full, since=begin, seed=seed, dry_run=dry_run)
+    run(_backfill(options, application, output))
+
+
+async def _backfill(options: BackfillOptions, application: str | None, output: Output) -> None:
+    walks: list[dict[str, Any]] = []
+    async with open_syncing(
+        settings_for(Role.OPERATE), application=application, publishes=not options.dry_run
+    ) as syncing:
+        for name, one in syncing.applications.items():
+            try:
+                report, predicted_s = await _walk(one, options)
+            except AnotherLeads:
+                if options.seed:
+                    raise
+                walks.append({"application": name, "another_leads": True})
+                output.line(f"{name}: a `sync` process leads and walks by itself; nothing to do here")
+                continue
+            walks.append({**asdict(report), "another_leads": False, "predicted_s": predicted_s})
+            _say_backfill(report, output)
+    output.document({"walks": walks})
+
+
+async def _walk(one: ApplicationSync, options: BackfillOptions) -> tuple[BackfillReport, float | None]:
+    page_s = await one.backfill.predict_s(PREDICT_PAGES) / PREDICT_PAGES
+    with ProgressBar(one.application, page_s) as bar:
+        report = await one.backfill_once(options, bar.walked)
+    return report, bar.first_prediction_s
+
+
+def _say_backfill(report: BackfillReport, output: Output) -> None:
+    verb = "missing" if report.dry_run else "published"
+    output.line(
+        f"{report.application}: {report.listed} listed on {report.pages} page(s), {report.known} known, "
+        f"{report.published} {verb}, {report.recovered} of them announced by no webhook, "
+        f"in {shown_duration(report.seconds)}"
+    )
+    if report.history:
+        output.line(
+            f"  {report.history} from before the first walk left alone: `--seed --full` archives them, `--full` acts"
+        )
+    if report.strange:
+        output.line(f"  {report.strange} not understood: see `consumer quarantine list`")
+    if report.gap:
+        output.line("  the service has forgotten events meanwhile: `consumer reconcile` heals by state")
+
+
+async def _certify(file: Path, since: datetime, until: datetime, application: str | None, output: Output) -> int:
+    """0 when every listed event is in the ledger and its work done, else 1."""
+    if until <= since:
+        raise UsageError("--until must be later than --since")
+    async with open_syncing(settings_for(Role.OPERATE), application=application, publishes=False) as syncing:
+        name, reader = _only(syncing)
+        with ProgressBar(name) as bar:
+            document = await Certifier(reader, syncing.database, clock=syncing.clock).certify(since, until, bar.paged)
+    _write(file, document)
+    output.document(document)
+    output.line(f"{name}: {document['verdict']}")
+    named = ("listed", "received_by_webhook", "recovered", "missing", "outcomes", "sha256")
+    output.fields({word: document[word] for word in named})
+    return 0 if document["verdict"] == "complete" else 1
+
+
+def _write(file: Path, document: dict[str, Any]) -> None:
+    try:
+        file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    except OSError as error:
+        raise UsageError(f"the certificate cannot be written: {error.strerror}", file=str(file)) from error
+
+
+def _only(syncing: Syncing) -> tuple[str, Reader]:
+    if len(syncing.readers) > 1:
+        raise UsageError("a certificate is for one application: say --application")
+    return next(iter(syncing.readers.items()))
+
+
+def reconcile(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show drift; exit 3 when there is any.")] = False,
+    max_changes: Annotated[
+        int | None, typer.Option(min=0, help="Change at most this many objects, or none of them.")
+    ] = None,
+    application: Application = None,
+    as_json: Json = False,
+) -> None:
+    """One walk of orders, subscriptions and payments: what differs is published as observations."""
+    reports = run(_reconcile(dry_run, max_changes, application))
+    output = Output(as_json)
+    output.document({"walks": [_shown(one) for one in reports]})
+    for one in reports:
+        _say_reconcile(one, output)
+    if dry_run and any(one.drifted for one in reports):
+        raise typer.Exit(DRIFT)
+    if not dry_run and any(one.braked for one in reports):
+        raise typer.Exit(1)
+
+
+async def _reconcile(dry_run: bool, max_changes: int | None, application: str | None) -> list[DriftReport]:
+    async with open_syncing(settings_for(Role.OPERATE), application=application, publishes=not dry_run) as syncing:
+        return [
+            await one.reconcile_once(dry_run=dry_run, max_changes=max_changes) for one in syncing.applications.values()
+        ]
+
+
+def _shown(report: DriftReport) -> dict[str, Any]:
+    found = {
+        "application": report.application,
+        "dry_run": report.dry_run,
+        "drifted": report.drifted,
+        "braked": report.braked,
+        "listed": dict(report.listed),
+        "found": {drift.value: count for drift, count in report.found.items()},
+        "differences": [asdict(one) for one in report.differences],
+    }
+    return found | {name: getattr(report, name) for name in ("published", "baseline", "unplaced", "absent", "seconds")}
+
+
+def _say_reconcile(report: DriftReport, output: Output) -> None:
+    listed = ", ".join(f"{count} {kind}(s)" for kind, count in sorted(report.listed.items())) or "nothing"
+    output.line(
+        f"{report.application}: {listed} listed, {report.published} observation(s) published, "
+        f"in {shown_duration(report.seconds)}"
+    )
+    if report.differences:
+        output.table(
+            ["object", "drift", "before", "now"],
+            [[f"{one.kind} {one.object_id}", one.drift.value, one.before, one.after] for one in report.differences],
+            empty="",
+        )
+    if report.absent:
+        output.line(f"  {report.absent} live subscription(s) not listed: each is read singly")
+    if report.braked:
+        output.line("  braked: more changes than allowed, none was made; look at --dry-run, then say --max-changes")

@@ -1,0 +1,72 @@
+"""Standing: how the reading of the service stands for one application, for `status`: from the ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import orjson
+from sqlalchemy import Table, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.events import parse_time
+from consumer.ledger import bookmarks
+from consumer.ledger.tables import BudgetRow
+from consumer.payments.circuit import PROBE_EVERY_S
+from consumer.sync import backfill, reconcile, sense
+from consumer.sync.mark import Mark
+
+_BUDGETS: Table = BudgetRow.__table__
+
+# While credentials are refused somebody probes every PROBE_EVERY_S: an older refusal is nobody's any more.
+REFUSAL_COUNTS: Final = timedelta(seconds=4 * PROBE_EVERY_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One application. `walked_at`: when the last complete walk of the events began. `silent_since`: webhooks are
+    silent (O1). `gap_at`: events were forgotten before they were read, and state is not yet reconciled (B13).
+    `refused_at`: the service refused the credentials then, and has not taken any since (O3)."""
+
+    application: str
+    walked_at: datetime | None = None
+    silent_since: datetime | None = None
+    gap_at: datetime | None = None
+    reconciled_at: datetime | None = None
+    reconcile_braked: bool = False
+    refused_at: datetime | None = None
+
+
+async def standing(session: AsyncSession, application: str, app_id: str, now: datetime) -> Standing:
+    """How it stands now."""
+    mark = Mark.load(await bookmarks.load(session, application, backfill.WALK))
+    condition = await sense.condition(session, application)
+    reconciled = await bookmarks.load(session, application, reconcile.WALK) or {}
+    circuit = await session.scalar(select(_BUDGETS.c.value).where(_BUDGETS.c.name == f"circuit/{app_id}"))
+    return Standing(
+        application=application,
+        walked_at=mark.walked_at,
+        silent_since=condition.silent_since,
+        gap_at=condition.gap_at,
+        reconciled_at=parse_time(reconciled.get("began")),
+        reconcile_braked=bool(reconciled.get("braked")),
+        refused_at=refused_at(circuit, now),
+    )
+
+
+async def standings(session: AsyncSession, app_ids: Sequence[tuple[str, str]], now: datetime) -> list[Standing]:
+    """Of several applications, given as (name, app id)."""
+    return [await standing(session, name, app_id, now) for name, app_id in app_ids]
+
+
+def refused_at(circuit: str | None, now: datetime) -> datetime | None:
+    """The last refusal, from the circuit's shared text `[last refused or probed, last accepted]` in epoch seconds;
+    None when the credentials were taken since, or nobody has tried for long. Pure."""
+    try:
+        probed, accepted = orjson.loads(circuit or "[0, 0]")
+        at = datetime.fromtimestamp(float(probed), UTC)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return at if probed > accepted and now - at <= REFUSAL_COUNTS else None

@@ -1,0 +1,186 @@
+"""`backfill`, `reconcile`, `doctor`, and what `status` says of the reading: as processes, against the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.sandbox import Sandbox, SandboxConfig
+from consumer.sandbox.scenarios.stage import Stage
+from tests.support.ports import eventually
+from tests.support.process import INHERITED, ConsumerProcess, command, ended
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@dataclass
+class Operator:
+    """An operator's terminal and the service it works with."""
+
+    environ: dict[str, str]
+    sandbox: Sandbox
+    folder: Path
+
+    async def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(command, *arguments, environ=self.environ | more)
+
+    async def answer(self, *arguments: str, exits: int = 0, **more: str) -> Any:
+        """The JSON document of a command that ends with this code."""
+        done = await self.run(*arguments, "--json", **more)
+        assert done.returncode == exits, (done.returncode, done.stdout, done.stderr)
+        return json.loads(done.stdout)
+
+    def process(self, role: str) -> ConsumerProcess:
+        return ConsumerProcess(role, self.environ, self.folder)
+
+    def pay_orders(self, count: int) -> None:
+        stage = Stage(self.sandbox, self.sandbox.config.app_id, 1)
+        for number in range(count):
+            stage.pay(stage.order(f"order-{number}"))
+
+    @property
+    def listed(self) -> int:
+        return len(list(self.sandbox.engine.world.events))
+
+
+@pytest.fixture
+async def operator(environ: dict[str, str], tmp_path: Path) -> AsyncIterator[Operator]:
+    async with Sandbox(SandboxConfig(seed=1)) as sandbox:
+        found = Operator(
+            environ
+            | {
+                "SVC_BASE_URL": sandbox.base_url,
+                "SVC_APP_ID": sandbox.config.app_id,
+                "SVC_APP_SECRET": sandbox.config.app_secret,
+                "CONSUMER_SYNC_INTERVAL_S": "1",
+            },
+            sandbox,
+            tmp_path,
+        )
+        assert (await found.run("db", "upgrade")).returncode == 0
+        yield found
+
+
+async def test_a_walk_finds_what_is_missing_and_a_certificate_says_what_became_of_it(operator: Operator) -> None:
+    # case: B23, B27
+    operator.pay_orders(3)
+    certificate = operator.folder / "certificate.json"
+    words = ("backfill", "--certificate", str(certificate), "--since", "1h")
+
+    [tried] = (await operator.answer("backfill", "--dry-run"))["walks"]
+    assert (tried["published"], tried["dry_run"]) == (operator.listed, True)
+    assert (await operator.answer(*words, exits=1))["missing"] == operator.listed
+    [walked] = (await operator.answer("backfill"))["walks"]
+    assert (walked["published"], walked["recovered"]) == (operator.listed, operator.listed)
+
+    work = operator.process("work")
+    work.spawn()
+    with ended(work):
+        await work.ready()
+
+        async def is_complete() -> bool:
+            return (await operator.run(*words)).returncode == 0
+
+        await eventually(is_complete, within_s=60, every_s=0.5, what="every event is handled")
+    document = json.loads(certificate.read_text())
+    assert (document["verdict"], document["listed"], document["missing"]) == ("complete", operator.listed, 0)
+    assert document["recovered"] == operator.listed
+    assert (await operator.answer("backfill", "--since", "1h"))["walks"][0]["published"] == 0
+
+
+async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_is_refused(operator: Operator) -> None:
+    # case: B26, B30
+    operator.pay_orders(1)
+    unasked = await operator.run("backfill", "--seed")
+    assert (unasked.returncode, unasked.stderr[:12]) == (2, "error[usage]")
+    sync = operator.process("sync")
+    sync.spawn()
+    with ended(sync):
+        await sync.ready()
+
+        async def leads() -> bool:
+            return bool((await operator.answer("backfill"))["walks"][0]["another_leads"])
+
+        await eventually(leads, within_s=30, every_s=0.2, what="the `sync` process leads")
+        said = await operator.run("backfill")
+        assert (said.returncode, "leads" in said.stdout) == (0, True)
+        refused = await operator.run("backfill", "--seed", "--yes")
+        assert (refused.returncode, refused.stderr.partition(":")[0]) == (1, "error[another_leads]")
+        reading = await operator.run("status", "--json")
+        assert json.loads(reading.stdout)["reading"][0]["walked_at"] is not None
+
+
+async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:
+    # case: B18, B31
+    operator.pay_orders(2)
+    found = await operator.answer("reconcile", "--dry-run", exits=3)
+    assert found["walks"][0]["drifted"]
+    assert {one["object_id"] for one in found["walks"][0]["differences"] if one["kind"] == "order"}
+    braked = await operator.answer("reconcile", "--max-changes", "0", exits=1)
+    assert braked["walks"][0]["braked"]
+    codes = [finding["code"] for finding in (await operator.answer("status", exits=1))["findings"]]
+    assert "reconcile_braked" in codes
+    assert (await operator.answer("reconcile"))["walks"][0]["published"] > 0
+    assert not (await operator.answer("reconcile", "--dry-run"))["walks"][0]["drifted"]
+
+
+async def test_doctor_finds_what_is_wrong_and_learns_what_is_not_documented(operator: Operator) -> None:
+    # case: S1, S11, O3
+    operator.pay_orders(2)
+    well = await operator.answer("doctor", "--learn", CONSUMER_LOCATE_TYPE="/nowhere")
+    grades = {check["name"]: check["grade"] for check in well["checks"]}
+    for name in ("database", "broker", "handlers", "clock", "default: credentials", "default: identity"):
+        assert grades[name] == "ok", well
+    assert grades["default: events"] == "warn"
+    assert "CONSUMER_LOCATE_TYPE" in well["proposals"]["default"]["settings"]
+
+    ill = await operator.answer(
+        "doctor", exits=1, SVC_APP_SECRET="svc_sk_live_wrong", CONSUMER_BROKER_URL="kafka://127.0.0.1:1"
+    )
+    failed = {check["name"] for check in ill["checks"] if check["grade"] == "fail"}
+    assert failed == {"broker", "default: credentials"}
+    codes = [finding["code"] for finding in (await operator.answer("status", exits=1))["findings"]]
+    assert "credentials_refused" in codes
+
+
+async def test_a_test_event_is_followed_to_the_ledger(operator: Operator) -> None:
+    # case: U8
+    roles = [operator.process("serve"), operator.process("sync")]
+    with ended(*roles):
+        for role in roles:
+            role.spawn()
+        for role in roles:
+            await role.ready()
+        operator.sandbox.set_webhook_url(f"{roles[0].addresses['public_url']}/webhooks/default")
+        found = await operator.answer("doctor", "--test-event")
+    [check] = [one for one in found["checks"] if one["name"] == "default: test event"]
+    assert check["grade"] == "ok", check
+
+
+async def test_progress_is_for_terminals_only(operator: Operator) -> None:
+    operator.pay_orders(1)
+    assert (await operator.run("backfill", "--dry-run")).stderr == ""
+    ours, theirs = pty.openpty()
+    environ = {name: os.environ[name] for name in INHERITED if name in os.environ} | operator.environ
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "consumer", "backfill", "--dry-run", "--json",
+        env=environ | {"TERM": "xterm"}, stdout=asyncio.subprocess.PIPE, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        answered, _ = await asyncio.wait_for(process.communicate(), 60)
+        shown = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+    assert json.loads(answered)["walks"][0]["published"] == operator.listed
+    assert "default" in shown
