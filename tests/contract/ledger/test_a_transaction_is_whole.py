@@ -104,26 +104,33 @@ async def test_a_savepoint_survives_a_statement_that_failed_in_it(database: Data
     assert await counts(database) == [2, 2, 2]
 
 
-async def test_cancelled_transactions_leave_nothing_and_block_nobody(database: Database, other: Database) -> None:
-    """More than there are connections in the pool, cancelled at every stage."""
+@pytest.mark.parametrize("again", [0, 1, 2])
+@pytest.mark.parametrize("is_writing", [False, True])
+async def test_cancelled_transactions_leave_nothing_and_block_nobody(
+    database: Database, other: Database, is_writing: bool, again: int
+) -> None:
+    """More than there are connections in the pool, cancelled at every stage, some again while they tidy up: a
+    handler's time is over, a worker stops."""
 
-    async def long(number: int) -> None:
+    async def long(number: int, writing: asyncio.Event) -> None:
         async with database.transaction() as session:
             for step in range(1000):
                 await write(session, 1000 * number + step)
-                await session.flush()
+                writing.set()
 
-    ended: list[object] = []  # what was raised is kept, as a log or a debugger would, and with it all it refers to
-    for number in range(40):
-        task = asyncio.create_task(long(number))
-        for _ in range(number * 3):
+    ended: list[object] = []  # what was raised is kept, as a log would, and with it all that it refers to
+    for number in range(30):
+        writing = asyncio.Event()
+        task = asyncio.create_task(long(number, writing))
+        if is_writing:
+            await writing.wait()
+        for _ in range(number):
             await asyncio.sleep(0)
-        await asyncio.sleep(0.002 * (number % 3))
-        task.cancel()
-        for _ in range(number % 4):  # some once more, while they tidy up
-            await asyncio.sleep(0)
+        for _ in range(1 + again):
             task.cancel()
-        ended.append((await asyncio.gather(task, return_exceptions=True))[0])
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            ended.append((await asyncio.gather(task, return_exceptions=True))[0])
     assert {type(one) for one in ended} == {asyncio.CancelledError}
     assert await counts(other) == [0, 0, 0]
     async with asyncio.timeout(10):
