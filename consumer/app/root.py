@@ -297,6 +297,7 @@ class App:
             self.database,
             deliveries_topic=parts.topic(self.settings, "deliveries"),
             events_topic=parts.topic(self.settings, "events"),
+            group=parts.topic(self.settings, "confirm"),
             applications=list(self.locators),
             clock=self.clock,
             holder=worker_id(),

@@ -16,7 +16,7 @@ from consumer.sync.confirm import Confirm, ConfirmPolicy
 from consumer.sync.drift import DriftReport
 from consumer.sync.figures import Figures
 from consumer.sync.identity import Identity
-from consumer.sync.intake import Intake
+from consumer.sync.intake import GROUP, Intake
 from consumer.sync.leader import Leader
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
@@ -186,6 +186,7 @@ class Sync:
         *,
         deliveries_topic: str,
         events_topic: str,
+        group: str = GROUP,
         applications: Collection[str],
         clock: Clock,
         holder: str,
@@ -203,6 +204,7 @@ class Sync:
             broker,
             database,
             topic=deliveries_topic,
+            group=group,
             applications=applications,
             clock=clock,
             figures=self.figures,

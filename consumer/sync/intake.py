@@ -78,12 +78,14 @@ class Intake:
         figures: Figures | None = None,
         wake_confirm: asyncio.Event | None = None,
         on_hints: Callable[[Collection[str]], None] | None = None,
+        group: str = GROUP,
         batch: int = 500,
         max_hints: int = 200_000,
     ) -> None:
         self._broker = broker
         self._database = database
         self._topic = topic
+        self._group = group
         self._applications = frozenset(applications)
         self._clock = clock
         self.figures = figures or Figures()
@@ -130,7 +132,7 @@ class Intake:
 
     async def _joined(self) -> Subscription:
         if self._subscription is None:
-            subscription = self._broker.subscribe((self._topic,), GROUP)
+            subscription = self._broker.subscribe((self._topic,), self._group)
             try:
                 await subscription.start()
             except BrokerError:
