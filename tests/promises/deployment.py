@@ -1,0 +1,154 @@
+"""Deployment: the consumer's roles as processes against a simulated service, a warehouse, and how it all ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from sqlalchemy import text
+
+from consumer.errors import LedgerError
+from consumer.ledger import Database, schema
+from consumer.sandbox import Sandbox, SandboxConfig
+from consumer.sandbox.scenarios.stage import Stage
+from tests.support.plugin import install_plugin
+from tests.support.ports import eventually, free_port
+from tests.support.process import ConsumerProcess, ended
+from tests.support.warehouse import Warehouse
+
+
+class Places(TypedDict):
+    """Where log and ledger are."""
+
+    broker_url: str
+    database_url: str
+
+
+@dataclass
+class Deployment:
+    """What a story of several processes holds in its hands."""
+
+    sandbox: Sandbox
+    warehouse: Warehouse
+    database: Database
+    environ: dict[str, str]
+    folder: Path
+    paid: list[str]
+
+    def process(self, role: str, name: str | None = None) -> ConsumerProcess:
+        """A role, not yet started."""
+        return ConsumerProcess(role, self.environ, self.folder, name)
+
+    def pay_order(self) -> None:
+        """An order is paid at the service."""
+        stage = Stage(self.sandbox, self.sandbox.config.app_id, 1)
+        session = stage.order("order")
+        stage.pay(session)
+        self.paid.append(session.order_id)
+
+    async def pay_orders_until(self, over: asyncio.Event, per_s: float) -> None:
+        """Orders are paid, steadily."""
+        began, made = time.monotonic(), 0
+        while not over.is_set():
+            while made < (time.monotonic() - began) * per_s:
+                self.pay_order()
+                made += 1
+            await asyncio.sleep(0.5 / per_s)
+
+    async def shipped(self, within_s: float) -> None:
+        """Wait until every order that was paid up to now has left the warehouse."""
+        await eventually(
+            lambda: set(self.paid) <= set(self.warehouse.keys),
+            within_s=within_s,
+            every_s=0.1,
+            what="every paid order is shipped",
+        )
+
+    async def settled(self, within_s: float = 30.0) -> None:
+        """Wait until every listed event is in the ledger and every run succeeded."""
+        listed = self.listed
+
+        async def is_settled() -> bool:
+            known = await self.count(f"events WHERE id IN {_quoted(listed)}")
+            return known == len(listed) and not await self.count("runs WHERE status <> 'succeeded'")
+
+        await eventually(is_settled, within_s=within_s, every_s=0.2, what="every listed event is handled")
+
+    @property
+    def listed(self) -> set[str]:
+        """Ids of everything that happened at the service."""
+        return {event.id.rpartition("/")[2] for event in self.sandbox.engine.world.events}
+
+    def assert_one_parcel_each(self) -> None:
+        """Nothing lost, nothing doubled."""
+        assert Counter(self.warehouse.parcels.values()) == {1: len(self.paid)}
+        assert set(self.warehouse.parcels) == set(self.paid)
+
+    async def count(self, what: str) -> int:
+        """How many rows; 0 while the database is away."""
+        return int(await self.one(f"SELECT count(*) FROM {what}") or 0)
+
+    async def one(self, statement: str) -> Any:
+        """A single value; None while the database is away."""
+        try:
+            async with self.database.reading() as session:
+                return (await session.execute(text(statement))).scalar()
+        except LedgerError:
+            return None
+
+
+def _quoted(ids: set[str]) -> str:
+    return "(" + ", ".join(f"'{one}'" for one in sorted(ids)) + ")"
+
+
+@asynccontextmanager
+async def deployment(
+    folder: Path, *, broker_url: str, database_url: str, config: SandboxConfig | None = None, **more: str
+) -> AsyncIterator[Deployment]:
+    """The service, the warehouse and a migrated ledger; no process yet. Webhooks go to a port that is kept free."""
+    database = Database(database_url)
+    try:
+        await schema.upgrade(database)
+        async with Sandbox(config or SandboxConfig(seed=1)) as sandbox, Warehouse() as warehouse:
+            port = free_port()
+            environ = {
+                "CONSUMER_BROKER_URL": broker_url,
+                "CONSUMER_DATABASE_URL": database_url,
+                "CONSUMER_TOPIC_PREFIX": f"story-{uuid.uuid4().hex[:8]}",
+                "CONSUMER_SYNC_INTERVAL_S": "1",
+                "CONSUMER_PORT": str(port),
+                "SVC_BASE_URL": sandbox.base_url,
+                "SVC_APP_ID": sandbox.config.app_id,
+                "SVC_APP_SECRET": sandbox.config.app_secret,
+                **install_plugin(folder, "warehouse_plugin", warehouse.plugin()),
+                **more,
+            }
+            yield Deployment(sandbox, warehouse, database, environ, folder, [])
+    finally:
+        await database.stop()
+
+
+@asynccontextmanager
+async def started(*processes: ConsumerProcess) -> AsyncIterator[None]:
+    """Started, ready, and stopped at the end whatever happens."""
+    with ended(*processes):
+        for process in processes:
+            process.spawn()
+        for process in processes:
+            await process.ready()
+        yield
+
+
+def embedded(folder: Path) -> Places:
+    """The default: a log and a ledger in files."""
+    return {
+        "broker_url": f"embedded:{folder}/log.db",
+        "database_url": f"sqlite+aiosqlite:///{folder}/consumer.db",
+    }
