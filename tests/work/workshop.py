@@ -18,6 +18,7 @@ from consumer.events import Event, Locators, Source, Trust, build_event
 from consumer.ledger import Database
 from consumer.ledger.tables import RunRow
 from consumer.plugin import declared
+from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
 from consumer.wire import pack_event
 from consumer.work.contexts import Contexts
@@ -60,6 +61,8 @@ class Workshop:
     metrics: Metrics = field(default_factory=Metrics)
     applications: tuple[str, ...] = ("default",)
     registry: Registry | None = None
+    contexts: Contexts | None = None
+    watch: LoopWatch | None = None
 
     async def publish(self, *events: Event) -> None:
         """Put events on the log, in this order."""
@@ -73,11 +76,12 @@ class Workshop:
             broker=self.broker,
             registry=self.registry
             or Registry([replace(handler, plugin="test") for handler in found if handler is not None]),
-            contexts=Contexts(clock=self.clock),
+            contexts=self.contexts or Contexts(clock=self.clock),
             locators={name: Locators() for name in self.applications},
             clock=self.clock,
             observer=Observer(self.metrics),
             config=self.config,
+            watch=self.watch,
         )
 
     @asynccontextmanager
