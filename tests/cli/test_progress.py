@@ -7,7 +7,6 @@ from consumer.sync.report import Progress
 
 
 def test_the_budget_bounds_what_the_pace_promises() -> None:
-    # case: B23
     quarter = Progress(pages=10, listed=1000, published=0, share=0.25, eta_s=3.0)
     assert remaining_s(quarter, page_s=0.0) == 3.0
     assert remaining_s(quarter, page_s=1.0) == 30.0

@@ -72,7 +72,7 @@ async def operator(environ: dict[str, str], tmp_path: Path) -> AsyncIterator[Ope
 
 
 async def test_a_walk_finds_what_is_missing_and_a_certificate_says_what_became_of_it(operator: Operator) -> None:
-    # case: B23, B27
+    # case: B27
     operator.pay_orders(3)
     certificate = operator.folder / "certificate.json"
     words = ("backfill", "--certificate", str(certificate), "--since", "1h")
@@ -121,7 +121,7 @@ async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_is_refused(operat
 
 
 async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:
-    # case: B18, B31
+    # case: B31
     operator.pay_orders(2)
     found = await operator.answer("reconcile", "--dry-run", exits=3)
     assert found["walks"][0]["drifted"]
@@ -135,7 +135,7 @@ async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:
 
 
 async def test_doctor_finds_what_is_wrong_and_learns_what_is_not_documented(operator: Operator) -> None:
-    # case: S1, S11, O3
+    # case: S1, O3, U2
     operator.pay_orders(2)
     well = await operator.answer("doctor", "--learn", CONSUMER_LOCATE_TYPE="/nowhere")
     grades = {check["name"]: check["grade"] for check in well["checks"]}

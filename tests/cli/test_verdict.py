@@ -45,6 +45,7 @@ def test_all_is_well() -> None:
         (replace(WELL, oldest_due_at=LONG_AGO), "runs_overdue", Grade.STUCK),
         (replace(WELL, outbox_oldest_at=LONG_AGO), "outbox_stuck", Grade.STUCK),
         (replace(WELL, worker_seen_at=LONG_AGO), "no_worker", Grade.DEGRADED),
+        (replace(WELL, worker_seen_at=None), "no_worker", Grade.DEGRADED),
         (replace(WELL, dead=1), "dead_runs", Grade.DEGRADED),
         (replace(WELL, paused_handlers=("shop:ship",)), "handlers_paused", Grade.DEGRADED),
         (replace(WELL, hints=3, oldest_hint_at=LONG_AGO), "hints_late", Grade.DEGRADED),
@@ -64,7 +65,7 @@ def test_the_worst_counts() -> None:
 READING = Standing(application="default", walked_at=NOW)
 
 
-# case: O1, O3, B13, B31
+# case: O1, O3, B13, B29, B31
 @pytest.mark.parametrize(
     ("changed", "code"),
     [

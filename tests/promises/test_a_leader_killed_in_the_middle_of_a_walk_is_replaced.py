@@ -19,13 +19,13 @@ LOOK_SLACK_S = 3.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-# case: B10, B26, G13
+# case: B10, B26, G5
 async def test_on_the_embedded_default(tmp_path: Path) -> None:
     async with deployment(tmp_path, **embedded(tmp_path)) as found:
         await _story(found)
 
 
-# case: B10, B26, G13
+# case: B10, B26, G5
 @pytest.mark.kafka
 @pytest.mark.postgres
 async def test_on_kafka_and_postgresql(tmp_path: Path, kafka_url: str, postgres_url: str) -> None:

@@ -18,13 +18,16 @@ from standardwebhooks import Webhook
 from consumer.app import App
 from consumer.cli.demo import shop
 from consumer.cli.development import SandboxTime, build_everything
-from consumer.ledger import health, runs
+from consumer.ledger import bookmarks, health, runs
 from consumer.ledger.tables import RunStatus
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
 from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
+from consumer.sync import backfill
+from consumer.sync.mark import Mark
 from consumer.telemetry.logs import configure_logging
+from consumer.telemetry.metrics import Metrics
 
 PATIENCE_S = 20.0
 LOOK_EVERY_S = 0.05
@@ -129,6 +132,17 @@ class World:
             row.status == RunStatus.SUCCEEDED and row.handler.startswith("demo:") for rows in found for row in rows
         )
 
+    @property
+    def metrics(self) -> Metrics:
+        """The consumer's own numbers."""
+        return self._app.metrics
+
+    async def has_walked(self) -> bool:
+        """Whether the service's events were walked to their end at least once."""
+        async with self._app.database.reading() as session:
+            state = Mark.load(await bookmarks.load(session, "default", backfill.WALK))
+        return state.walked_at is not None
+
     async def access(self, customer: str) -> bool:
         """Whether the query API lets a customer in."""
         return bool((await self.get(f"/api/customers/{quote(customer, safe='')}/access")).get("allowed", False))
@@ -164,16 +178,27 @@ class World:
         return not (figures.oldest_due_at or figures.outbox_waiting or figures.hints or figures.reads_due)
 
 
-async def open_world(stack: AsyncExitStack, folder: Path) -> World:
-    """Start everything on free ports of the loopback, in a folder of its own."""
+async def open_world(
+    stack: AsyncExitStack,
+    folder: Path,
+    *,
+    assumptions: Mapping[str, Any] | None = None,
+    settings_more: Mapping[str, str] | None = None,
+) -> World:
+    """Start everything on free ports of the loopback, in a folder of its own.
+
+    `assumptions`: how the service behaves where its documentation is silent. `settings_more`: other settings, by name.
+    """
     configure_logging("error", "auto")
-    sandbox = await stack.enter_async_context(Sandbox(SandboxConfig(seed=1, assumptions={"signature_time": "sandbox"})))
+    assumed = {"signature_time": "sandbox", **(assumptions or {})}
+    sandbox = await stack.enter_async_context(Sandbox(SandboxConfig(seed=1, assumptions=assumed)))
     environ = {
         "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{folder}/consumer.db",
         "CONSUMER_BROKER_URL": f"embedded:{folder}/log.db",
         "CONSUMER_PORT": "0",
         "CONSUMER_INTERNAL_PORT": "0",
         "CONSUMER_SYNC_INTERVAL_S": "1",
+        **(settings_more or {}),
     }
     settings = load_settings(environ, Role.DEMO)
     secret_file = folder / "app-secret"

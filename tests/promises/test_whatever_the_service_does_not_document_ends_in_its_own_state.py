@@ -1,0 +1,116 @@
+"""The matrix: order of the list x cursor x envelope x lost webhooks; each ends in the service's own final state.
+
+The simulator's limits are on: a call beyond the budget would be answered with a 429, and none is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.cli.demo.world import World, open_world
+from consumer.sandbox.scenarios import play
+from consumer.telemetry.metrics import Metrics
+from tests.support.ports import eventually
+
+ORDERS = ("newest_first", "oldest_first")
+CURSORS = ("exclusive", "inclusive")
+ENVELOPES = {
+    "object": {"event_type_field": "type", "event_container": "data.object", "event_payload": "snapshot"},
+    "data": {"event_type_field": "event", "event_container": "data", "event_payload": "snapshot"},
+    "flat-thin": {"event_type_field": "event_type", "event_container": "flat", "event_payload": "thin"},
+}
+LOST = {"all": 1.0, "some": 0.5, "none": 0.0}
+STORIES = ("happy", "late-payment-after-expiry", "replaced-session", "double-pay", "past-due-recovered", "payer-cancel")
+MATRIX = list(itertools.product(ORDERS, CURSORS, ENVELOPES, LOST))
+PATIENCE_S = 40.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+# case: B3, B5, B12, B23, G3, U1, U2, U6
+@pytest.mark.parametrize(("order", "cursor", "shape", "lost"), MATRIX)
+async def test_on_the_embedded_default(tmp_path: Path, order: str, cursor: str, shape: str, lost: str) -> None:
+    await _story(tmp_path, order, cursor, shape, lost, {})
+
+
+# case: B3, B5, B12, B23, G3, U1, U2, U6
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("order", "cursor", "shape", "lost"),
+    [
+        ("newest_first", "exclusive", "object", "all"),
+        ("oldest_first", "inclusive", "data", "some"),
+        ("newest_first", "inclusive", "flat-thin", "all"),
+        ("oldest_first", "exclusive", "flat-thin", "none"),
+    ],
+)
+async def test_on_kafka_and_postgresql(
+    tmp_path: Path, kafka_url: str, postgres_url: str, order: str, cursor: str, shape: str, lost: str
+) -> None:
+    places = {
+        "CONSUMER_BROKER_URL": kafka_url,
+        "CONSUMER_DATABASE_URL": postgres_url,
+        "CONSUMER_TOPIC_PREFIX": f"matrix-{tmp_path.name}"[-60:],
+    }
+    await _story(tmp_path, order, cursor, shape, lost, places)
+
+
+async def _story(folder: Path, order: str, cursor: str, shape: str, lost: str, places: dict[str, str]) -> None:
+    assumptions = {"events_order": order, "lists_order": order, "events_cursor": cursor, **ENVELOPES[shape]}
+    async with AsyncExitStack() as stack:
+        world = await open_world(stack, folder, assumptions=assumptions, settings_more=places)
+        world.book.shipped.clear()
+        # What is older than the first walk would be history, which somebody else has acted on (case B30).
+        await eventually(world.has_walked, within_s=PATIENCE_S, what="the first walk")
+        world.sandbox.engine.faults.set({"drop": LOST[lost]})
+        expected: dict[str, dict[str, Any]] = {"orders": {}, "subscriptions": {}}
+        for name in STORIES:
+            made = (await play(world.sandbox, name, count=1))["expected"]
+            expected["orders"] |= made["orders"]
+            expected["subscriptions"] |= made["subscriptions"]
+        began = time.monotonic()
+
+        async def is_the_services() -> bool:
+            found = await _found(world, expected)
+            wanted = _wanted(expected)
+            assert found == wanted, {key: (found[key], wanted[key]) for key in wanted if found[key] != wanted[key]}
+            return True
+
+        await eventually(is_the_services, within_s=PATIENCE_S, every_s=0.1, what="the service's own final state")
+        await world.quiet()
+        assert await _found(world, expected) == _wanted(expected), "what was right stays right"
+        answers = _answers(world.metrics)
+        print(f"\n{order} {cursor} {shape} {lost} lost: {time.monotonic() - began:.1f} s, {answers.total()} calls")
+        assert not [code for code in answers if "429" in code or "rate" in code], answers
+        assert answers, "the service was asked"
+
+
+def _wanted(expected: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    orders = {
+        order_id: ("fulfilled", 1) if status == "PAID" else ("none", 0)
+        for order_id, status in expected["orders"].items()
+    }
+    return orders | expected["subscriptions"]
+
+
+async def _found(world: World, expected: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    orders = {order_id: await world.fulfilment_of(order_id) for order_id in expected["orders"]}
+    return orders | {one: await world.subscription(one) for one in expected["subscriptions"]}
+
+
+def _answers(metrics: Metrics) -> Counter[str]:
+    """Calls of the service by how they were answered."""
+    found: Counter[str] = Counter()
+    for family in metrics.api_calls.collect():
+        for sample in family.samples:
+            if sample.name.endswith("_total"):
+                found[sample.labels["code"]] += int(sample.value)
+    return found
