@@ -6,11 +6,11 @@ an operator closed stays closed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, String, Table, and_, update
+from sqlalchemy import JSON, String, Table, and_, true, update
 from sqlmodel import Field, SQLModel
 
 from consumer.plugin import Context, UtcDateTime, insert_into
@@ -32,15 +32,18 @@ class Finding(SQLModel):
 
 
 async def open_finding(
-    ctx: Context, table: Table, kind: str, subject: str, at: datetime, detail: Mapping[str, Any]
+    ctx: Context, table: Table, kind: str, subject: str, at: datetime, detail: Mapping[str, Any], *, anew: bool = False
 ) -> None:
-    """Open it, or open it again if only its cause had gone; an open one takes the newer detail."""
+    """Open it, or open it again if only its cause had gone; an open one takes the newer detail.
+
+    `anew`: it is another occasion, so that an operator's closing of the last one does not count.
+    """
     insert = insert_into(table, ctx.session.get_bind().dialect.name)
     values = {"kind": kind, "subject": subject, "detail": dict(detail), "opened_at": at}
     statement = insert.values(application=ctx.application, **values).on_conflict_do_update(
         index_elements=["application", "kind", "subject"],
         set_={"detail": insert.excluded.detail, "closed_at": None, "closed_by": None, "closed_reason": None},
-        where=table.c.closed_by.is_(None) | (table.c.closed_by == SYSTEM),
+        where=true() if anew else table.c.closed_by.is_(None) | (table.c.closed_by == SYSTEM),
     )
     await ctx.session.execute(statement)
 
@@ -57,3 +60,11 @@ async def close_finding(
         .returning(table.c.kind)
     )
     return done.first() is not None
+
+
+async def close_findings(ctx: Context, table: Table, kinds: Sequence[str], subject: str, at: datetime) -> None:
+    """Close those of these kinds that are open: their cause is gone."""
+    one = and_(table.c.application == ctx.application, table.c.kind.in_(kinds), table.c.subject == subject)
+    await ctx.session.execute(
+        update(table).where(one, table.c.closed_at.is_(None)).values(closed_at=at, closed_by=SYSTEM)
+    )

@@ -24,7 +24,7 @@ from handlers.access.tables import (
     SUBSCRIPTIONS,
     AccessBrake,
 )
-from handlers.findings import open_finding
+from handlers.findings import close_finding, open_finding
 
 GRANTED, REVOKED, CUSTOMER_DUE = "access.granted", "access.revoked", "access.customer_due"
 SUBSCRIPTIONS_MAX = 200
@@ -57,12 +57,16 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
     standing = await _standing(ctx, customer)
     decisions = decide(subscriptions, grants, holds, policy, now, known=standing)
     brakes = cause.kind in (Kind.READ, Kind.TIMER) and any(sub.unannounced for sub in subscriptions.values())
+    was_braked = False
     for entitlement, decision in decisions.items():
         known = standing.get(entitlement)
         revokes = known is not None and known["allowed"] and not decision.allowed
         if known and revokes and brakes and (known["braked"] or await _braked(ctx, customer, entitlement, policy, now)):
             continue
+        was_braked = was_braked or bool(known and known["braked"])
         await _settle(ctx, customer, entitlement, decision, known, cause, now)
+    if was_braked:
+        await _unbraked(ctx, now)
     checks = [decision.next_check for decision in decisions.values() if decision.next_check is not None]
     if checks:
         due = min(checks)
@@ -196,8 +200,15 @@ async def _braked(ctx: Context, customer: str, entitlement: str, policy: Policy,
     )
     await ctx.session.execute(update(ENTITLEMENTS).where(one).values(braked=True))
     ctx.log.error("revocations_stopped", revoked=count, live=live)
-    await open_finding(ctx, FINDINGS, "brake", ctx.application, now, {"revoked": count, "live": live})
+    await open_finding(ctx, FINDINGS, "brake", ctx.application, now, {"revoked": count, "live": live}, anew=True)
     return True
+
+
+async def _unbraked(ctx: Context, now: datetime) -> None:
+    """Close the brake's finding with the last revocation that waited; one at a time, by the brake's lock."""
+    await ctx.locked(AccessBrake, application=ctx.application)
+    if not await braked_customers(ctx, 1, after=""):
+        await close_finding(ctx, FINDINGS, "brake", ctx.application, now)
 
 
 async def _live(ctx: Context) -> int:

@@ -2,6 +2,7 @@
 
     fact                          effect                                                           case
     subscription.created          heard of; ACTIVE for now only if no read comes                   A1 A6
+    subscription.renewed          the same, of one that is PAST_DUE                                A10 A41
     a read                        the newest version is the state                                  A5 A7 A10 A17 A40
     subscription.ended            ENDED for good, at once                                          A13 A16 A21 A45
     a read that says ENDED        ENDED for good, whatever its version                             A14 B20
@@ -49,11 +50,18 @@ def mentioned(sub: Subscription, details: Details, source: str) -> Subscription:
     return known if details.customer is None else attached(known, details.customer, source)
 
 
-def attached(sub: Subscription, customer: str, source: str) -> Subscription:
-    """Whose it is, unless somebody with a better word said so already."""
-    if sub.customer is not None and CUSTOMER_RANK[source] <= CUSTOMER_RANK[sub.customer_source]:
-        return sub
-    return replace(sub, customer=customer, customer_source=source)
+def attached(sub: Subscription, customer: str, source: str, at: datetime | None = None) -> Subscription:
+    """Whose it is, unless somebody with a better word said so already.
+
+    Who says it again later corrects himself; `at` is when it was said, and without it nothing is corrected. So the
+    same words, told again in any order, end the same.
+    """
+    rank, known = CUSTOMER_RANK[source], CUSTOMER_RANK[sub.customer_source]
+    if sub.customer is not None and rank <= known:
+        corrects = rank == known and at is not None and (sub.attached_at is None or at > sub.attached_at)
+        if not corrects:
+            return sub
+    return replace(sub, customer=customer, customer_source=source, attached_at=at)
 
 
 def hinted(sub: Subscription, at: datetime) -> Subscription:
@@ -70,11 +78,12 @@ def lease_over(sub: Subscription, due: datetime, at: datetime, policy: Policy) -
     return replace(sub, lease_until=leased_until(sub, at, policy))
 
 
-def provisional(sub: Subscription) -> Subscription:
-    """No read has come since `subscription.created`: it counts as ACTIVE until one does."""
-    if sub.status is not None or sub.version:
-        return sub
-    return replace(sub, status=ACTIVE, provisional=True)
+def provisional(sub: Subscription, heard_at: datetime) -> Subscription:
+    """No read has come since `subscription.created`, or since a charge while PAST_DUE: it counts as ACTIVE until one
+    does. The start of PAST_DUE stays, for a read that knows better (cases A9, A10)."""
+    is_unread = sub.status is None and not sub.version
+    is_charged = sub.status == PAST_DUE and (sub.read_at is None or sub.read_at < heard_at)
+    return replace(sub, status=ACTIVE, provisional=True) if is_unread or is_charged else sub
 
 
 def renewed(sub: Subscription, occurred_at: datetime | None) -> Subscription:
@@ -117,7 +126,7 @@ def ended(
         settle_from=at if first and sub.is_live else sub.settle_from,
         unannounced=by_read and (sub.unannounced if not first else sub.is_live and not is_announced(sub, at)),
     )
-    late = after.renewed_at is not None and after.ended_at is not None and after.renewed_at > after.ended_at
+    late = after.renewed_at is not None and after.ended_at is not None and after.renewed_at >= after.ended_at
     after = replace(after, charged_after_end=sub.charged_after_end or late)
     still_open = first or (sub.settle_until is not None and at < sub.settle_until)
     if not still_open:
@@ -143,12 +152,15 @@ def settles_until(sub: Subscription, policy: Policy, *, scheduled: bool) -> date
 
     A payer's cancel is scheduled first and waits for the period's end (SU-T6). So PAYER_CANCELED before that, or
     without a schedule, is a re-subscription (SU-T10). A merchant's cancel and a failed payment revoke at once.
+    Whoever has scheduled an end may still re-subscribe before it: where the period is not known, that is not ruled out.
     """
     if sub.settle_from is None or sub.end_reason not in (None, PAYER_CANCELED):
         return None
-    early = sub.period_end is not None and sub.ended_at is not None and sub.ended_at < sub.period_end
-    if scheduled and not early:
-        return None
+    # An end whose time the service does not say came when we heard of it: the period's end is days away, or it is not.
+    early = None if sub.period_end is None else (sub.ended_at or sub.settle_from) < sub.period_end
+    if scheduled and early is not True:
+        may_be_half = early is None and sub.end_reason == PAYER_CANCELED and not sub.merchant_cancel_requested
+        return sub.settle_from + policy.settle if may_be_half else None
     return sub.settle_from + (policy.resubscribe if sub.end_reason == PAYER_CANCELED else policy.settle)
 
 

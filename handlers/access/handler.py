@@ -13,14 +13,14 @@ from typing import Any
 
 from sqlalchemy import or_, select, update
 
-from consumer.plugin import Context, Event, Reject, Trust, handles
+from consumer.plugin import Context, Event, Reject, Source, Trust, handles
 from handlers.access import facts
 from handlers.access.decisions import CUSTOMER_DUE, Cause, Kind, braked_customers, recompute
 from handlers.access.links import link
 from handlers.access.policy import Policy
 from handlers.access.records import details_of, moment, reading_of
-from handlers.access.store import SUBSCRIPTION_DUE, apply, to_subscription, wake
-from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, STATUSES, Subscription
+from handlers.access.store import SUBSCRIPTION_DUE, Change, apply, to_subscription, wake
+from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, PAST_DUE, STATUSES, Reading, Subscription
 from handlers.access.tables import (
     CUSTOMERS,
     FINDINGS,
@@ -29,10 +29,11 @@ from handlers.access.tables import (
     AccessSource,
     AccessSubscription,
 )
-from handlers.findings import close_finding, open_finding
+from handlers.findings import close_finding, close_findings, open_finding
 from handlers.pointers import look_text, marked_as_test
 
 BATCH = 500
+DISAGREEMENT_WAIT, DISAGREEMENT_WAIT_MAX = timedelta(minutes=1), timedelta(days=1)
 _OWN = ("drv_", "obs_")
 
 
@@ -63,9 +64,15 @@ async def _created(event: Event, ctx: Context, policy: Policy, id_: str) -> None
     if change.after.status == ENDED:
         return
     ctx.request_read("subscription", id_)
-    if change.after.status is None and policy.provisional_after is not None:
-        due = event.received_at + policy.provisional_after
-        wake(ctx, id_, "provisional", due)
+    if change.after.status is None:
+        _unless_read(event, ctx, policy, id_)
+
+
+def _unless_read(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
+    """Take the event's word if no read comes soon. Not that of a listing or a replay: it is old, and may have been
+    overtaken long ago; who lists can read, too."""
+    if policy.provisional_after is not None and event.source is Source.WEBHOOK:
+        wake(ctx, id_, "provisional", event.received_at + policy.provisional_after)
 
 
 async def _ended(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
@@ -98,6 +105,8 @@ async def _hinted(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
     change = await apply(ctx, event, id_, policy, fact)
     if change.after.status != ENDED:
         ctx.request_read("subscription", id_)
+    if event.type == "subscription.renewed" and change.after.status == PAST_DUE:
+        _unless_read(event, ctx, policy, id_)
 
 
 def _heard(sub: Subscription, *, event: Event, policy: Policy) -> Subscription:
@@ -120,11 +129,23 @@ async def _observed(event: Event, ctx: Context, policy: Policy) -> None:
         detail = {"end_reason": reading.end_reason}
         await open_finding(ctx, FINDINGS, "unknown_end_reason", id_, event.received_at, detail)
     change = await apply(ctx, event, id_, policy, lambda sub: facts.observed(sub, reading, event.received_at, policy))
-    if reading.version <= change.before.version:
+    if reading.version > change.before.version:
+        await _agreement(event, ctx, id_, reading, change)
+
+
+async def _agreement(event: Event, ctx: Context, id_: str, reading: Reading, change: Change) -> None:
+    """A read that denies an end lags or lies: shown, and read again, less and less often; it stays ENDED."""
+    at = event.received_at
+    if change.after.status != ENDED or reading.status == ENDED:
+        settled = ["unknown_status", "disagreement"]
+        settled += ["unknown_end_reason"] if reading.end_reason in (None, *END_REASONS) else []
+        await close_findings(ctx, FINDINGS, settled, id_, at)
         return
-    if change.after.status == ENDED and reading.status != ENDED:
-        detail = {"read": reading.status, "read_at": reading.read_at.isoformat()}
-        await open_finding(ctx, FINDINGS, "disagreement", id_, event.received_at, detail)
+    detail = {"read": reading.status, "read_at": reading.read_at.isoformat()}
+    await open_finding(ctx, FINDINGS, "disagreement", id_, at, detail)
+    since = change.before.settle_from or change.before.hinted_at
+    wait = DISAGREEMENT_WAIT_MAX if since is None else min(max(DISAGREEMENT_WAIT, at - since), DISAGREEMENT_WAIT_MAX)
+    ctx.request_read("subscription", id_, at + wait)
 
 
 @handles(SUBSCRIPTION_DUE, transactional=True, name="access:subscription_due")
@@ -136,7 +157,8 @@ async def subscription_due(event: Event, ctx: Context) -> None:
         raise Reject("a timer needs a subscription and its time")
     match why:
         case "provisional":
-            await apply(ctx, event, id_, policy, facts.provisional)
+            heard_at = due - (policy.provisional_after or timedelta(0))
+            await apply(ctx, event, id_, policy, lambda sub: facts.provisional(sub, heard_at))
         case "lease":
             await _lease_over(event, ctx, policy, id_, due)
         case "unmapped":
@@ -201,8 +223,14 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
         .order_by(SUBSCRIPTIONS.c.subscription_id)
         .limit(BATCH)
     )
+
+    def fact(sub: Subscription) -> Subscription:
+        # A newer registration of its own session corrects an older one; one of the same order is a further checkout.
+        at = event.received_at if sub.session_id == session_id else None
+        return facts.attached(sub, customer, "checkout", at)
+
     for id_ in (await ctx.session.execute(waiting)).scalars().all():
-        await apply(ctx, event, id_, policy, lambda sub: facts.attached(sub, customer, "checkout"))
+        await apply(ctx, event, id_, policy, fact)
 
 
 @handles("access.customer_attached", transactional=True, name="access:customer_attached")
@@ -213,7 +241,7 @@ async def customer_attached(event: Event, ctx: Context) -> None:
     if id_ is None or not isinstance(customer, str) or not customer:
         raise Reject("attaching needs a subscription and a customer")
     source = by if by in CUSTOMER_RANK and by else "operator"
-    await apply(ctx, event, id_, policy, lambda sub: facts.attached(sub, customer, source))
+    await apply(ctx, event, id_, policy, lambda sub: facts.attached(sub, customer, source, event.received_at))
 
 
 @handles("access.held", "access.complimentary_granted", transactional=True, name="access:source_added")
@@ -256,7 +284,7 @@ async def source_ended(event: Event, ctx: Context) -> None:
 
 @handles("access.brake_released", transactional=True, name="access:brake_released")
 async def brake_released(event: Event, ctx: Context) -> None:
-    """An operator looked and lets the stopped revocations go, a batch at a time."""
+    """An operator looked and lets the stopped revocations go, a batch at a time; the finding closes with the last."""
     after = str(_own(event).find("/data/after") or "")
     customers = await braked_customers(ctx, BATCH, after=after)
     for customer in customers:
@@ -264,9 +292,8 @@ async def brake_released(event: Event, ctx: Context) -> None:
     if len(customers) == BATCH:
         said = {**event.data["data"], "after": customers[-1]}
         ctx.emit("access.brake_released", event.key, said)
-    else:
-        by = str(event.find("/data/by") or "operator")
-        await close_finding(ctx, FINDINGS, "brake", ctx.application, event.received_at, by=by)
+    elif not customers and not after:
+        await close_finding(ctx, FINDINGS, "brake", ctx.application, event.received_at)
 
 
 @handles("access.recheck", transactional=True, name="access:recheck")

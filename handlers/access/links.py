@@ -21,6 +21,6 @@ async def link(
     values = {"order_id": order_id, "customer": customer, "registered_at": at}
     await session.execute(
         insert.values(application=application, session_id=session_id, **values).on_conflict_do_update(
-            index_elements=["application", "session_id"], set_=values
+            index_elements=["application", "session_id"], set_=values, where=LINKS.c.registered_at <= at
         )
     )

@@ -74,17 +74,20 @@ async def _written(ctx: Context, subscription_id: str, fact: Callable[[Subscript
 
 
 async def _linked(ctx: Context, sub: Subscription, before: Subscription | None = None) -> Subscription:
-    """Look for the merchant's registration when the session or the order has just become known."""
+    """Look for the merchant's registration when the session or the order has just become known, and as long as
+    nobody knows whose it is: a registration in the very same moment may not have been visible (case A37)."""
     known = before or Subscription()
-    if (sub.session_id, sub.order_id) == (known.session_id, known.order_id):
+    if (sub.session_id, sub.order_id) == (known.session_id, known.order_id) and sub.customer is not None:
         return sub
     by = [LINKS.c.session_id == sub.session_id] if sub.session_id else []
     by += [LINKS.c.order_id == sub.order_id] if sub.order_id else []
     for condition in by:
-        wanted = select(LINKS.c.customer).where(LINKS.c.application == ctx.application, condition)
-        customer = (await ctx.session.execute(wanted.order_by(LINKS.c.registered_at.desc()).limit(1))).scalar()
-        if customer is not None:
-            return facts.attached(sub, customer, "checkout")
+        wanted = select(LINKS.c.customer, LINKS.c.registered_at).where(
+            LINKS.c.application == ctx.application, condition
+        )
+        link = (await ctx.session.execute(wanted.order_by(LINKS.c.registered_at.desc()).limit(1))).first()
+        if link is not None:
+            return facts.attached(sub, link.customer, "checkout", link.registered_at)
     return sub
 
 
@@ -105,7 +108,7 @@ async def _queues(ctx: Context, event: Event, subscription_id: str, policy: Poli
         await open_finding(ctx, FINDINGS, "unresolved_subscriber", subscription_id, at, detail)
         data = {"subscription_id": subscription_id, "price_id": after.price_id, **detail}
         ctx.emit("access.unresolved", f"subscription:{subscription_id}", data, once="unresolved")
-    elif before.is_live and before.customer is None and after.customer is not None:
+    elif before.status is not None and before.customer is None and after.customer is not None:
         await close_finding(ctx, FINDINGS, "unresolved_subscriber", subscription_id, at)
     await _mapping(ctx, event, subscription_id, policy, change)
 

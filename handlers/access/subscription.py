@@ -52,12 +52,13 @@ class Subscription:
 
     `status` is None until a read (or `subscription.created`, provisionally) says more. Times of the service
     (`period_end`, `ended_at`, `renewed_at`) are compared with each other only; ours (`read_at`, `settle_until`,
-    `past_due_since`, `lease_until`, `hinted_at`: the last verified event) with our own clock. `unannounced`: it got
-    worse by a read that no event announced, which is what the brake is for.
+    `past_due_since`, `lease_until`, `hinted_at`: the last verified event, `attached_at`: the word on whose it is) with
+    our own clock. `unannounced`: it got worse by a read that no event announced, which is what the brake is for.
     """
 
     customer: str | None = None
     customer_source: str = ""
+    attached_at: datetime | None = None
     price_id: str | None = None
     product_id: str | None = None
     session_id: str | None = None

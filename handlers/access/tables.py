@@ -39,6 +39,7 @@ class AccessSubscription(SQLModel, table=True):
     subscription_id: str = _text(255, key=True)
     customer: str | None = _text(255)
     customer_source: str = Field(default="", sa_column=Column(String(20), nullable=False))
+    attached_at: datetime | None = _time()
     price_id: str | None = _text(255)
     product_id: str | None = _text(255)
     session_id: str | None = _text(255)

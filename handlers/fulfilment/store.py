@@ -84,9 +84,11 @@ async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> 
     if change.became("requested_at"):
         ctx.emit(REQUESTED, f"order:{order_id}", requested_data(order_id, after, event), once="order")
     if before.hold != after.hold:
-        await _hold_changed(ctx, order_id, change)
+        await _hold_changed(ctx, event, order_id, change)
     elif amounts_differ(after) and not amounts_differ(before):
         await _finding(ctx, "amount_mismatch", order_id, event.received_at, amounts(after))
+    elif amounts_differ(before) and not amounts_differ(after):
+        await close_finding(ctx, FINDINGS, "amount_mismatch", order_id, event.received_at)
     if change.became("paid_at") and not change.is_new:
         # A payment seen before its order was paid makes the row first, so a fresh row has no such finding.
         await close_finding(ctx, FINDINGS, "orphan_payment", order_id, event.received_at)
@@ -95,7 +97,7 @@ async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> 
         await _finding(ctx, "paid_unfulfillable", order_id, event.received_at, detail)
 
 
-async def _hold_changed(ctx: Context, order_id: str, change: Change) -> None:
+async def _hold_changed(ctx: Context, event: Event, order_id: str, change: Change) -> None:
     at = change.after.requested_at or change.after.paid_at or ctx.now
     if change.before.hold is not None:
         await close_finding(ctx, FINDINGS, FINDING_OF_HOLD[change.before.hold], order_id, at)
@@ -103,8 +105,8 @@ async def _hold_changed(ctx: Context, order_id: str, change: Change) -> None:
         return
     ctx.log.warning("paid_order_held", order_id=order_id, hold=change.after.hold.value)
     await _finding(ctx, FINDING_OF_HOLD[change.after.hold], order_id, at, amounts(change.after))
-    if change.after.hold is not Hold.AMOUNT:
-        ctx.request_read("order", order_id)
+    if event.type != "order.observed":
+        ctx.request_read("order", order_id)  # an amount in a payload is a hint: a read may put it right (case U29)
 
 
 async def _finding(ctx: Context, kind: str, subject: str, at: datetime, detail: dict[str, Any]) -> None:

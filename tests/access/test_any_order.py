@@ -102,6 +102,7 @@ def test_whatever_arrives_ends_in_the_services_own_state(bench: Bench, service: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @settings(max_examples=HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(service=services(), data=st.data())
 def test_whatever_arrives_in_thousands_of_histories(bench: Bench, service: Service, data: Any) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from consumer.errors import ConsumerError
+from handlers.access.links import link
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SOURCES
 from tests.access.shop import CUSTOMER, Shop
+from tests.support.projections import own
 
 NOBODY: dict[str, Any] = {"customer_reference": None}
 LINKS: list[dict[str, Any]] = [{"checkout_session_id": "s1"}, {"order_id": "O1"}, {"checkout_session": {"id": "s1"}}]
@@ -249,4 +251,99 @@ async def test_a_finding_an_operator_closed_stays_closed(shop: Shop) -> None:
     await shop.word("access.finding_closed", "object:S1", kind="unknown_status", by="op", reason="known")
     assert await shop.findings() == set()
     await shop.reads("PAUSED")
+    assert await shop.findings() == set()
+
+
+async def test_the_brake_that_stops_again_asks_again(shop: Shop) -> None:
+    # case: B31
+    subs = await many(shop, 20)
+
+    async def end(some: list[str]) -> None:
+        for sub in some:
+            await shop.reads("ENDED", sub, customer_reference=f"cus_{sub}", end_reason="PAYMENT_FAILED")
+        await shop.pass_time(minutes=1)
+
+    await end(subs[:8])
+    await shop.word("access.brake_released", "object:access", by="op", reason="looked at it")
+    await shop.relay()
+    assert await shop.findings() == set()
+    await end(subs[8:12])
+    assert ("brake", "default") in await shop.findings()
+    assert len(await shop.rows(ENTITLEMENTS, braked=True)) == 4
+    await shop.word("access.finding_closed", "object:default", kind="brake", by="op", reason="later")
+    await end(subs[12:13])
+    assert ("brake", "default") in await shop.findings(), "another occasion"
+
+
+async def test_the_brakes_finding_closes_with_the_last_that_waited(shop_with: Callable[..., Shop]) -> None:
+    # case: B31
+    shop = shop_with(brake={"minimum": 0, "share": 0}, past_due="revoke")
+    for sub in ("S1", "S2"):
+        await shop.reads("ACTIVE", sub, customer_reference=f"cus_{sub}")
+        await shop.reads("PAST_DUE", sub, customer_reference=f"cus_{sub}")
+    await shop.reads("ACTIVE", "S1", customer_reference="cus_S1")
+    assert await shop.findings() == {("brake", "default")}
+    await shop.reads("ACTIVE", "S2", customer_reference="cus_S2")
+    assert await shop.findings() == set()
+
+
+@pytest.mark.parametrize("source", ["operator", "resolver"])
+async def test_who_attached_wrongly_corrects_himself(shop: Shop, source: str) -> None:
+    # case: A36
+    await shop.reads("ACTIVE", **NOBODY)
+    words = []
+    for customer in ("wrong", "right"):
+        shop.now += timedelta(seconds=1)
+        about = {"customer": customer, "source": source, "by": "op"}
+        words.append(await shop.word("access.customer_attached", "subscription:S1", **about))
+    assert (await shop.subscription())["customer"] == "right"
+    assert (await shop.allowed(customer="wrong"), await shop.allowed(customer="right")) == (False, True)
+    announced = len(shop.effects)
+    for word in words:
+        await shop.force(word)
+    assert (await shop.subscription())["customer"] == "right", "the same words again are no news"
+    assert len(shop.effects) == announced
+
+
+@pytest.mark.parametrize("linked", [{"checkout_session_id": "s1"}, {"checkout_session_id": "s1", "order_id": "O1"}])
+async def test_a_session_registered_again_corrects_whose_it_is(shop: Shop, linked: dict[str, Any]) -> None:
+    # case: A37
+    await shop.registers("s1", customer="wrong")
+    await shop.reads("ACTIVE", **NOBODY, **linked)
+    shop.now += timedelta(seconds=1)
+    await shop.registers("s1", customer="right")
+    assert (await shop.subscription())["customer"] == "right"
+    shop.now += timedelta(seconds=1)
+    await shop.registers("s2", customer="another")
+    assert (await shop.subscription())["customer"] == "right", "another session of the same order is another checkout"
+
+
+async def test_a_registration_that_was_missed_is_found_by_the_next_fact(shop: Shop) -> None:
+    # case: A37
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    async with shop.database.transaction() as session:  # in the same moment: its event saw no subscription to attach
+        await link(session, "default", "s1", "O1", "cus_shop", shop.now)
+    assert await shop.findings() == {("unresolved_subscriber", "S1")}
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    assert await shop.allowed(customer="cus_shop")
+    assert await shop.findings() == set()
+
+
+async def test_an_older_registration_told_again_does_not_replace_a_newer_link(shop: Shop) -> None:
+    # case: A37, G10
+    old = own("checkout.registered", "order:O1", {"session_id": "s1", "order_id": "O1", "customer": "old"}, at=shop.now)
+    await shop.feed(old)
+    shop.now += timedelta(seconds=1)
+    await shop.registers("s1", customer="new")
+    await shop.force(old)
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    assert (await shop.subscription())["customer"] == "new"
+
+
+async def test_attaching_after_the_end_settles_the_queue(shop: Shop) -> None:
+    # case: A36
+    await shop.reads("ACTIVE", **NOBODY)
+    await shop.happens("ended", end_reason="PAYMENT_FAILED", **NOBODY)
+    assert await shop.findings() == {("unresolved_subscriber", "S1")}
+    await shop.word("access.customer_attached", "subscription:S1", customer="cus_7")
     assert await shop.findings() == set()

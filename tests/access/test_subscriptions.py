@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from consumer.errors import ConsumerError
-from consumer.events import Trust
+from consumer.events import Source, Trust
 from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
 from tests.access.shop import CUSTOMER, Shop
-from tests.support.projections import START, said
+from tests.support.projections import READS, START, said
 
 
 async def test_created_grants_once_when_the_read_confirms(shop: Shop) -> None:
@@ -219,7 +220,7 @@ async def test_a_payers_cancel_keeps_access_until_the_end(shop: Shop) -> None:
 
 async def test_ended_before_cancel_scheduled_stays_ended(shop: Shop) -> None:
     # case: A16, A24
-    await shop.reads("ACTIVE", cancel_at_period_end=True)
+    await shop.reads("ACTIVE", cancel_at_period_end=True, current_period_end=shop.now.isoformat())
     await shop.happens("ended", end_reason="PAYER_CANCELED")
     await shop.forget_reads()
     for late in ("cancel_scheduled", "created", "past_due", "payment_failed", "cancel_withdrawn"):
@@ -508,3 +509,138 @@ async def test_a_list_item_that_lacks_fields_denies_nothing(shop: Shop) -> None:
     await shop.reads("ACTIVE", cancel_at_period_end=False, cancel_reason=None)
     row = await shop.subscription()
     assert (row["cancel_at_period_end"], row["cancel_reason"]) == (False, None)
+
+
+@pytest.mark.parametrize("source", [Source.BACKFILL, Source.REPLAY])
+async def test_old_news_grants_nothing_provisionally(shop: Shop, source: Source) -> None:
+    # case: A1, A24, G6
+    long_ago = START - timedelta(days=400)
+    await shop.feed(replace(shop.event("created", at=long_ago), source=source, received_at=START))
+    await shop.pass_time(minutes=5)
+    assert shop.effects == [], "it may have ended long ago; the read says"
+    assert await shop.asked() == {("subscription", "S1")}
+    await shop.feed(replace(shop.event("ended", at=long_ago + timedelta(days=30)), source=source, received_at=shop.now))
+    await shop.pass_time(days=1)
+    assert shop.effects == []
+
+
+async def test_a_scheduled_end_that_came_early_is_a_resubscription_without_the_services_time(shop: Shop) -> None:
+    # case: A25
+    shown: dict[str, Any] = {"cancel_at_period_end": True, "cancel_reason": "PAYER_CANCELED"}
+    await shop.reads("ACTIVE", current_period_end=(START + timedelta(days=30)).isoformat(), **shown)
+    await shop.pass_time(days=10)
+    await shop.feed(replace(shop.event("ended", end_reason="PAYER_CANCELED"), occurred_at=None))
+    await shop.pass_time(minutes=1)
+    await shop.reads("ACTIVE", "S2")
+    await shop.pass_time(days=1)
+    assert shop.effects == ["granted default"]
+
+
+async def test_a_scheduled_end_on_time_revokes_at_once_without_the_services_time(shop: Shop) -> None:
+    # case: A15
+    await shop.reads("ACTIVE", current_period_end=START.isoformat(), cancel_at_period_end=True)
+    await shop.feed(replace(shop.event("ended", end_reason="PAYER_CANCELED"), occurred_at=None))
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+async def test_a_payers_scheduled_end_of_an_unknown_period_settles_for_seconds(shop: Shop, succeeds: bool) -> None:
+    # case: A15, A25
+    await shop.reads("ACTIVE", cancel_at_period_end=True, cancel_reason="PAYER_CANCELED")
+    await shop.happens("ended", end_reason="PAYER_CANCELED")
+    assert await shop.allowed()
+    if succeeds:
+        await shop.reads("ACTIVE", "S2")
+    await shop.pass_time(seconds=6)
+    assert shop.effects == (["granted default"] if succeeds else ["granted default", "revoked default"])
+
+
+async def test_a_read_that_lags_behind_the_end_is_read_again_until_it_agrees(shop: Shop) -> None:
+    # case: A45, A24
+    await shop.reads("ACTIVE", cancel_at_period_end=True)
+    await shop.happens("ended")
+    for _ in range(3):
+        await shop.forget_reads()
+        await shop.reads("ACTIVE")
+        assert await shop.findings() == {("disagreement", "S1")}
+        assert await shop.asked() == {("subscription", "S1")}
+        shop.now += timedelta(hours=1)
+    await shop.forget_reads()
+    await shop.reads("ENDED", end_reason="MERCHANT_CANCELED")
+    assert await shop.findings() == set()
+    assert await shop.asked() == set()
+    assert (await shop.subscription())["end_reason"] == "MERCHANT_CANCELED"
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_the_waits_between_reads_that_deny_an_end_grow_up_to_a_day(shop: Shop) -> None:
+    # case: A24
+    await shop.reads("ACTIVE")
+    await shop.happens("ended", end_reason="MERCHANT_CANCELED")
+    waits = []
+    for _ in range(16):
+        await shop.reads("ACTIVE")
+        [row] = await shop.rows(READS)
+        waits.append(row["due_at"] - shop.now)
+        shop.now = row["due_at"]
+        await shop.forget_reads()
+    assert waits[0] == timedelta(minutes=1)
+    assert waits == sorted(waits)
+    assert waits[-1] == timedelta(days=1)
+
+
+async def test_a_word_that_is_known_again_closes_what_it_opened(shop: Shop) -> None:
+    # case: A35
+    await shop.reads("PAUSED")
+    await shop.reads("ACTIVE")
+    assert await shop.findings() == set()
+    await shop.reads("ENDED", end_reason="SOMETHING_NEW")
+    assert await shop.findings() == {("unknown_end_reason", "S1")}
+    await shop.reads("ENDED", end_reason="PAYMENT_FAILED")
+    assert await shop.findings() == set()
+
+
+@pytest.mark.parametrize("first", ["ended", "renewed"])
+async def test_a_charge_at_the_moment_of_the_end_is_flagged_in_either_order(shop: Shop, first: str) -> None:
+    # case: A22, G1
+    await shop.reads("ACTIVE")
+    both = [shop.event("ended", end_reason="MERCHANT_CANCELED"), shop.event("renewed")]
+    await shop.feed(*(both if first == "ended" else reversed(both)))
+    assert await shop.findings() == {("charged_after_end", "S1")}
+
+
+async def test_a_charge_while_past_due_counts_when_no_read_comes(shop: Shop) -> None:
+    # case: A10, A34, A41
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    await shop.pass_time(days=3)
+    await shop.happens("renewed")
+    await shop.pass_time(seconds=4)
+    assert await shop.reasons() == ["provisional:S1"]
+    await shop.pass_time(days=30)
+    assert shop.effects == ["granted default"], "the service charged; that it cannot be read takes nothing away"
+    await shop.reads("PAST_DUE")
+    await shop.pass_time(minutes=1)
+    assert shop.effects == ["granted default", "revoked default"], "the grace has its first start (case A9)"
+
+
+async def test_a_charge_after_the_grace_grants_again_when_no_read_comes(shop: Shop) -> None:
+    # case: A41, A34
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    await shop.pass_time(days=15)
+    await shop.happens("renewed")
+    assert not await shop.allowed(), "a read says it better"
+    await shop.pass_time(seconds=4)
+    assert shop.effects == ["granted default", "revoked default", "granted default"]
+
+
+async def test_a_read_after_the_charge_decides(shop: Shop) -> None:
+    # case: A9, A41
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    await shop.pass_time(days=15)
+    await shop.happens("renewed")
+    await shop.reads("PAST_DUE")
+    await shop.pass_time(minutes=1)
+    assert shop.effects == ["granted default", "revoked default"], "the charge was old news"

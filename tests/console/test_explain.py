@@ -28,7 +28,7 @@ async def test_an_order_says_why_it_waits_and_for_what(sqlite_ledger: Database, 
         ("checkout.registered", "drv_checkout.registered_order:A1_1767225600.0"),
         ("order.paid", "evt_1"),
     ]
-    assert [entry["code"] for entry in found["next"]] == ["finding.amount_mismatch", "held.amount_mismatch"]
+    assert [entry["code"] for entry in found["next"]] == ["read", "finding.amount_mismatch", "held.amount_mismatch"]
     answer(found)
 
 

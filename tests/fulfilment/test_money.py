@@ -84,6 +84,25 @@ async def test_a_read_that_corrects_the_amount_lets_it_go(orders: Projections) -
     assert await open_kinds(orders) == set()
 
 
+async def test_a_payloads_wrong_amount_has_the_order_read(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(registered(expected_amount="10"), said("order.paid", "evt_1", order_id="A1", amount="10.30"))
+    assert await orders.asked() == {("order", "A1")}, "a payload may count otherwise; the record decides"
+    await orders.forget_reads()
+    await orders.feed(observed("order:A1", 1, {"status": "PAID", "amount": "10.30"}))
+    assert await orders.asked() == set()
+    assert await open_kinds(orders) == {("amount_mismatch", "A1")}
+
+
+async def test_a_report_of_a_wrong_amount_closes_when_it_is_right(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(registered(expected_amount="10"), said("order.paid", "evt_1", order_id="A1"))
+    await orders.feed(observed("order:A1", 1, {"status": "PAID", "amount": "4"}))
+    await orders.feed(observed("order:A1", 2, {"status": "PAID", "amount": "10"}))
+    assert await open_kinds(orders) == set()
+    assert len(orders.emitted) == 1
+
+
 async def test_a_wrong_amount_seen_after_fulfilment_is_reported(orders: Projections) -> None:
     # case: F21
     await orders.feed(registered(expected_amount="10"), said("order.paid", "evt_1", order_id="A1"))
