@@ -63,12 +63,13 @@ class Deployment:
             await asyncio.sleep(0.5 / per_s)
 
     async def shipped(self, within_s: float) -> None:
-        """Wait until every order that was paid up to now has left the warehouse."""
+        """Wait until every order that was paid up to now has left the warehouse; more may be paid meanwhile."""
+        wanted = set(self.paid)
         await eventually(
-            lambda: set(self.paid) <= set(self.warehouse.keys),
+            lambda: wanted <= set(self.warehouse.keys),
             within_s=within_s,
             every_s=0.1,
-            what="every paid order is shipped",
+            what=f"{len(wanted)} paid orders are shipped",
         )
 
     async def settled(self, within_s: float = 30.0) -> None:

@@ -1,0 +1,120 @@
+"""The endpoint, the API, the database and Kafka go away while orders are paid: everything recovers without a hand.
+
+Scaled to fit a test: 5 orders (10 events) a second and an outage of some seconds stand for an hour at 50 events a
+second. The time of recovery is printed: from the end of the outage until every order paid until then is shipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from consumer.sandbox import SandboxConfig
+from tests.promises.deployment import Deployment, deployment, embedded, started
+from tests.support.kafka import kafka_server
+from tests.support.ports import eventually
+from tests.support.postgres import create_database, stoppable_server
+from tests.support.process import ConsumerProcess
+
+ORDERS_PER_S = 5.0
+OUTAGE_S = 8.0
+RECOVERY_S = 60.0
+PROBE_S = 30.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@asynccontextmanager
+async def _under_way(found: Deployment) -> AsyncIterator[ConsumerProcess]:
+    """All roles at work, orders being paid, webhooks arriving; at the end all of it must have come out right."""
+    serve, work, sync = found.process("serve"), found.process("work"), found.process("sync")
+    over = asyncio.Event()
+    async with started(serve, work, sync):
+        address = f"{serve.addresses['public_url']}/webhooks/default"
+        found.sandbox.set_webhook_url(address)
+        paying = asyncio.create_task(found.pay_orders_until(over, ORDERS_PER_S))
+        try:
+            await eventually(lambda: found.warehouse.keys, within_s=30, what="the first order is shipped")
+            yield serve
+        finally:
+            over.set()
+            await paying
+        await found.shipped(within_s=30)
+        await found.settled(within_s=60)
+        found.assert_one_parcel_each()
+        assert [one.stop() for one in (serve, work, sync)] == [0, 0, 0]
+
+
+async def _endured(found: Deployment, what: str, down_s: float = OUTAGE_S) -> None:
+    """Time passes while something is away."""
+    before = len(found.paid)
+    await asyncio.sleep(down_s)  # the length of the outage itself: nothing is waited for
+    print(f"\n{what} away for {down_s:.0f} s, {len(found.paid) - before} orders paid meanwhile", end="")
+
+
+async def _recovered(found: Deployment, within_s: float = RECOVERY_S) -> None:
+    """Everything paid until now is shipped, while more orders are being paid."""
+    began = time.monotonic()
+    await found.shipped(within_s)
+    print(f", recovered {time.monotonic() - began:.1f} s after its end")
+
+
+# case: O7, G3
+async def test_of_the_endpoint(tmp_path: Path) -> None:
+    async with deployment(tmp_path, **embedded(tmp_path), config=_config()) as found, _under_way(found) as serve:
+        serve.kill()
+        await _endured(found, "endpoint")
+        serve.spawn()
+        await serve.ready()
+        await _recovered(found)
+
+
+# case: O7, S3, S5, S6
+async def test_of_the_api_with_401(tmp_path: Path) -> None:
+    async with deployment(tmp_path, **embedded(tmp_path), config=_config()) as found, _under_way(found):
+        found.sandbox.engine.faults.set({"unauthorized": 1})
+        await _endured(found, "API (401)")
+        found.sandbox.engine.faults.set({"unauthorized": 0})
+        await _recovered(found, PROBE_S + RECOVERY_S)
+
+
+# case: O7
+@pytest.mark.postgres
+async def test_of_the_database(tmp_path: Path) -> None:
+    with stoppable_server() as server:
+        url = await asyncio.to_thread(create_database, server.uri)
+        log = embedded(tmp_path)["broker_url"]
+        async with deployment(tmp_path, broker_url=log, database_url=url, config=_config()) as found, _under_way(found):
+            await _away(found, "database", lambda: server.stop("fast"), server.start)
+
+
+# case: O7
+@pytest.mark.kafka
+async def test_of_kafka(tmp_path: Path) -> None:
+    folder = tmp_path / "kafka"
+    folder.mkdir()
+    with kafka_server(folder) as kafka:
+        ledger = embedded(tmp_path)["database_url"]
+        async with (
+            deployment(tmp_path, broker_url=kafka.url, database_url=ledger, config=_config()) as found,
+            _under_way(found),
+        ):
+            await _away(found, "Kafka", kafka.pause, kafka.resume)
+
+
+async def _away(found: Deployment, what: str, stop: Callable[[], None], start: Callable[[], None]) -> None:
+    await asyncio.to_thread(stop)
+    try:
+        await _endured(found, what)
+    finally:
+        await asyncio.to_thread(start)
+    await _recovered(found)
+
+
+def _config() -> SandboxConfig:
+    return SandboxConfig(seed=1, assumptions={"delivery_schedule": "short"})
