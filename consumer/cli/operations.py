@@ -12,6 +12,7 @@ import typer
 from consumer.app import App
 from consumer.cli.filters import Application, Limit
 from consumer.cli.output import Json, Output
+from consumer.cli.output import shown as shown_value
 from consumer.cli.process import ledger, run, settings_for
 from consumer.cli.verdict import WALK_LATE_S, Finding, Grade, judge, worst
 from consumer.console.unfulfilled import Waiting, unfulfilled
@@ -52,6 +53,9 @@ def status(as_json: Json = False) -> None:
     for finding in findings:
         output.line(f"  {finding.grade.name.lower()}: {finding.text} [{finding.code}]")
     output.fields(shown)
+    for order in waiting:
+        oldest = shown_value(order.oldest_at)
+        output.line(f"{order.application}: {order.count} paid, not fulfilled ({order.reason}), the oldest at {oldest}")
     for one in reading:
         output.line(one.application)
         output.fields({f"  {name}": value for name, value in asdict(one).items() if name != "application"})

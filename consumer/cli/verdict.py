@@ -55,8 +55,9 @@ def judge(
         found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
         found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
-    if _age_s(figures.worker_seen_at, figures.at) > WORKER_GONE_S:
-        found.append(Finding(Grade.DEGRADED, "no_worker", "no `work` process was seen lately"))
+    if figures.worker_seen_at is None or _age_s(figures.worker_seen_at, figures.at) > WORKER_GONE_S:
+        seen = "ever" if figures.worker_seen_at is None else "lately"
+        found.append(Finding(Grade.DEGRADED, "no_worker", f"no `work` process was {seen} seen"))
     if figures.dead:
         found.append(Finding(Grade.DEGRADED, "dead_runs", f"{figures.dead} dead run(s)"))
     if figures.paused_handlers:

@@ -65,9 +65,9 @@ class ApiError(PaymentsError):
 
 
 class AuthenticationError(ApiError):
-    """Every credential was refused; the service does not say why. Check the Authorization header (one Basic \
-app_id:app_secret), whether the secret is unknown, revoked or expired, whether the application is disabled, and \
-whether the merchant account is approved and active."""
+    """Every credential was refused; the service does not say why. Check the Authorization header (one, with \
+app_id:app_secret after the word Basic), whether the secret is unknown, revoked or expired, whether the application \
+is disabled, and whether the merchant account is approved and active."""
 
     code = "invalid_api_credentials"
     retryable = True

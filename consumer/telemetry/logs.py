@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import MutableMapping
+import time
+from collections.abc import Callable, MutableMapping
 from typing import Any, Literal, TextIO
 
 import orjson
@@ -17,6 +18,8 @@ from consumer.telemetry.redaction import redacted_fields
 LogFormat = Literal["json", "console", "auto"]
 # Libraries whose chatter helps nobody, or whose lines hold statements, addresses and bytes that somebody sent.
 _QUIET = ("aiohttp", "aiokafka", "alembic", "asyncio", "sqlalchemy", "aiosqlite", "urllib3")
+REPEAT_EVERY_S = 30.0
+REMEMBERED_MAX = 256
 
 
 def configure_logging(level: str = "info", format: LogFormat = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
@@ -43,6 +46,7 @@ def configure_logging(level: str = "info", format: LogFormat = "auto", stream: T
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(target)
+    handler.addFilter(Seldom())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *before],
@@ -57,6 +61,36 @@ def configure_logging(level: str = "info", format: LogFormat = "auto", stream: T
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
     logging.captureWarnings(capture=True)
+
+
+class Seldom(logging.Filter):
+    """Lets a library say the same line once in REPEAT_EVERY_S seconds: aiokafka tells twice a second, for hours, that
+    a broker is away, which our own line says already. The next line tells how many were left out. Ours all pass."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        if record.name.partition(".")[0] not in _QUIET:
+            return True
+        try:
+            line = (record.name, record.getMessage())
+        except Exception:  # noqa: BLE001 - a line that cannot be made is the handler's to report, as it always was
+            return True
+        now = self._monotonic()
+        last, unsaid = self._said.pop(line, (None, 0))
+        if last is not None and now - last < REPEAT_EVERY_S:
+            self._said[line] = (last, unsaid + 1)
+            return False
+        while len(self._said) >= REMEMBERED_MAX:
+            del self._said[next(iter(self._said))]
+        self._said[line] = (now, 0)
+        if unsaid:
+            record.msg, record.args = f"{line[1]} (and {unsaid} times before)", None
+        return True
 
 
 def redact(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

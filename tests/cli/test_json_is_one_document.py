@@ -30,8 +30,9 @@ def test_of_every_command_that_looks(consumer: Run) -> None:
 
 
 def test_status_tells_by_its_exit_code(consumer: Run) -> None:
-    """Without a schema nothing can go on: 2. With one and nothing to do: 0."""
+    """Without a schema nothing can go on: 2. With one, but nobody who ever worked on events: 1."""
     assert consumer("status").returncode == 2
     consumer("db", "upgrade")
-    healthy = consumer("status")
-    assert (healthy.returncode, healthy.stdout.splitlines()[0]) == (0, "healthy")
+    lonely = consumer("status")
+    assert (lonely.returncode, lonely.stdout.splitlines()[0]) == (1, "degraded")
+    assert "[no_worker]" in lonely.stdout

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from consumer.telemetry.logs import configure_logging
+from consumer.telemetry.logs import REMEMBERED_MAX, REPEAT_EVERY_S, Seldom, configure_logging
 
 
 @pytest.fixture
@@ -97,3 +97,34 @@ def test_configuring_again_replaces_and_does_not_double(stream: io.StringIO) -> 
     configure_logging("info", "json", stream)
     logging.getLogger("some.library").warning("once")
     assert len(lines(stream)) == 1
+
+
+def said(name: str, message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord(name, logging.ERROR, __file__, 1, message, args, None)
+
+
+def test_a_library_repeats_itself_seldom_and_says_how_often_it_would_have() -> None:
+    now = 0.0
+    seldom = Seldom(lambda: now)
+    away = ("aiokafka", 'Unable connect to "%s:%s"', "kafka-1", 9092)
+    assert [seldom.filter(said(*away)) for _ in range(20)] == [True, *[False] * 19]
+    assert seldom.filter(said(*away[:2], "kafka-2", 9092)), "another line is another matter"
+    now = REPEAT_EVERY_S
+    again = said(*away)
+    assert seldom.filter(again)
+    assert again.getMessage() == 'Unable connect to "kafka-1:9092" (and 19 times before)'
+    assert not seldom.filter(said(*away))
+
+
+def test_our_own_lines_and_lines_that_cannot_be_made_are_not_held_back() -> None:
+    seldom = Seldom()
+    assert all(seldom.filter(said("consumer.broker.kafka", "away")) for _ in range(3))
+    assert all(seldom.filter(said("aiokafka", "%s", Odd())) for _ in range(3))
+
+
+def test_what_libraries_said_is_remembered_within_bounds() -> None:
+    seldom = Seldom(lambda: 0.0)
+    for number in range(REMEMBERED_MAX + 1):
+        assert seldom.filter(said("aiokafka", "line %d", number))
+    assert seldom.filter(said("aiokafka", "line %d", 0)), "the oldest is forgotten first"
+    assert not seldom.filter(said("aiokafka", "line %d", REMEMBERED_MAX))
