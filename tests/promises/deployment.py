@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -18,6 +19,7 @@ from consumer.errors import LedgerError
 from consumer.ledger import Database, schema
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
+from consumer.sync.standing import Standing, standing
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually, free_port
 from tests.support.process import ConsumerProcess, ended
@@ -95,6 +97,11 @@ class Deployment:
     async def count(self, what: str) -> int:
         """How many rows; 0 while the database is away."""
         return int(await self.one(f"SELECT count(*) FROM {what}") or 0)
+
+    async def standing(self) -> Standing:
+        """How the reading of the service stands, as `status` tells it."""
+        async with self.database.reading() as session:
+            return await standing(session, "default", self.sandbox.config.app_id, datetime.now(UTC))
 
     async def one(self, statement: str) -> Any:
         """A single value; None while the database is away."""

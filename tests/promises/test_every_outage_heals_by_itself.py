@@ -22,7 +22,7 @@ from tests.support.postgres import create_database, stoppable_server
 from tests.support.process import ConsumerProcess
 
 ORDERS_PER_S = 5.0
-OUTAGE_S = 8.0
+OUTAGE_S = 6.0
 RECOVERY_S = 60.0
 PROBE_S = 30.0
 
@@ -64,21 +64,31 @@ async def _recovered(found: Deployment, within_s: float = RECOVERY_S) -> None:
     print(f", recovered {time.monotonic() - began:.1f} s after its end")
 
 
-# case: O7, G3
+# case: O1, O7, G3
 async def test_of_the_endpoint(tmp_path: Path) -> None:
     async with deployment(tmp_path, **embedded(tmp_path), config=_config()) as found, _under_way(found) as serve:
         serve.kill()
         await _endured(found, "endpoint")
+        await eventually(lambda: _is_silent(found), within_s=20, what="webhooks are known to be silent")
         serve.spawn()
         await serve.ready()
         await _recovered(found)
 
+        async def is_heard() -> bool:
+            return not await _is_silent(found)
 
-# case: O7, S3, S5, S6
+        await eventually(is_heard, within_s=20, what="webhooks are heard again")
+
+
+# case: I29, O3, O7, S3, S5, S6
 async def test_of_the_api_with_401(tmp_path: Path) -> None:
     async with deployment(tmp_path, **embedded(tmp_path), config=_config()) as found, _under_way(found):
         found.sandbox.engine.faults.set({"unauthorized": 1})
         await _endured(found, "API (401)")
+        assert await found.count("hints") > 0, "deliveries are accepted, and wait for their confirmation"
+        assert (await found.standing()).refused_at is not None
+        lately = found.paid[-int(ORDERS_PER_S * OUTAGE_S / 2) :]
+        assert not set(lately) & set(found.warehouse.keys), "nothing unconfirmed has an effect"
         found.sandbox.engine.faults.set({"unauthorized": 0})
         await _recovered(found, PROBE_S + RECOVERY_S)
 
@@ -105,6 +115,10 @@ async def test_of_kafka(tmp_path: Path) -> None:
             _under_way(found),
         ):
             await _away(found, "Kafka", kafka.pause, kafka.resume)
+
+
+async def _is_silent(found: Deployment) -> bool:
+    return (await found.standing()).silent_since is not None
 
 
 async def _away(found: Deployment, what: str, stop: Callable[[], None], start: Callable[[], None]) -> None:
