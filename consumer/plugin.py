@@ -32,6 +32,7 @@ from consumer.client import PaymentsApi
 from consumer.columns import UtcDateTime, insert_into
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
 from consumer.events import Event, Source, Trust, parse_time
+from consumer.handler_session import HandlerSession
 from consumer.retry import OnDead, RetryPolicy
 
 __all__ = [
@@ -294,7 +295,7 @@ class Context:
         self.idempotency_key = idempotency_key(application, event.id, handler.name)
         self._handler = handler
         self._event = event
-        self._session = session
+        self._session = None if session is None else HandlerSession(session, handler.name)
         self._http = http
         self._payments = payments
         self._emissions: list[Emission] = []
@@ -303,7 +304,7 @@ class Context:
 
     @property
     def session(self) -> AsyncSession:
-        """The open transaction. Transactional handlers only; never commit or roll back."""
+        """The open transaction. Transactional handlers only; to commit, roll back or close it raises HandlerMisuse."""
         if self._session is None:
             raise HandlerMisuse("ctx.session is for transactional handlers only", handler=self._handler.name)
         return self._session
