@@ -17,7 +17,7 @@ from tests.support.postgres import create_database, postgres_server
 @pytest.fixture(scope="session")
 def postgres_base() -> Iterator[str]:
     """The URI of a PostgreSQL server of this session's own."""
-    with postgres_server() as uri:
+    with postgres_server(durable=False) as uri:
         yield uri
 
 

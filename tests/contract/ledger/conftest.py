@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from consumer.ledger import Database, schema
 from tests.support.postgres import copy_database, create_database
@@ -37,13 +38,33 @@ def postgres_template(postgres_base: str) -> str:
     return url
 
 
+@pytest.fixture(scope="session")
+def postgres_shared(postgres_base: str, postgres_template: str) -> str:
+    """The URL of the one PostgreSQL database that these tests use one after the other: a fresh one for each of them
+    is hundreds of thousands of files."""
+    return copy_database(postgres_base, postgres_template)
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh, migrated database of each kind: what holds on one must hold on the other."""
+    """A migrated database of each kind with nothing in it: what holds on one must hold on the other."""
     if request.param == "sqlite":
         shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "ledger.db")
         return f"sqlite+aiosqlite:///{tmp_path}/ledger.db"
-    return copy_database(request.getfixturevalue("postgres_base"), request.getfixturevalue("postgres_template"))
+    url = str(request.getfixturevalue("postgres_shared"))
+    asyncio.run(_emptied(url))
+    return url
+
+
+async def _emptied(url: str) -> None:
+    database = Database(url)
+    try:
+        async with database.transaction() as session:
+            wanted = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
+            tables = ", ".join(f'"{name}"' for name in await session.scalars(text(wanted)))
+            await session.execute(text(f"TRUNCATE {tables} RESTART IDENTITY"))
+    finally:
+        await database.stop()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from importlib import import_module
@@ -22,9 +23,19 @@ from sqlmodel import SQLModel
 from consumer.errors import HandlerInvalid, SchemaOutdated
 from consumer.ledger import Database, schema
 from tests.support.plugin import install_migrations
+from tests.support.postgres import copy_database
 
 MODELS = ("consumer.ledger.tables", "handlers.fulfilment.tables", "handlers.access.tables")
 SHIPPED = {"ledger", "fulfilment", "access"}
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A migrated database of each kind of the test's own, because some of these tests migrate it further."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "ledger.db")
+        return f"sqlite+aiosqlite:///{tmp_path}/ledger.db"
+    return copy_database(request.getfixturevalue("postgres_base"), request.getfixturevalue("postgres_template"))
 
 
 def models() -> MetaData:
