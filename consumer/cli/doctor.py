@@ -17,7 +17,7 @@ from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, settings_for
 from consumer.clock import SystemClock
-from consumer.errors import BrokerError, ConsumerError, SettingsError
+from consumer.errors import BrokerError, ConsumerError, SettingsError, UsageError
 from consumer.ledger import Database, schema
 from consumer.settings import Role, Settings, load_settings
 from consumer.sync import doctor as sync_doctor
@@ -45,6 +45,8 @@ def doctor(
 ) -> None:
     """Check settings, database, broker, handlers, clocks and credentials; exit 1 when one fails."""
     settings = settings_for(Role.OPERATE)
+    if application is not None and settings.application(application) is None:
+        raise UsageError("there is no such application", application=application)
     output = Output(as_json)
     checks, proposals = run(_examine(settings, application, learn=learn, test_event=test_event))
     output.document(

@@ -24,6 +24,9 @@ def _is_one_line(text: str, code: str) -> bool:
         (["events", "list", "--since", "yesterday"], "usage"),
         (["events", "list", "--status", "fine"], "usage"),
         (["demo", "--only", "no-such-scenario"], "usage"),
+        (["doctor", "--application", "nobody"], "usage"),
+        (["backfill", "--until", "1h"], "usage"),
+        (["backfill", "--certificate", "none.json"], "usage"),
     ],
 )
 def test_wrong_words_exit_2(consumer: Run, arguments: list[str], code: str) -> None:
