@@ -3,6 +3,7 @@
     GET /api/orders/{order_id}            PUT  /api/checkouts/{session_id}
     GET /api/subscriptions/{id}           POST /api/orders/{order_id}/read
     GET /api/customers/{ref}/access       POST /api/subscriptions/{id}/read
+    GET /api/findings
     `?application=` for others than `default`
 
 A shop's "processing..." page asks it: a browser that reaches `success_url` proves nothing (case F16).
@@ -21,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.clock import Clock
 from consumer.console.answers import answer, bearer, errors
 from consumer.console.checkouts import parse, register_checkout
+from consumer.console.queues import findings, queues
 from consumer.console.views import access_view, order_view, subscription_view
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, reads
@@ -53,6 +55,7 @@ def query_routes(
     part.router.add_get("/orders/{id:.+}", api.order)
     part.router.add_get("/subscriptions/{id:.+}", api.subscription)
     part.router.add_get("/customers/{id:.+}/access", api.access)
+    part.router.add_get("/findings", api.findings)
     part.router.add_put("/checkouts/{id:.+}", api.checkout)
     part.router.add_post("/orders/{id:.+}/read", api.read_order)
     part.router.add_post("/subscriptions/{id:.+}/read", api.read_subscription)
@@ -87,6 +90,17 @@ class QueryApi:
             return await access_view(session, application, id_, self._clock.now())
 
         return await self._look(request, _id(request, "customers", "/access"), view)
+
+    async def findings(self, request: web.Request) -> web.Response:
+        """What waits for an operator: how much of each kind, and the oldest of it; `?kind=` for one kind."""
+        application, kind = self._application(request), request.query.get("kind")
+        async with self._database.reading() as session:
+            waiting = await queues(session, application)
+            listed = await findings(session, application, kind)
+        counted = [
+            {"plugin": one.plugin, "kind": one.kind, "count": one.count, "oldest_at": one.oldest_at} for one in waiting
+        ]
+        return answer({"application": application, "queues": counted, "findings": listed})
 
     async def checkout(self, request: web.Request) -> web.Response:
         """Register a checkout."""
