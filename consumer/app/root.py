@@ -18,12 +18,13 @@ from aiohttp import web
 
 from consumer import __version__
 from consumer.app import parts
+from consumer.app.options import option_problems
 from consumer.app.registering import registering
 from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SystemClock
 from consumer.console.query import query_routes
-from consumer.errors import BrokerError, LedgerError, PortTaken
+from consumer.errors import BrokerError, LedgerError, PortTaken, SettingsError
 from consumer.events import Locators
 from consumer.ledger import Database, schema
 from consumer.ledger import handlers as known_handlers
@@ -253,7 +254,10 @@ class App:
             await self.clock.sleep(self.settings.linger_s)
 
     async def work(self) -> None:
-        """The role `work`."""
+        """The role `work`. Raises SettingsError when a plugin refuses its options."""
+        problems = option_problems(self.registry, self.settings.handler_options)
+        if problems:
+            raise SettingsError(problems)
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments())
         database, broker, settings = self.database, self.broker, self.settings
 

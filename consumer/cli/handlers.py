@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from consumer.app.options import option_problems
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.cli.scaffold import write_package
@@ -16,7 +17,7 @@ from consumer.ledger import audit
 from consumer.ledger import handlers as ledger_handlers
 from consumer.ledger.tables import HandlerRow
 from consumer.settings import Role, Settings
-from consumer.work.inspection import inspect_plugins
+from consumer.work.inspection import Problem, inspect_plugins
 from consumer.work.registry import Registry, load_registry
 
 app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
@@ -79,6 +80,8 @@ def check(as_json: Json = False) -> None:
     registry = registry_of(settings)
     renamed = {new: old for old, new in settings.renamed_handlers.items()}
     problems = inspect_plugins(registry, allowed=settings.handlers, renamed=renamed)
+    told = [line.partition(": ") for line in option_problems(registry, settings.handler_options)]
+    problems += [Problem(plugin=place, text=text) for place, _, text in told]
     output = Output(as_json)
     output.document(
         {

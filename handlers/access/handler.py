@@ -33,6 +33,7 @@ from handlers.findings import close_finding, close_findings, open_finding
 from handlers.pointers import look_text, marked_as_test
 
 BATCH = 500
+OPTIONS = Policy
 DISAGREEMENT_WAIT, DISAGREEMENT_WAIT_MAX = timedelta(minutes=1), timedelta(days=1)
 _OWN = ("drv_", "obs_")
 

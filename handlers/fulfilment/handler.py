@@ -29,6 +29,7 @@ from handlers.fulfilment.tables import (
 )
 from handlers.pointers import look, look_text, marked_as_test
 
+OPTIONS = Options
 DISAGREEMENT_WAIT_MAX_S = 86_400.0
 _OWN = ("drv_", "obs_")
 

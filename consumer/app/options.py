@@ -1,0 +1,44 @@
+"""Options: whether what CONSUMER_HANDLER_OPTIONS says fits the plugins, known at the start and not by dead runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from consumer.settings.application import reason
+from consumer.work.registry import GROUP, Registry
+
+NAME = "CONSUMER_HANDLER_OPTIONS"
+MODEL = "OPTIONS"
+
+
+def option_problems(registry: Registry, options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One line for each table that belongs to no plugin, and for each value that its plugin refuses; no value in it.
+
+    A plugin says what it takes by a pydantic model called OPTIONS in the module of its handlers; without one, anything
+    goes. A plugin that cannot be loaded is not asked.
+    """
+    models = _models(registry)
+    installed = {entry.name for entry in entry_points(group=GROUP)} | {one.plugin for one in registry.handlers}
+    found = [f"{NAME}.{plugin}: no plugin of this name is installed" for plugin in sorted(set(options) - installed)]
+    for plugin, model in sorted(models.items()):
+        try:
+            model.model_validate(options.get(plugin, {}))
+        except ValidationError as error:
+            for item in error.errors(include_input=False, include_url=False):
+                place = ".".join(str(part) for part in (NAME, plugin, *item["loc"]))
+                found.append(f"{place}: {reason(item)}")
+    return found
+
+
+def _models(registry: Registry) -> dict[str, type[BaseModel]]:
+    found: dict[str, type[BaseModel]] = {}
+    for handler in registry.handlers:
+        model = getattr(inspect.getmodule(handler.function), MODEL, None)
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            found[handler.plugin] = model
+    return found
