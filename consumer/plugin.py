@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 import orjson
@@ -30,18 +30,21 @@ from structlog.typing import FilteringBoundLogger
 
 from consumer.client import PaymentsApi
 from consumer.columns import UtcDateTime, insert_into
+from consumer.derived import READ_KINDS, AuditNote, Emission, ReadKind, ReadRequest, derived_id, idempotency_key
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
 from consumer.events import Event, Source, Trust, parse_time
 from consumer.handler_session import HandlerSession
 from consumer.retry import OnDead, RetryPolicy
 
 __all__ = [
+    "READ_KINDS",
     "AuditNote",
     "Context",
     "Emission",
     "Event",
     "Handler",
     "PaymentsApi",
+    "ReadKind",
     "ReadRequest",
     "Reject",
     "RetryLater",
@@ -49,14 +52,14 @@ __all__ = [
     "Source",
     "Trust",
     "UtcDateTime",
+    "derived_id",
     "handles",
+    "idempotency_key",
     "insert_into",
     "parse_time",
 ]
 
 HandlerFunction = Callable[[Event, "Context"], Coroutine[Any, Any, None]]
-ReadKind = Literal["order", "service_order", "session", "subscription"]
-READ_KINDS = ("order", "service_order", "session", "subscription")
 
 _PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
 _EMITTED = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
@@ -231,36 +234,6 @@ def _checked_positive(option: str, value: float) -> float:
     return value
 
 
-@dataclass(frozen=True, kw_only=True)
-class Emission:
-    """A derived event that a transactional handler asked for."""
-
-    id: str
-    type: str
-    key: str
-    data: Mapping[str, Any]
-    not_before: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadRequest:
-    """A read that a handler asked for; coalesced per object. `kind` as in `Context.request_read`."""
-
-    kind: ReadKind
-    object_id: str
-    not_before: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditNote:
-    """A change of state that a transactional handler made, for the audit trail (case G12)."""
-
-    subject: str
-    action: str
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-
-
 class Context:
     """What a handler gets beside its event. Made by the worker, or by the test kit.
 
@@ -422,13 +395,3 @@ class Context:
     def notes(self) -> tuple[AuditNote, ...]:
         """The audit notes so far (for the worker and for tests)."""
         return tuple(self._notes)
-
-
-def idempotency_key(application: str, event_id: str, handler: str) -> str:
-    """The stable key of a run: the same for every attempt and every replay (case F30)."""
-    return "ik_" + hashlib.sha256(f"{application}\0{event_id}\0{handler}".encode()).hexdigest()[:40]
-
-
-def derived_id(application: str, event_type: str, key: str, once: str) -> str:
-    """The id of a derived event: deterministic, so it is as idempotent as an `evt_`."""
-    return "drv_" + hashlib.sha256(f"{application}\0{event_type}\0{key}\0{once}".encode()).hexdigest()[:40]
