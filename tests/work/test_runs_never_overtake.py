@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -256,7 +257,7 @@ def an_event(event_id: str, key: str, clock: DrivenClock) -> Event:
 
 
 # case: G2, G5, H1, R12
-TestLanes = Lanes.TestCase
+TestLanes = pytest.mark.slow(Lanes.TestCase)
 TestLanes.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
