@@ -70,9 +70,10 @@ async def _created(event: Event, ctx: Context, policy: Policy, id_: str) -> None
 
 
 def _unless_read(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
-    """Take the event's word if no read comes soon. Not that of a listing or a replay: it is old, and may have been
-    overtaken long ago; who lists can read, too."""
-    if policy.provisional_after is not None and event.source is Source.WEBHOOK:
+    """Take a signed webhook's word if no read comes soon. Not that of a listing or a replay: it may have been overtaken
+    long ago. And not that of an event that was itself read: then the API can be read, and where it shows no such
+    subscription it was a test (case A47)."""
+    if policy.provisional_after is not None and event.source is Source.WEBHOOK and event.trust is Trust.SIGNED:
         wake(ctx, id_, "provisional", event.received_at + policy.provisional_after)
 
 

@@ -12,7 +12,7 @@ from consumer.errors import ConsumerError
 from handlers.access.links import link
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SOURCES
 from tests.access.shop import CUSTOMER, Shop
-from tests.support.projections import own
+from tests.support.projections import observed, own
 
 NOBODY: dict[str, Any] = {"customer_reference": None}
 LINKS: list[dict[str, Any]] = [{"checkout_session_id": "s1"}, {"order_id": "O1"}, {"checkout_session": {"id": "s1"}}]
@@ -347,3 +347,24 @@ async def test_attaching_after_the_end_settles_the_queue(shop: Shop) -> None:
     assert await shop.findings() == {("unresolved_subscriber", "S1")}
     await shop.word("access.customer_attached", "subscription:S1", customer="cus_7")
     assert await shop.findings() == set()
+
+
+async def test_what_is_said_in_one_application_says_nothing_in_another(shop: Shop) -> None:
+    # case: G8, A42, A36
+    key, elsewhere = f"customer:{CUSTOMER}", "other"
+    hold = own("access.held", key, {"by": "op"}, at=shop.now, application=elsewhere)
+    gift = own(
+        "access.complimentary_granted", key, {"by": "op", "entitlement": "vip"}, application=elsewhere, id_="drv_2"
+    )
+    checkout = {"session_id": "s1", "order_id": "O1", "customer": "somebody else"}
+    linked = own("checkout.registered", "order:O1", checkout, at=shop.now, application=elsewhere)
+    record = {"status": "ACTIVE", "customer_reference": CUSTOMER}
+    theirs = observed("subscription:S9", 900, record, application=elsewhere)
+    await shop.feed(hold, gift, linked, theirs)
+    await shop.reads("ACTIVE", checkout_session_id="s1")
+    row = await shop.row(ENTITLEMENTS, application="default")
+    assert (row["customer"], row["entitlement"], row["reasons"]) == (CUSTOMER, "default", ["active:S1"])
+    assert {row["application"] for row in await shop.rows(ENTITLEMENTS, entitlement="vip")} == {elsewhere}
+    await shop.word("access.hold_lifted", key, id=hold.id)
+    rows = await shop.rows(SOURCES, id=hold.id)
+    assert [row["ended_at"] for row in rows] == [None], "lifted by its own application only"

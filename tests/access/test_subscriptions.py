@@ -644,3 +644,12 @@ async def test_a_read_after_the_charge_decides(shop: Shop) -> None:
     await shop.reads("PAST_DUE")
     await shop.pass_time(minutes=1)
     assert shop.effects == ["granted default", "revoked default"], "the charge was old news"
+
+
+async def test_an_unmarked_test_event_that_was_read_grants_nothing(shop: Shop) -> None:
+    # case: A47, G6
+    await shop.feed(replace(shop.event("created"), trust=Trust.READ))
+    await shop.pass_time(days=1)
+    assert shop.effects == [], "the event is listed, but there is no such subscription to be read"
+    await shop.reads("ACTIVE")
+    assert shop.effects == ["granted default"]

@@ -220,3 +220,19 @@ async def test_registering_a_subscription_checkout_makes_no_order(orders: Projec
     # case: F22
     await orders.feed(registered(mode="subscription"))
     assert await orders.rows(ORDERS) == []
+
+
+async def test_money_of_another_application_is_another_world(orders: Projections) -> None:
+    # case: F25, G8
+    def elsewhere(version: int, key: str, record: dict[str, Any]) -> Event:
+        return observed(key, version, record, application="other")
+
+    so1 = {"id": "so1", "order_id": "B9", "status": "PAID"}
+    await orders.feed(elsewhere(1, "order:B9", so1))
+    await orders.feed(elsewhere(2, "payment:p1", {"id": "p1", "status": "SUCCEEDED", "order_id": "A1"}))
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"), payment("p2", 3))
+    ours = {(row["kind"], row["subject"]) for row in await orders.rows(FINDINGS, application="default")}
+    assert ours == set(), "one payment here, one there: nothing is double"
+    await orders.feed(payment("p3", 4, order_id=None, order={"id": "so1"}))
+    [row] = await orders.rows(PAYMENTS, payment_id="p3")
+    assert row["order_id"] is None, "the order with this id of the service is the other application's"
