@@ -15,7 +15,6 @@ from typing import Any
 import asyncpg
 import pytest
 
-
 ROOM_BYTES = 6 * 1024**3
 
 
