@@ -106,12 +106,14 @@ def ended(
     reason: str | None,
     scheduled: bool = False,
     by_read: bool = False,
+    explains: bool = False,
     policy: Policy,
 ) -> Subscription:
-    """Final (SU-T11). `at` is our clock, `ended_at` the service's; `scheduled` when a cancel is known to have been.
+    """Final (SU-T11). `at` is our clock, `ended_at` the service's; `scheduled` when a cancel is known to have been,
+    `explains` when a read brings another reason than was known.
 
     An end that only a read shows is old news; it settles for a moment, so that one walk over all subscriptions,
-    which shows them one by one, can show its successor too.
+    which shows them one by one, can show its successor too. The same end read again does not cut that short.
     """
     times = [time for time in (sub.ended_at, ended_at) if time is not None]
     first = sub.status != ENDED
@@ -132,7 +134,7 @@ def ended(
     if not still_open:
         return after
     until = settles_until(after, policy, scheduled=scheduled or is_scheduled(after))
-    if by_read and first and after.settle_from is not None:
+    if by_read and (first or not explains) and after.settle_from is not None:
         until = max(until or at, after.settle_from + policy.settle)
     return replace(after, settle_until=until)
 
@@ -185,6 +187,7 @@ def observed(sub: Subscription, reading: Reading, at: datetime, policy: Policy) 
             reason=reading.end_reason,
             scheduled=is_scheduled(sub),
             by_read=True,
+            explains=known.end_reason != sub.end_reason,
             policy=policy,
         )
     if not newer or sub.status == ENDED:

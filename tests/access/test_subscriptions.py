@@ -435,6 +435,18 @@ async def test_a_walk_that_shows_the_end_before_the_successor_drops_nothing(shop
     assert shop.effects == ["granted default"]
 
 
+@pytest.mark.parametrize("reason", ["MERCHANT_CANCELED", "PAYMENT_FAILED", "PAYER_CANCELED", None])
+async def test_an_end_that_is_read_twice_before_the_successor_drops_nothing(shop: Shop, reason: str | None) -> None:
+    # case: A25, A27 (found by the lives of the sandbox, shrunk)
+    shown: dict[str, Any] = {"current_period_end": START.isoformat(), "cancel_at_period_end": True}
+    await shop.reads("ACTIVE", "S1", **shown)
+    await shop.reads("ENDED", "S1", end_reason=reason, **shown)
+    await shop.reads("ENDED", "S1", end_reason=reason, **shown)
+    await shop.reads("ACTIVE", "S2")
+    await shop.pass_time(minutes=15)
+    assert shop.effects == ["granted default"]
+
+
 async def test_past_due_with_a_cancel_keeps_both(shop: Shop) -> None:
     # case: A43
     await shop.reads("PAST_DUE", cancel_at_period_end=True)
