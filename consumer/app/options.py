@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -33,6 +33,15 @@ def option_problems(registry: Registry, options: Mapping[str, Mapping[str, Any]]
                 place = ".".join(str(part) for part in (NAME, plugin, *item["loc"]))
                 found.append(f"{place}: {reason(item)}")
     return found
+
+
+def unknown_handlers(registry: Registry, allowed: Collection[str] | None) -> list[str]:
+    """One line for each name in CONSUMER_HANDLERS that no handler and no plugin has: its work would silently rest."""
+    known = {handler.name for handler in registry.handlers} | {handler.plugin for handler in registry.handlers}
+    known |= {plugin.plugin for plugin in registry.broken}
+    return [
+        f"CONSUMER_HANDLERS: no handler or plugin is called {name!r}" for name in sorted(set(allowed or ()) - known)
+    ]
 
 
 def _models(registry: Registry) -> dict[str, type[BaseModel]]:

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from consumer import __version__
 from consumer.app import parts
-from consumer.app.options import option_problems
+from consumer.app.options import option_problems, unknown_handlers
 from consumer.app.registering import registering
 from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
@@ -254,8 +254,9 @@ class App:
             await self.clock.sleep(self.settings.linger_s)
 
     async def work(self) -> None:
-        """The role `work`. Raises SettingsError when a plugin refuses its options."""
+        """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
         problems = option_problems(self.registry, self.settings.handler_options)
+        problems += unknown_handlers(self.registry, self.settings.handlers)
         if problems:
             raise SettingsError(problems)
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments())

@@ -9,9 +9,12 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.app.options import option_problems
+from consumer.cli.handlers import registry_of
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_for
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
+from consumer.errors import SettingsError
 from consumer.settings import Role, Settings
 from handlers.access.policy import Policy
 
@@ -69,6 +72,9 @@ def _explain(explain: Explain, as_json: bool) -> None:
 
 
 async def _look(settings: Settings, explain: Explain) -> dict[str, Any]:
+    problems = option_problems(registry_of(settings), settings.handler_options)
+    if problems:
+        raise SettingsError(problems)
     policy = Policy.model_validate(settings.handler_options.get("access", {}))
     async with ledger(settings) as database, database.reading() as session:
         return await explain(session, policy, datetime.now(UTC))

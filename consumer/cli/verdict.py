@@ -62,6 +62,9 @@ def judge(
         found.append(Finding(Grade.DEGRADED, "dead_runs", f"{figures.dead} dead run(s)"))
     if figures.paused_handlers:
         found.append(Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}"))
+    if figures.waiting_handlers:
+        text = f"wait for what they cannot reach: {', '.join(figures.waiting_handlers)}"
+        found.append(Finding(Grade.DEGRADED, "handlers_waiting", text))
     if broken_plugins:
         found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
     if _age_s(figures.oldest_hint_at, figures.at) > HINT_LATE_S:

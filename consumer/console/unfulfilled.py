@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Table, and_, func, select, text
+from sqlalchemy import Select, Table, and_, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
@@ -21,6 +21,7 @@ EVENTS: Table = EventRow.__table__
 OUTBOX: Table = OutboxRow.__table__
 RUNS: Table = RunRow.__table__
 NEWEST = 10_000
+PROVES = "fulfilment:order_paid"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ def _unsent() -> Select[Any]:
 def _unfinished() -> Select[Any]:
     """Runs that are not done; the words are literal so that the partial index of open runs serves."""
     event = and_(EVENTS.c.application == RUNS.c.application, EVENTS.c.id == RUNS.c.event_id)
+    asked = EVENTS.c.type == REQUESTED
+    proof = RUNS.c.handler == PROVES  # the order is paid, and not even known to be so yet
     columns = (
         RUNS.c.application,
         RUNS.c.status,
@@ -67,7 +70,7 @@ def _unfinished() -> Select[Any]:
     return (
         select(*columns)
         .join(EVENTS, event)
-        .where(text("runs.status <> 'succeeded'"), text("runs.status <> 'skipped'"), EVENTS.c.type == REQUESTED)
+        .where(text("runs.status <> 'succeeded'"), text("runs.status <> 'skipped'"), or_(asked, proof))
         .group_by(RUNS.c.application, RUNS.c.status)
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,20 @@ def _engine(url: str, pool_size: int) -> tuple[AsyncEngine, str]:
     raise LedgerError("the database URL must begin with sqlite+aiosqlite:// or postgresql+asyncpg://")
 
 
+def _make_private(path: Path) -> None:
+    """Make the file before SQLite does, readable by nobody else: it holds raw bodies. Never opens one that is there,
+    which would drop the locks SQLite holds on it in this process. Raises LedgerError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise LedgerError("the database's file cannot be made", path=str(path), reason=error.strerror) from error
+
+
 def _sqlite(url: str, path: str | None, pool_size: int) -> AsyncEngine:
     if path and path != ":memory:":
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        _make_private(Path(path))
     engine = create_async_engine(
         url,
         pool_size=pool_size,

@@ -34,6 +34,7 @@ class Figures:
     reads_due: int
     quarantined: int
     paused_handlers: tuple[str, ...]
+    waiting_handlers: tuple[str, ...]
     worker_seen_at: datetime | None
 
 
@@ -61,6 +62,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         reads_due=int((await session.execute(reads_due)).scalar_one()),
         quarantined=await quarantine.count(session),
         paused_handlers=tuple(sorted(await handlers.paused(session))),
+        waiting_handlers=tuple(row.name for row in await handlers.everyone(session) if row.waiting_since is not None),
         worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),
     )
 

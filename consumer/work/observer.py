@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 
 import structlog
 
@@ -13,6 +14,7 @@ from consumer.telemetry.metrics import Metrics
 from consumer.work.intake import Taken
 from consumer.work.results import Result
 
+SAY_EVERY_S = 10.0
 WAITING = (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD)
 
 _log = structlog.get_logger(__name__)
@@ -24,6 +26,8 @@ class Observer:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._shown: set[tuple[str, str]] = set()
+        self._said: dict[str, float] = {}
+        self._unsaid: Counter[str] = Counter()
 
     def batch(self, taken: Taken, records: Sequence[Record], seconds: float) -> None:
         """A batch was stored."""
@@ -82,10 +86,21 @@ class Observer:
             self._metrics.lag_records.labels(partition.topic, str(partition.number)).set(lag.records)
             self._metrics.lag_seconds.labels(partition.topic, str(partition.number)).set(lag.oldest_s or 0.0)
 
+    def _say_failure(self, handler: str, code: str | None, event_id: str, reason: str | None) -> None:
+        """One line per handler now and then: a burst of failures must be seen, and must not bury the rest."""
+        now = perf_counter()
+        if now - self._said.get(handler, float("-inf")) < SAY_EVERY_S:
+            self._unsaid[handler] += 1
+            return
+        self._said[handler] = now
+        unsaid = self._unsaid.pop(handler, 0)
+        _log.warning("run_failed", handler=handler, event_id=event_id, code=code, reason=reason, unsaid=unsaid)
+
     def _outcome(self, handler: str, status: RunStatus, code: str | None, event_id: str, reason: str | None) -> None:
         self._metrics.runs.labels(handler, status.value).inc()
         if status is RunStatus.RETRYING:
             self._metrics.retries.labels(handler).inc()
+            self._say_failure(handler, code, event_id, reason)
         if status is RunStatus.DEAD:
             self._metrics.dead.labels(handler).inc()
             _log.error("run_dead", handler=handler, event_id=event_id, code=code, reason=reason)

@@ -28,6 +28,7 @@ WELL = Figures(
     reads_due=0,
     quarantined=0,
     paused_handlers=(),
+    waiting_handlers=(),
     worker_seen_at=NOW,
 )
 LONG_AGO = NOW - timedelta(hours=1)
@@ -48,6 +49,7 @@ def test_all_is_well() -> None:
         (replace(WELL, worker_seen_at=None), "no_worker", Grade.DEGRADED),
         (replace(WELL, dead=1), "dead_runs", Grade.DEGRADED),
         (replace(WELL, paused_handlers=("shop:ship",)), "handlers_paused", Grade.DEGRADED),
+        (replace(WELL, waiting_handlers=("shop:ship",)), "handlers_waiting", Grade.DEGRADED),
         (replace(WELL, hints=3, oldest_hint_at=LONG_AGO), "hints_late", Grade.DEGRADED),
     ],
 )

@@ -6,12 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from consumer.console.unfulfilled import unfulfilled
-from consumer.ledger import Database
+from consumer.console.unfulfilled import PROVES, unfulfilled
+from consumer.ledger import Database, events
 from consumer.ledger import runs as runs_
 from consumer.ledger.runs import Run
 from consumer.ledger.tables import RunStatus
-from consumer.plugin import derived_id
+from consumer.plugin import declared, derived_id
+from handlers.fulfilment.handler import order_paid
 from tests.support.projections import START, Projections, own, said
 
 MODULE = "handlers.fulfilment.handler"
@@ -77,3 +78,28 @@ async def test_a_held_order_waits(database: Database) -> None:
     assert await waiting(database) == {("other", "held"): (1, timedelta(hours=23))}
     await orders.feed(own("fulfilment.released", "order:A1", {"by": "op"}, application="other"))
     assert set(await waiting(database)) == {("other", "unsent")}
+
+
+@pytest.mark.parametrize("status", ["retrying", "parked", "dead"])
+async def test_a_proof_that_is_not_worked_off_counts_too(database: Database, status: str) -> None:
+    """Money was taken and the order is not even known to be paid: the handler of the proof itself fails. Case O5."""
+    proof = said("order.paid", "evt_1", order_id="A1")
+    async with database.transaction() as session:
+        [seq] = (await events.record(session, [proof], START)).values()
+        run = Run(
+            application="default",
+            event_id=proof.id,
+            handler=PROVES,
+            seq=seq,
+            key=proof.key,
+            status=RunStatus(status),
+            blocking=True,
+        )
+        await runs_.add(session, [run], START)
+    assert list(await waiting(database)) == [("default", status)]
+
+
+def test_the_handler_of_the_proof_is_called_so() -> None:
+    found = declared(order_paid)
+    assert found is not None
+    assert found.name == PROVES
