@@ -43,8 +43,9 @@ bench: setup ## benchmarks: ratios against baselines measured in the same run; e
 kafka: setup ## a local Apache Kafka broker in the foreground
 	@$(BIN)/python -m tests.support.kafka
 
-chaos: setup ## the long fault campaign
+chaos: setup ## the long fault campaign, and 2,000 generated histories
 	@$(BIN)/python -m tests.chaos
+	CONSUMER_TEST_HISTORIES=2000 $(BIN)/pytest -q --timeout 3600 -m "$(REAL)" tests/access/test_any_order.py tests/promises/test_any_life_of_the_sandbox_ends_in_its_own_state.py
 
 lock: setup ## rewrite requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --group dev pyproject.toml -o requirements.lock
