@@ -1,4 +1,5 @@
-"""Unfulfilled: the business's own alarm as metrics: orders paid and not fulfilled, and since when (case O5)."""
+"""Unfulfilled: the business's own alarms as metrics: orders paid and not fulfilled, and since when (case O5); and what
+waits for an operator's decision (cases F20, F28, A32, A36)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections import defaultdict
 import structlog
 
 from consumer.clock import Clock
+from consumer.console.queues import queues
 from consumer.console.unfulfilled import unfulfilled
 from consumer.errors import LedgerError
 from consumer.ledger import Database
@@ -21,9 +23,11 @@ _log = structlog.get_logger(__name__)
 async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, stop: asyncio.Event) -> None:
     """Look now and then, until `stop`."""
     shown: set[str] = set()
+    queued: set[tuple[str, str, str]] = set()
     while not stop.is_set():
         try:
             shown = await _show(database, metrics, clock, shown)
+            queued = await _show_queues(database, metrics, queued)
         except LedgerError as error:
             _log.warning("unfulfilled_unknown", code=error.code)
         try:
@@ -46,3 +50,16 @@ async def _show(database: Database, metrics: Metrics, clock: Clock, shown: set[s
         metrics.paid_unfulfilled.labels(application).set(count)
         metrics.paid_unfulfilled_seconds.labels(application).set(ages[application])
     return set(counts)
+
+
+async def _show_queues(
+    database: Database, metrics: Metrics, shown: set[tuple[str, str, str]]
+) -> set[tuple[str, str, str]]:
+    """Set the gauges of open findings; a queue that is empty again goes back to 0."""
+    async with database.reading() as session:
+        found = {(one.application, one.plugin, one.kind): one.count for one in await queues(session)}
+    for labels in shown - found.keys():
+        metrics.findings.labels(*labels).set(0)
+    for labels, count in found.items():
+        metrics.findings.labels(*labels).set(count)
+    return set(found)

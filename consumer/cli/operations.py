@@ -15,6 +15,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
 from consumer.cli.process import ledger, run, settings_for
 from consumer.cli.verdict import WALK_LATE_S, Finding, Grade, judge, worst
+from consumer.console.queues import queues
 from consumer.console.unfulfilled import Waiting, unfulfilled
 from consumer.errors import LedgerError
 from consumer.ledger import health
@@ -69,6 +70,7 @@ async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list
             figures = await health.figures(session, datetime.now(UTC))
             waiting = await unfulfilled(session)
             reading = await standings(session, app_ids, figures.at)
+            open_queues = await queues(session)
     except LedgerError as error:
         return None, [], [], [Finding(Grade.STUCK, error.code, error.message)]
     async with App(settings) as app:
@@ -77,6 +79,7 @@ async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list
     findings = judge(
         figures,
         unfulfilled=waiting,
+        queues=open_queues,
         broken_plugins=broken,
         broker_answers=answers,
         standings=reading,

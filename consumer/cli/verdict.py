@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 
+from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
 from consumer.sync.standing import Standing
@@ -40,6 +41,7 @@ def judge(
     figures: Figures,
     *,
     unfulfilled: Sequence[Waiting] = (),
+    queues: Sequence[Queue] = (),
     broken_plugins: Sequence[str] = (),
     broker_answers: bool = True,
     standings: Sequence[Standing] = (),
@@ -49,6 +51,9 @@ def judge(
     found = [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at)) is not None]
     for one in standings:
         found += _reading(one, figures.at, walk_late_s)
+    for queue in queues:
+        text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
+        found.append(Finding(Grade.DEGRADED, "findings_open", text))
     if not broker_answers:
         found.append(Finding(Grade.STUCK, "broker_away", "the broker does not answer"))
     if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:

@@ -158,6 +158,9 @@ class Metrics:
         self.unknown_enums = self._counter("unknown_enums", "Status words of the service we do not know", "field")
 
     def _declare_business(self) -> None:
+        self.findings = self._gauge(
+            "findings_open", "What waits for an operator's decision, by kind", "application", "plugin", "kind"
+        )
         self.paid_unfulfilled = self._gauge("paid_unfulfilled", "Orders paid and not fulfilled", "application")
         self.paid_unfulfilled_seconds = self._gauge(
             "paid_unfulfilled_oldest_seconds", "Age of the oldest order paid and not fulfilled", "application"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from consumer.cli.verdict import Grade, judge, worst
+from consumer.console.queues import Queue
 from consumer.ledger.health import Figures
 from consumer.sync.standing import Standing, refused_at
 
@@ -56,6 +57,14 @@ def test_all_is_well() -> None:
 def test_each_sign_has_its_grade(changed: Figures, code: str, grade: Grade) -> None:
     [finding] = judge(changed)
     assert (finding.code, finding.grade) == (code, grade)
+
+
+# case: F20, A32, A36
+def test_what_waits_for_an_operator_is_told() -> None:
+    queue = Queue(application="default", plugin="access", kind="unmapped_price", count=2, oldest_at=LONG_AGO)
+    [finding] = judge(WELL, queues=[queue])
+    assert (finding.code, finding.grade) == ("findings_open", Grade.DEGRADED)
+    assert "2 open finding(s) unmapped_price in default" in finding.text
 
 
 def test_the_worst_counts() -> None:
