@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.campaign import campaign
 
 
-# case: G2, G5, G13, F1, F2, F30, I21
+# case: G2, G5, G13, F1, F2, F30, H10, I21
 @pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.postgres
