@@ -39,6 +39,7 @@ from consumer.telemetry.internal import Readiness, internal_app
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.otlp import OtlpExporter
+from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
 from consumer.work.contexts import Contexts
 from consumer.work.observer import Observer
@@ -224,7 +225,7 @@ class App:
                 applications=[application.name for application in self.settings.applications],
                 options=self.settings.handler_options,
             )
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        runner = InternalRunner(app)
         self.internal_url = await self._listen(runner, self.settings.internal_host, self.settings.internal_port)
 
     async def _watch_business(self, stop: asyncio.Event) -> None:

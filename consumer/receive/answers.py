@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from email.utils import formatdate
-from functools import lru_cache
-from http import HTTPStatus
-from time import time
 from typing import Final
 
 import orjson
 from aiohttp import HttpVersion11, web
-from aiohttp.abc import AbstractStreamWriter
 
 from consumer.errors import ConsumerError
+from consumer.telemetry.port import PreparedResponse
 
 RETRY_AFTER_S = 5
-UNREAD_MAX_BYTES = 64 * 1024
 
 
 class Answer:
@@ -24,12 +19,9 @@ class Answer:
     def __init__(self, status: int, outcome: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.status: Final = status
         self.outcome: Final = outcome
-        fixed = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Cache-Control": "no-store"}
-        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Server: consumer"]
-        lines += [f"{name}: {value}" for name, value in {**fixed, **(headers or {})}.items()]
-        head = "\r\n".join(lines).encode() + b"\r\n"
+        head = {"Content-Type": "application/json", "Cache-Control": "no-store", **(headers or {})}
         self._keeping = PreparedResponse(status, head, body, keep_alive=True)
-        self._closing = PreparedResponse(status, head + b"Connection: close\r\n", body, keep_alive=False)
+        self._closing = PreparedResponse(status, head, body, keep_alive=False)
 
     def response(self, request: web.BaseRequest, *, close: bool = False) -> web.StreamResponse:
         """The response to this request; `close` ends the connection after it."""
@@ -39,43 +31,6 @@ class Answer:
 
     def __repr__(self) -> str:
         return f"Answer({self.status}, {self.outcome!r})"
-
-
-class PreparedResponse(web.StreamResponse):
-    """A response that is bytes already, and the same object for every request. aiohttp's own one builds each head
-    anew, which costs more than checking a signature."""
-
-    def __init__(self, status: int, head: bytes, body: bytes, *, keep_alive: bool) -> None:
-        super().__init__(status=status)
-        self._start_of_message = head + b"Date: "
-        self._message_body = body
-        self._keeps = keep_alive
-
-    @property
-    def keep_alive(self) -> bool:
-        """Whether the connection stays open after this response."""
-        return self._keeps
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send it. Raises ConnectionResetError when the sender went away or does not read its answers."""
-        transport = request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the sender is gone")
-        if transport.get_write_buffer_size() > UNREAD_MAX_BYTES:
-            transport.abort()
-            raise ConnectionResetError("the sender does not read its answers")
-        body = self._message_body if request.method != "HEAD" else b""
-        transport.write(b"%b%b\r\n\r\n%b" % (self._start_of_message, _date(int(time())), body))
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing is left to send."""
-
-
-@lru_cache(maxsize=1)
-def _date(second: int) -> bytes:
-    """The time of day as HTTP writes it, made once a second."""
-    return formatdate(second, usegmt=True).encode()
 
 
 class Refused(ConsumerError):
@@ -98,6 +53,7 @@ def _answer(status: int, outcome: str, message: str, **headers: str) -> Answer:
 
 _RETRY = str(RETRY_AFTER_S)
 ACCEPTED = Answer(200, "accepted", b'{"status":"accepted"}')
+MALFORMED = _answer(400, "malformed", "the request is malformed or its head is too large")
 EMPTY = _answer(400, "empty", "the body is empty")
 NOT_UNDERSTOOD = _answer(400, "not_understood", "the body is not an event: a JSON object with an event id is needed")
 WRONG_TYPE = _answer(400, "unsupported_content_type", "the content type must be application/json")
@@ -114,6 +70,7 @@ FAILED = _answer(503, "failed", "not stored, try again", Retry_After=_RETRY)
 
 ALL = (
     ACCEPTED,
+    MALFORMED,
     EMPTY,
     NOT_UNDERSTOOD,
     WRONG_TYPE,

@@ -7,15 +7,14 @@ to serve one kind of request, and this process does nothing else.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from time import perf_counter
 
 import structlog
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from consumer.broker.base import Broker
 from consumer.clock import Clock
@@ -25,6 +24,7 @@ from consumer.receive.answers import Answer, Refused
 from consumer.receive.body import declared_bytes, streamed_body, whole_body
 from consumer.receive.intake import Endpoint, decide
 from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.port import Server
 from consumer.telemetry.traces import Tracing
 
 log = structlog.get_logger(__name__)
@@ -109,7 +109,17 @@ class Receiver:
         except Exception as error:  # noqa: BLE001 - the process must outlive any request; `_refusal` logs it
             answer = self._refusal(error, application)
         self._figures.count(application, answer, perf_counter() - started)
-        return answer.response(request, close=self._closing)
+        return answer.response(request, close=self._closing or answer is answers.BROKEN_BODY)
+
+    def refuse(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.StreamResponse:
+        """The answer to bytes that are no HTTP request: always the same 400, and the connection ends (case I10).
+
+        The log names the kind of the mistake only: the error's text holds what the sender wrote.
+        """
+        answer = answers.MALFORMED if status == HTTPStatus.BAD_REQUEST else answers.FAILED
+        self._figures.count(UNKNOWN, answer)
+        self._figures.say(answer.outcome, UNKNOWN, type(error).__name__)
+        return answer.response(request, close=True)
 
     async def _answered(self, request: web.BaseRequest, endpoint: Endpoint | None) -> Answer:
         if endpoint is None:
@@ -182,9 +192,10 @@ class _Figures:
         self._said: dict[str, float] = {}
         self._unsaid: dict[str, int] = {}
 
-    def count(self, application: str, answer: Answer, seconds: float) -> None:
+    def count(self, application: str, answer: Answer, seconds: float | None = None) -> None:
         self._requests.inc((application, answer.outcome))
-        self._seconds.observe(seconds)
+        if seconds is not None:
+            self._seconds.observe(seconds)
 
     def accepted(self, application: str, at: datetime, body_bytes: int) -> None:
         self._body_bytes.inc((), body_bytes)
@@ -208,26 +219,5 @@ def receive_runner(receiver: Receiver, *, shutdown_timeout_s: float = 20.0) -> w
 
     Bodies reach the receiver as sent: it undoes content codings itself, within its own bounds.
     """
-    server = web.Server(
-        receiver.handle,
-        access_log=None,
-        auto_decompress=False,
-        keepalive_timeout=75.0,
-        lingering_time=1.0,
-        logger=_protocol_log(),
-    )
+    server = Server(receiver.handle, receiver.refuse, auto_decompress=False, keepalive_timeout=75.0, lingering_time=1.0)
     return web.ServerRunner(server, handle_signals=False, shutdown_timeout=shutdown_timeout_s)
-
-
-def _protocol_log() -> logging.Logger:
-    """aiohttp's log without malformed requests: it would write the sender's bytes and a traceback for each one."""
-    found = logging.getLogger("consumer.receive.http")
-    found.setLevel(logging.WARNING)
-    if _speaks_of_us not in found.filters:
-        found.addFilter(_speaks_of_us)
-    return found
-
-
-def _speaks_of_us(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError)

@@ -1,0 +1,136 @@
+"""Port: what the public and the internal port share below any route. No answer names the software behind it, and a
+request that is no HTTP gets one fixed answer: aiohttp's own page would give the sender's bytes back (case I10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from time import time
+from typing import Any
+
+import orjson
+import structlog
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+log = structlog.get_logger(__name__)
+
+UNREAD_MAX_BYTES = 64 * 1024
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Refusal = Callable[[web.BaseRequest, int, BaseException | None], web.StreamResponse]
+
+
+class PreparedResponse(web.StreamResponse):
+    """A response that is bytes already, and the same object for every request. aiohttp's own one builds each head
+    anew, which costs more than checking a signature, and names aiohttp in it."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes, *, keep_alive: bool) -> None:
+        super().__init__(status=status)
+        lines = [
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+            *(f"{name}: {text}" for name, text in headers.items()),
+        ]
+        lines += [f"Content-Length: {len(body)}"] + ([] if keep_alive else ["Connection: close"])
+        self._start_of_message = "\r\n".join(lines).encode() + b"\r\nDate: "
+        self._message_body = body
+        self._keeps = keep_alive
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection stays open after this response."""
+        return self._keeps
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send it. Raises ConnectionResetError when the sender went away or does not read its answers."""
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the sender is gone")
+        if transport.get_write_buffer_size() > UNREAD_MAX_BYTES:
+            transport.abort()
+            raise ConnectionResetError("the sender does not read its answers")
+        body = self._message_body if request.method != "HEAD" else b""
+        transport.write(b"%b%b\r\n\r\n%b" % (self._start_of_message, _date(int(time())), body))
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing is left to send."""
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    """The time of day as HTTP writes it, made once a second."""
+    return formatdate(second, usegmt=True).encode()
+
+
+class Connection(web.RequestHandler):
+    """One connection. What aiohttp would answer with a page of its own is answered by `refusal`."""
+
+    __slots__ = ("_refusal",)
+
+    def __init__(self, manager: web.Server, refusal: Refusal, **options: Any) -> None:
+        super().__init__(manager, loop=asyncio.get_running_loop(), **options)
+        self._refusal = refusal
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - aiohttp's signature
+    ) -> web.StreamResponse:
+        """The answer to bytes that are no request (400), and to a handler that raised. Nothing of `message` is used:
+        it holds what the sender wrote. Raises ConnectionError when an answer has begun already."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
+        return self._refusal(request, status, exc)
+
+
+class Server(web.Server):
+    """A server of such connections. `options` are those of `web.RequestHandler`."""
+
+    def __init__(self, handler: Handler, refusal: Refusal, **options: Any) -> None:
+        self._refusal = refusal
+        self._options = {"access_log": None, **options}
+        factory = self._options.pop("request_factory", None)
+        super().__init__(handler, request_factory=factory)
+
+    def __call__(self) -> Connection:
+        """A new connection's protocol."""
+        return Connection(self, self._refusal, **self._options)
+
+
+class InternalRunner(web.AppRunner):
+    """Serves an application on the internal port: no header `Server`, and every failure is a small JSON answer."""
+
+    def __init__(self, app: web.Application) -> None:
+        super().__init__(app, access_log=None, handle_signals=False)
+        app.on_response_prepare.append(_unnamed)
+
+    async def _make_server(self) -> web.Server:
+        made = await super()._make_server()
+        return Server(made.request_handler, _refused, request_factory=made.request_factory)
+
+
+async def _unnamed(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.pop("Server", None)
+
+
+def _refused(_: web.BaseRequest, status: int, error: BaseException | None) -> web.StreamResponse:
+    if status == HTTPStatus.BAD_REQUEST:
+        log.info("internal_request_malformed", reason=type(error).__name__)
+        return _MALFORMED
+    log.error("internal_request_failed", error=type(error).__name__, exc_info=error)
+    return _FAILED
+
+
+def _answer(status: int, code: str, message: str) -> PreparedResponse:
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    body = orjson.dumps({"error": {"code": code, "message": message}})
+    return PreparedResponse(status, headers, body, keep_alive=False)
+
+
+_MALFORMED = _answer(400, "malformed", "the request is malformed or its head is too large")
+_FAILED = _answer(500, "internal_error", "something went wrong here; the log says what")

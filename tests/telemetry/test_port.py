@@ -1,0 +1,73 @@
+"""The internal port names no software, and gives nobody's bytes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+
+from consumer.clock import DrivenClock
+from consumer.telemetry.internal import Readiness, internal_app
+from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.port import InternalRunner
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    app = internal_app(metrics=Metrics(), readiness=Readiness(DrivenClock()))
+
+    async def broken(_: web.Request) -> web.Response:
+        raise RuntimeError("hush")
+
+    app.router.add_get("/broken", broken)
+    runner = InternalRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield int(runner.addresses[0][1])
+    await runner.cleanup()
+
+
+async def sent(port: int, data: bytes) -> tuple[bytes, bytes]:
+    """Head and body of what comes back until the server ends the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    try:
+        async with asyncio.timeout(20):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return head, body
+
+
+async def test_no_answer_names_the_software(port: int) -> None:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+        for path, status in (("/healthz", 200), ("/readyz", 503), ("/metrics", 200), ("/nowhere", 404)):
+            async with http.get(path) as answer:
+                assert (path, answer.status, "Server" in answer.headers) == (path, status, False)
+        async with http.post("/healthz") as answer:
+            assert (answer.status, "Server" in answer.headers) == (405, False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"hush\r\n\r\n", b"GET /hush HTTP/9.9\r\n\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\nhu sh: 1\r\n\r\n"],
+    ids=["request line", "version", "header"],
+)
+async def test_malformed_requests_get_one_fixed_answer(port: int, data: bytes) -> None:
+    head, body = await sent(port, data)
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"server:" not in head.lower()
+    message = "the request is malformed or its head is too large"
+    assert orjson.loads(body) == {"error": {"code": "malformed", "message": message}}
+
+
+async def test_a_failing_page_says_nothing_of_itself(port: int) -> None:
+    head, body = await sent(port, b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert b"server:" not in head.lower()
+    assert orjson.loads(body)["error"]["code"] == "internal_error"
+    assert b"hush" not in body
