@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 REAL := slow or kafka or postgres or browser
-FAST := $(BIN)/pytest -q -n 2 -m "not ($(REAL))"
+FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check bench kafka chaos lock
