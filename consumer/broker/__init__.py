@@ -14,6 +14,7 @@ from consumer.broker.base import (
     Record,
     Subscription,
     TopicConfig,
+    TopicReport,
 )
 from consumer.broker.embedded import EmbeddedBroker
 from consumer.broker.kafka import KafkaBroker
@@ -33,6 +34,7 @@ __all__ = [
     "Record",
     "Subscription",
     "TopicConfig",
+    "TopicReport",
     "open_broker",
 ]
 

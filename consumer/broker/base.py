@@ -47,6 +47,23 @@ class TopicConfig:
     max_record_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class TopicReport:
+    """A topic as somebody who only looks finds it. `partitions` None: it is not there.
+
+    `wrong`: what could lose records or keeps them out; no role starts on it. `odd`: what works, otherwise than on a
+    topic made by us. `remedies`: the commands that mend it. `newest_at`: when the newest record was stored by the
+    log's own clock; None when there is none, or when the topic keeps its publishers' times.
+    """
+
+    name: str
+    partitions: int | None
+    wrong: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+    newest_at: datetime | None = None
+
+
 @dataclass(frozen=True)
 class Lag:
     """How far a group is behind in one partition: records, and seconds since the oldest unread one was published."""
@@ -113,6 +130,11 @@ class Broker(Protocol):
 
     async def ensure_topics(self, topics: Iterable[TopicConfig]) -> None:
         """Create what is missing; raise TopicMisconfigured for a topic that exists and could lose records."""
+        ...
+
+    async def look(self, topics: Iterable[TopicConfig]) -> Sequence[TopicReport]:
+        """How these topics stand, in this order. Changes nothing, makes nothing, needs no `start`. Raises
+        BrokerUnavailable when the broker does not answer, BrokerError when the log cannot be read."""
         ...
 
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from consumer.broker.base import AssignmentListener, Message, TopicConfig
+from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
 from consumer.broker.embedded_file import LogFile, Row
+from consumer.broker.embedded_inspection import inspect
 from consumer.broker.embedded_member import EmbeddedSubscription
 from consumer.broker.embedded_schema import (
     TopicLayout,
@@ -102,6 +103,10 @@ class EmbeddedBroker:
         await self._open_file().write(partial(ensure_topics, topics=wanted), timeout_s=10.0)
         for topic in wanted:
             await self._layout(topic.name)
+
+    async def look(self, topics: Iterable[TopicConfig]) -> Sequence[TopicReport]:
+        """See the Protocol."""
+        return await asyncio.to_thread(inspect, self._path, list(topics))
 
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol (cases I1, I2, I22)."""

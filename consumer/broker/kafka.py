@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from aiokafka.errors import KafkaError
 
-from consumer.broker.base import AssignmentListener, Message, TopicConfig
+from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
 from consumer.broker.kafka_connection import KafkaConnection, KafkaSecurity
+from consumer.broker.kafka_inspection import inspect
 from consumer.broker.kafka_lanes import TopicLanes, size_of
 from consumer.broker.kafka_member import KafkaSubscription
 from consumer.broker.kafka_publisher import KafkaPublisher
@@ -85,13 +86,17 @@ class KafkaBroker:
         for topic in wanted:
             self._topics[topic.name] = _lanes(topic.name, found[topic.name], topic.max_record_bytes)
 
+    async def look(self, topics: Iterable[TopicConfig]) -> Sequence[TopicReport]:
+        """See the Protocol."""
+        return await inspect(self._connection, list(topics))
+
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol (cases I1, I2, I3, I22)."""
         publisher = self._publisher
         if publisher is None:
             raise BrokerUnavailable("the broker is not started")
         lanes = self._topics.get(topic) or await self._lookup(topic, timeout_s)
-        await publisher.send(lanes, message, int(self._clock.now().timestamp() * 1000), timeout_s)
+        await publisher.send(lanes, message, timeout_s)
 
     async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
         """See the Protocol."""
@@ -99,14 +104,13 @@ class KafkaBroker:
         lanes = self._topics.get(topic) or await self._lookup(topic, timeout_s)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        timestamp_ms = int(self._clock.now().timestamp() * 1000)
         start, size = 0, 0
         for index, message in enumerate(messages):
             size += size_of(message)
             count = index + 1 - start
             if count >= CHUNK_RECORDS or size >= CHUNK_BYTES or index + 1 == len(messages):
                 left_s = max(0.0, deadline - loop.time())
-                await publisher.send_many(lanes, messages[start : index + 1], timestamp_ms, left_s)
+                await publisher.send_many(lanes, messages[start : index + 1], left_s)
                 start, size = index + 1, 0
 
     def subscribe(

@@ -14,18 +14,21 @@ from consumer.errors import BrokerError, BrokerUnavailable
 PURGE_FROM = 256
 BATCH_RECORDS = 5_000
 IN_BATCH_OVERHEAD_BYTES = 64
+# A record carries no time of its publisher's: the broker stamps it (or, on a topic that keeps publishers' times, keeps
+# it without one). A clock ahead by an hour would have its records refused (message.timestamp.after.max.ms), a clock
+# behind by the retention would have them deleted at once (case O9).
+NO_TIMESTAMP = -1
 
 
 class Item:
     """One message and who waits for it."""
 
-    __slots__ = ("done", "headers", "key", "sent", "size_bytes", "timestamp_ms", "value")
+    __slots__ = ("done", "headers", "key", "sent", "size_bytes", "value")
 
-    def __init__(self, message: Message, timestamp_ms: int, size_bytes: int, done: asyncio.Future[None]) -> None:
+    def __init__(self, message: Message, size_bytes: int, done: asyncio.Future[None]) -> None:
         self.key = message.key
         self.value = message.value
         self.headers: list[tuple[str, bytes]] = list(message.headers.items())
-        self.timestamp_ms = timestamp_ms
         self.size_bytes = size_bytes
         self.done = done
         self.sent = False
@@ -78,7 +81,7 @@ def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:
         if items and size + item.size_bytes + IN_BATCH_OVERHEAD_BYTES > lane.batch_bytes:
             break
         try:
-            fits = builder.append(timestamp=item.timestamp_ms, key=item.key, value=item.value, headers=item.headers)
+            fits = builder.append(timestamp=NO_TIMESTAMP, key=item.key, value=item.value, headers=item.headers)
         except Exception as error:  # noqa: BLE001 - one message of a wrong type must not fail its neighbours
             pending.popleft()
             item.done.set_exception(BrokerError(f"the message cannot be encoded ({type(error).__name__})"))

@@ -63,6 +63,7 @@ class KafkaSubscription:
         self._told: frozenset[Partition] = frozenset()
         self._reading = False
         self._epoch = 0
+        self._clock = clock
         self._progress = Progress(clock)
         self._pulling: asyncio.Task[Pulled] | None = None
         self._change = asyncio.Event()
@@ -163,8 +164,10 @@ class KafkaSubscription:
             if not messages:
                 continue
             partition = Partition(spot.topic, spot.partition)
-            records.extend(_record(partition, message) for message in messages)
-            self._progress.delivered(partition, messages[0].offset, messages[0].timestamp, messages[-1].offset + 1)
+            taken = [_record(partition, message, self._clock) for message in messages]
+            records += taken
+            published_ms = int(taken[0].published_at.timestamp() * 1000)
+            self._progress.delivered(partition, messages[0].offset, published_ms, messages[-1].offset + 1)
         if records:
             self._moved_at = asyncio.get_running_loop().time()
         return records
@@ -371,12 +374,14 @@ def _holds_records(pulling: asyncio.Task[Pulled] | None) -> bool:
     )
 
 
-def _record(partition: Partition, message: Any) -> Record:
+def _record(partition: Partition, message: Any, clock: Clock) -> Record:
+    """A record without a time (see NO_TIMESTAMP) counts as published when it is read: its age is not known."""
+    stamped = message.timestamp is not None and message.timestamp >= 0
     return Record(
         partition=partition,
         offset=message.offset,
         key=message.key or b"",
         value=message.value or b"",
         headers={name: value or b"" for name, value in message.headers},
-        published_at=datetime.fromtimestamp(message.timestamp / 1000, UTC),
+        published_at=datetime.fromtimestamp(message.timestamp / 1000, UTC) if stamped else clock.now(),
     )

@@ -131,7 +131,7 @@ class KafkaPublisher:
         """aiokafka's network client while connected, to ask whether the cluster answers."""
         return self._producer.client if self._producer is not None else None
 
-    async def send(self, topic: TopicLanes, message: Message, timestamp_ms: int, timeout_s: float) -> None:
+    async def send(self, topic: TopicLanes, message: Message, timeout_s: float) -> None:
         """Return when it is acknowledged. Errors as `Broker.publish` says (cases I1, I2, I22)."""
         size = size_of(message)
         if size > topic.max_record_bytes:
@@ -139,7 +139,7 @@ class KafkaPublisher:
         self._admit(1, size)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        item = Item(message, timestamp_ms, size, done)
+        item = Item(message, size, done)
         lane = topic.lanes[partition_of(message.key, len(topic.lanes))]
         self._queue(lane, item)
         self._deadlines[done] = loop.time() + timeout_s
@@ -164,9 +164,7 @@ class KafkaPublisher:
         if self._sweeping:
             loop.call_later(SWEEP_EVERY_S, self._sweep, loop)
 
-    async def send_many(
-        self, topic: TopicLanes, messages: Sequence[Message], timestamp_ms: int, timeout_s: float
-    ) -> None:
+    async def send_many(self, topic: TopicLanes, messages: Sequence[Message], timeout_s: float) -> None:
         """The same for many at once, in order per key. Raises the first error when all have an outcome."""
         sizes = [size_of(message) for message in messages]
         if sizes and max(sizes) > topic.max_record_bytes:
@@ -177,7 +175,7 @@ class KafkaPublisher:
         queued: list[tuple[Lane, Item]] = []
         for message, size in zip(messages, sizes, strict=True):
             done: asyncio.Future[None] = loop.create_future()
-            item = Item(message, timestamp_ms, size, done)
+            item = Item(message, size, done)
             lane = topic.lanes[partition_of(message.key, len(topic.lanes))]
             self._queue(lane, item)
             waiting.append(done)

@@ -42,7 +42,8 @@ class FoundTopic:
 
 def settings_for(topic: TopicConfig, replicas: int) -> dict[str, str]:
     """The configuration of a new topic: nothing is compacted away or cut by size, an acknowledged record is on two
-    replicas where there are three, and a replica that missed records never becomes leader."""
+    replicas where there are three, a replica that missed records never becomes leader, and how long a record is kept
+    goes by the broker's clock."""
     return {
         "cleanup.policy": "delete",
         "retention.ms": "-1" if topic.retention_s is None else str(int(topic.retention_s * 1000)),
@@ -50,6 +51,7 @@ def settings_for(topic: TopicConfig, replicas: int) -> dict[str, str]:
         "max.message.bytes": str(needed_message_bytes(topic)),
         "min.insync.replicas": "2" if replicas >= REPLICAS else "1",
         "unclean.leader.election.enable": "false",
+        "message.timestamp.type": "LogAppendTime",
     }
 
 
@@ -58,29 +60,41 @@ def needed_message_bytes(topic: TopicConfig) -> int:
     return max(topic.max_record_bytes, MAX_BATCH_BYTES) + RECORD_OVERHEAD_BYTES
 
 
+def needed_replicas(brokers: int) -> int:
+    """How many copies a record has on a cluster of so many brokers."""
+    return min(REPLICAS, brokers)
+
+
 def problems(topic: TopicConfig, found: FoundTopic, brokers: int) -> list[str]:
     """What is wrong with an existing topic, one line each; empty when no record can be lost. Pure."""
     wrong = []
-    if found.replicas < min(REPLICAS, brokers):
-        wrong.append(f"replication factor {found.replicas}, needed {min(REPLICAS, brokers)}")
+    if found.replicas < needed_replicas(brokers):
+        wrong.append(f"replication factor {found.replicas}, needed {needed_replicas(brokers)}")
+    settings = found.settings or {}
+    return wrong + [
+        f"{name}={settings.get(name, 'unset')}, needed {needed}" for name, needed in corrections(topic, found).items()
+    ]
+
+
+def corrections(topic: TopicConfig, found: FoundTopic) -> dict[str, str]:
+    """The settings of an existing topic that could lose records, with what they must be. Pure."""
     if found.settings is None:
-        return wrong
-    policy = found.settings.get("cleanup.policy", "delete")
-    if "compact" in policy:
-        wrong.append(f"cleanup.policy={policy}, needed delete")
+        return {}
+    needed: dict[str, str] = {}
+    if "compact" in found.settings.get("cleanup.policy", "delete"):
+        needed["cleanup.policy"] = "delete"
     retention_ms = int(found.settings.get("retention.ms", "-1"))
     if retention_ms >= 0 and (topic.retention_s is None or retention_ms < topic.retention_s * 1000):
-        needed = -1 if topic.retention_s is None else int(topic.retention_s * 1000)
-        wrong.append(f"retention.ms={retention_ms}, needed {needed}")
+        needed["retention.ms"] = "-1" if topic.retention_s is None else str(int(topic.retention_s * 1000))
     if int(found.settings.get("retention.bytes", "-1")) >= 0:
-        wrong.append(f"retention.bytes={found.settings['retention.bytes']}, needed -1")
+        needed["retention.bytes"] = "-1"
     if found.max_message_bytes < needed_message_bytes(topic):
-        wrong.append(f"max.message.bytes={found.max_message_bytes}, needed {needed_message_bytes(topic)}")
+        needed["max.message.bytes"] = str(needed_message_bytes(topic))
     if found.replicas >= REPLICAS and int(found.settings.get("min.insync.replicas", "1")) < 2:
-        wrong.append("min.insync.replicas=1, needed 2")
+        needed["min.insync.replicas"] = "2"
     if found.settings.get("unclean.leader.election.enable", "false") == "true":
-        wrong.append("unclean.leader.election.enable=true, needed false")
-    return wrong
+        needed["unclean.leader.election.enable"] = "false"
+    return needed
 
 
 class KafkaTopics:

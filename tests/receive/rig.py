@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 from standardwebhooks import Webhook
 
-from consumer.broker.base import Broker, Message, Record, Subscription, TopicConfig
+from consumer.broker.base import Broker, Message, Record, Subscription, TopicConfig, TopicReport
 from consumer.broker.embedded import EmbeddedBroker
 from consumer.clock import DrivenClock
 from consumer.events import Locators
@@ -64,6 +64,9 @@ class RecordingBroker:
     async def stop(self, timeout_s: float = 10.0) -> None: ...
 
     async def ensure_topics(self, topics: Iterable[TopicConfig]) -> None: ...
+
+    async def look(self, topics: Iterable[TopicConfig]) -> Sequence[TopicReport]:
+        return []
 
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         if self.answer is not None:

@@ -244,7 +244,8 @@ class KafkaServer:
         )
         if (self.folder / "data" / "meta.properties").exists():
             return
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # A digit first: an id that began with a dash would be taken for an option.
+        cluster = "0" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         words = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
         if self._user:
             self._certify()
