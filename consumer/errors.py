@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from consumer.reason import Reason
+
 
 class ConsumerError(Exception):
     """Something in the consumer failed."""
@@ -57,6 +59,10 @@ class NotUnderstood(ConsumerError):
     """The body is not an event: not a JSON object, or without an event id."""
 
     code = "not_understood"
+
+    def __init__(self, message: str | None = None, *, reason: Reason = Reason.NOT_UNDERSTOOD, **fields: Any) -> None:
+        self.reason = reason
+        super().__init__(message or reason.detail, **fields)
 
 
 class BadSignature(ConsumerError):

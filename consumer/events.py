@@ -18,6 +18,7 @@ import orjson
 from jsonpointer import JsonPointer, JsonPointerException
 
 from consumer.errors import NotUnderstood
+from consumer.reason import Reason
 
 ID_MAX_CHARS = 255
 TYPE_MAX_CHARS = 100
@@ -192,9 +193,9 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise NotUnderstood("the body is not JSON", bytes=len(raw)) from error
+        raise NotUnderstood(reason=Reason.NOT_JSON, bytes=len(raw)) from error
     if not isinstance(document, dict):
-        raise NotUnderstood("the body is JSON, but not an object", bytes=len(raw))
+        raise NotUnderstood(reason=Reason.NOT_AN_OBJECT, bytes=len(raw))
     return document
 
 
@@ -230,7 +231,7 @@ def identify(document: Mapping[str, Any], locators: Locators) -> Identity:
     paths = locators.paths
     event_id = _first_text(document, paths["id"], _EVENT_ID, ID_MAX_CHARS)
     if event_id is None:
-        raise NotUnderstood("no event id (evt_...) was found in the body")
+        raise NotUnderstood(reason=Reason.NO_EVENT_ID)
     event_type = _first_text(document, paths["type"], _TYPE, TYPE_MAX_CHARS) or "unknown.type"
     order_id = subscription_id = None
     if event_type.startswith(("order.", "checkout.session.")):
@@ -291,7 +292,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """One arrival of a webhook request: raw bytes and the headers we keep."""
+    """One arrival of a webhook request: raw bytes and the headers we keep; `problem` says why it is no hint."""
 
     application: str
     id: str
@@ -299,7 +300,7 @@ class Delivery:
     received_at: datetime
     headers: Mapping[str, str] = field(default_factory=dict)
     event_id: str | None = None
-    problem: str | None = None
+    problem: Reason | None = None
     traceparent: str | None = None
 
 

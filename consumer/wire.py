@@ -17,6 +17,7 @@ import orjson
 
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Identity, Locators, Source, Trust, build_event, locate, parse_json
+from consumer.reason import reason_of
 
 OWN_PREFIXES = ("drv_", "obs_")
 SEED = "seed"
@@ -141,7 +142,7 @@ def unpack_delivery(key: bytes, value: bytes, headers: Mapping[str, bytes]) -> D
         received_at=received_at,
         headers=orjson.loads(headers.get("http") or b"{}"),
         event_id=_text(headers, "event_id") or None,
-        problem=_text(headers, "problem") or None,
+        problem=reason_of(problem) if (problem := _text(headers, "problem")) else None,
         traceparent=_text(headers, "traceparent") or None,
     )
 

@@ -1,5 +1,5 @@
 """Unfulfilled: the business's own alarms as metrics: orders paid and not fulfilled, and since when (case O5); and what
-waits for an operator's decision (cases F20, F28, A32, A36)."""
+waits for an operator's decision (cases F20, F28, A32, A36), or lies in quarantine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consumer.clock import Clock
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import unfulfilled
 from consumer.errors import LedgerError
-from consumer.ledger import Database
+from consumer.ledger import Database, quarantine
 from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 15.0
@@ -24,10 +24,12 @@ async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, 
     """Look now and then, until `stop`."""
     shown: set[str] = set()
     queued: set[tuple[str, str, str]] = set()
+    kept: set[str] = set()
     while not stop.is_set():
         try:
             shown = await _show(database, metrics, clock, shown)
             queued = await _show_queues(database, metrics, queued)
+            kept = await _show_quarantine(database, metrics, kept)
         except LedgerError as error:
             _log.warning("unfulfilled_unknown", code=error.code)
         try:
@@ -62,4 +64,13 @@ async def _show_queues(
         metrics.findings.labels(*labels).set(0)
     for labels, count in found.items():
         metrics.findings.labels(*labels).set(count)
+    return set(found)
+
+
+async def _show_quarantine(database: Database, metrics: Metrics, shown: set[str]) -> set[str]:
+    """Set the gauges; an application of which nothing is left goes back to 0."""
+    async with database.reading() as session:
+        found = await quarantine.count_each(session)
+    for application in shown | found.keys():
+        metrics.quarantine_open.labels(application).set(found.get(application, 0))
     return set(found)

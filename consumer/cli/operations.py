@@ -21,6 +21,7 @@ from consumer.errors import LedgerError
 from consumer.ledger import health
 from consumer.ledger import quarantine as ledger_quarantine
 from consumer.ledger.health import Figures
+from consumer.reason import Reason, reason_of
 from consumer.settings import Role, Settings
 from consumer.sync.standing import Standing, standings
 
@@ -101,7 +102,7 @@ async def _broker_answers(app: App) -> bool:
 @quarantine.command("list")
 def list_quarantine(
     application: Application = None,
-    reason: Annotated[str | None, typer.Option(help="Only this reason code.")] = None,
+    reason: Annotated[Reason | None, typer.Option(help="Only this reason.")] = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
@@ -116,7 +117,8 @@ def list_quarantine(
                 "application": row.application,
                 "delivery_id": row.delivery_id,
                 "event_id": row.event_id,
-                "reason": row.reason,
+                "reason": reason_of(row.reason).value,
+                "detail": reason_of(row.reason).detail,
                 "bytes": len(row.raw),
                 "received_at": row.received_at,
             }
@@ -126,5 +128,5 @@ def list_quarantine(
     rows = run(load())
     output = Output(as_json)
     output.document({"quarantine": rows})
-    columns = ["id", "received_at", "application", "event_id", "reason", "bytes"]
+    columns = ["id", "received_at", "application", "event_id", "reason", "detail", "bytes"]
     output.table(columns, [[row[name] for name in columns] for row in rows], empty="nothing in quarantine")

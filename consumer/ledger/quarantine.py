@@ -14,12 +14,13 @@ from consumer.columns import insert_into
 from consumer.events import Delivery
 from consumer.ledger.events import EventKey
 from consumer.ledger.tables import HintRow, QuarantineRow
+from consumer.reason import Reason, stored_as
 
 _QUARANTINE: Table = QuarantineRow.__table__
 _HINTS: Table = HintRow.__table__
 
 
-async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, str]], now: datetime) -> None:
+async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, Reason]], now: datetime) -> None:
     """Keep deliveries with a reason code each; the same delivery is kept once."""
     if deliveries:
         insert = insert_into(_QUARANTINE, session.get_bind().dialect.name)
@@ -27,14 +28,14 @@ async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, str]],
         await session.execute(statement, [_values(delivery, reason, now) for delivery, reason in deliveries])
 
 
-def _values(delivery: Delivery, reason: str, now: datetime) -> dict[str, object]:
+def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, object]:
     """What is not understood may be anything: its names are cut and rid of NULs (PostgreSQL's text holds none), so
     that keeping it never fails; the raw bytes stay as they came."""
     return {
         "application": _storable(delivery.application, 64),
         "delivery_id": _storable(delivery.id, 100),
         "event_id": _storable(delivery.event_id, 255) if delivery.event_id is not None else None,
-        "reason": _storable(reason, 60),
+        "reason": reason.value,
         "raw": delivery.raw,
         "headers": orjson.dumps(dict(delivery.headers)).decode(),
         "received_at": delivery.received_at,
@@ -47,20 +48,27 @@ def _storable(name: str, max_chars: int) -> str:
 
 
 async def newest(
-    session: AsyncSession, *, application: str | None = None, reason: str | None = None, limit: int = 100
+    session: AsyncSession, *, application: str | None = None, reason: Reason | None = None, limit: int = 100
 ) -> Sequence[QuarantineRow]:
-    """The newest quarantined deliveries, newest first."""
+    """The newest quarantined deliveries, newest first; `reason_of` reads the column, whose old rows hold sentences."""
     statement = select(QuarantineRow).order_by(_QUARANTINE.c.id.desc()).limit(limit)
     if application is not None:
         statement = statement.where(_QUARANTINE.c.application == application)
     if reason is not None:
-        statement = statement.where(_QUARANTINE.c.reason == reason)
+        statement = statement.where(_QUARANTINE.c.reason.in_(stored_as(reason)))
     return (await session.execute(statement)).scalars().all()
 
 
 async def count(session: AsyncSession) -> int:
     """How many deliveries lie in quarantine."""
     return int((await session.execute(select(func.count()).select_from(_QUARANTINE))).scalar_one())
+
+
+async def count_each(session: AsyncSession) -> dict[str, int]:
+    """How many deliveries of each application lie in quarantine; one that has none is left out."""
+    column = _QUARANTINE.c.application
+    rows = await session.execute(select(column, func.count()).group_by(column))
+    return {row[0]: row[1] for row in rows}
 
 
 # --- hints ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from aiohttp import hdrs
 from consumer.broker.base import Message
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Locators, identify, parse_json
+from consumer.reason import Reason
 from consumer.receive.answers import ACCEPTED, NOT_UNDERSTOOD, WRONG_TYPE, Answer
 from consumer.receive.authenticity import Authenticity, Signature
 from consumer.wire import pack_delivery, signed_headers, signed_key
@@ -49,7 +50,7 @@ class Decision(NamedTuple):
     topic: str
     message: Message
     answer: Answer
-    problem: str | None = None
+    problem: Reason | None = None
 
 
 def decide(
@@ -68,12 +69,12 @@ def decide(
     http = kept_headers(headers)
     answer, problem, found = ACCEPTED, None, None
     if not _is_json(headers.get(hdrs.CONTENT_TYPE)):
-        answer, problem = WRONG_TYPE, "the content type is not JSON"
+        answer, problem = WRONG_TYPE, Reason.UNSUPPORTED_CONTENT_TYPE
     else:
         try:
             found = identify(parse_json(body), endpoint.locators)
         except NotUnderstood as error:
-            answer, problem = NOT_UNDERSTOOD, error.message
+            answer, problem = NOT_UNDERSTOOD, error.reason
     if found is not None and endpoint.authenticity is not Authenticity.API:
         application = endpoint.application
         record = signed_headers(application, found, received_at, delivery_id, traceparent, http)

@@ -18,6 +18,7 @@ from consumer.clock import Clock
 from consumer.events import Delivery, Event, parse_time
 from consumer.ledger import Database, bookmarks, events, quarantine
 from consumer.payments import Kind, Priority, Resources, UnexpectedAnswer
+from consumer.reason import Reason
 from consumer.sync import sense
 from consumer.sync.feed import FeedPage, FeedPolicy, Walk
 from consumer.sync.figures import Figures
@@ -265,7 +266,7 @@ class Backfill:
         token = self._token() if options.follows_bookmark else 0
         async with self._database.transaction() as session:
             await quarantine.drop_hints(session, [(self.application, event_id) for event_id in sorted(announced)])
-            await quarantine.put(session, [(one, one.problem or "not_understood") for one in listed.strange], now)
+            await quarantine.put(session, [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in listed.strange], now)
             if options.follows_bookmark:
                 await bookmarks.keep(session, self.application, WALK, page.mark.dump(), token=token, now=now)
 

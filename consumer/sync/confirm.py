@@ -19,6 +19,7 @@ from consumer.clock import Clock
 from consumer.ledger import Database, events, quarantine
 from consumer.ledger.tables import HintRow
 from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
+from consumer.reason import Reason
 from consumer.sync.denials import Denials
 from consumer.sync.figures import Figures
 from consumer.sync.outlet import Outlet
@@ -217,7 +218,7 @@ class Confirm:
         good: list[HintRow] = []
         publish = []
         denied: dict[str, int] = {}
-        reasons: dict[str, str] = {}
+        reasons: dict[str, Reason] = {}
         failed: list[str] = []
         for hint, verdict in verdicts:
             match verdict:

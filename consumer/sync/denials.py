@@ -11,6 +11,7 @@ import structlog
 
 from consumer.clock import Clock
 from consumer.ledger import Database, quarantine
+from consumer.reason import Reason
 from consumer.sync.figures import Figures
 from consumer.sync.verdict import Denied, next_look_s
 
@@ -34,7 +35,7 @@ class Denials:
         """Whether another denial after so many ends patience."""
         return next_look_s(denials + 1, self._patience_s) is None
 
-    async def store(self, denied: Mapping[str, int], reasons: Mapping[str, str] | None = None) -> int:
+    async def store(self, denied: Mapping[str, int], reasons: Mapping[str, Reason] | None = None) -> int:
         """Count a denial of these hints (event id to the denials before it); returns how many went to quarantine."""
         by_attempts: defaultdict[int, list[str]] = defaultdict(list)
         for event_id, attempts in denied.items():
@@ -64,11 +65,13 @@ class Denials:
             at = self._clock.now() + timedelta(seconds=wait_s)
             await quarantine.put_off_hints(session, keys, at, counted=counted)
 
-    async def _quarantine(self, ids: Sequence[str], reasons: Mapping[str, str]) -> int:
+    async def _quarantine(self, ids: Sequence[str], reasons: Mapping[str, Reason]) -> int:
         now = self._clock.now()
         async with self._database.transaction() as session:
             hints = await quarantine.hints_of(session, self._application, ids)
             kept = [(quarantine.hint_delivery(one), reasons.get(one.event_id, Denied().reason)) for one in hints]
             await quarantine.put(session, kept, now)
             await quarantine.drop_hints(session, [(self._application, event_id) for event_id in ids])
-        return len(hints)
+        for _, reason in kept:
+            self._figures.count(f"quarantined_{reason}", self._application)
+        return len(kept)

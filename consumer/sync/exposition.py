@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from consumer.clock import Clock
+from consumer.reason import Reason
 from consumer.sync.figures import Figures
 from consumer.telemetry.metrics import Metrics
 
@@ -20,7 +21,7 @@ COUNTERS: Final = {
     "hints_known": ("confirmed", ("known",)),
     "hints_not_confirmed": ("confirmed", ("not_confirmed",)),
     "body_mismatch": ("mismatches", ()),
-    "deliveries_quarantined": ("quarantined", ("refused",)),
+    **{f"quarantined_{reason}": ("quarantined", (reason.value,)) for reason in Reason},
     "events_listed": ("walked", ("listed",)),
     "events_recovered": ("walked", ("recovered",)),
     "events_strange": ("walked", ("strange",)),

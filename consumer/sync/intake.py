@@ -15,6 +15,7 @@ from consumer.clock import Clock
 from consumer.errors import BrokerError, NotUnderstood
 from consumer.events import Delivery
 from consumer.ledger import Database, quarantine
+from consumer.reason import Reason
 from consumer.sync.figures import Figures
 from consumer.sync.rounds import Trouble, repeat
 from consumer.wire import unpack_delivery
@@ -22,7 +23,6 @@ from consumer.wire import unpack_delivery
 LOG = structlog.get_logger()
 
 GROUP = "confirm"
-REASON_CHARS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,25 +30,25 @@ class Sorted:
     """A batch of deliveries, apart: `hints` name an event to be confirmed, `refused` carry a reason code each."""
 
     hints: tuple[Delivery, ...]
-    refused: tuple[tuple[Delivery, str], ...]
+    refused: tuple[tuple[Delivery, Reason], ...]
 
 
 def sort_deliveries(records: Sequence[Record], applications: Collection[str]) -> Sorted:
     """Tell hints from what can only be kept. Pure (cases I10, I15)."""
     hints: list[Delivery] = []
-    refused: list[tuple[Delivery, str]] = []
+    refused: list[tuple[Delivery, Reason]] = []
     for record in records:
         try:
             delivery = unpack_delivery(record.key, record.value, record.headers)
         except (NotUnderstood, orjson.JSONDecodeError):
-            refused.append((_unreadable(record), "not_a_delivery"))
+            refused.append((_unreadable(record), Reason.NOT_A_DELIVERY))
             continue
         if delivery.problem is not None:
-            refused.append((delivery, delivery.problem[:REASON_CHARS]))
+            refused.append((delivery, delivery.problem))
         elif delivery.event_id is None:
-            refused.append((delivery, "no_event_id"))
+            refused.append((delivery, Reason.NO_EVENT_ID))
         elif delivery.application not in applications:
-            refused.append((delivery, "unknown_application"))
+            refused.append((delivery, Reason.UNKNOWN_APPLICATION))
         else:
             hints.append(delivery)
     return Sorted(hints=tuple(hints), refused=tuple(refused))
@@ -146,11 +146,11 @@ class Intake:
         async with self._database.transaction() as session:
             room = self._max_hints - await quarantine.count_hints(session)
             hints, flooded = found.hints[: max(0, room)], found.hints[max(0, room) :]
-            refused = [*found.refused, *((delivery, "flooded") for delivery in flooded)]
+            refused = [*found.refused, *((delivery, Reason.FLOODED) for delivery in flooded)]
             await quarantine.keep_hints(session, hints, now)
             await quarantine.put(session, refused, now)
-        for delivery, _ in refused:
-            self.figures.count("deliveries_quarantined", self._known(delivery.application))
+        for delivery, reason in refused:
+            self.figures.count(f"quarantined_{reason}", self._known(delivery.application))
         for delivery in hints:
             self.figures.count("hints_taken", delivery.application)
         if flooded:

@@ -10,6 +10,7 @@ from datetime import datetime
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
 from consumer.payments import EventRecord
+from consumer.reason import Reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +36,14 @@ def understand(items: Sequence[EventRecord], locators: Locators, *, application:
                 source=Source.BACKFILL,
                 received_at=now,
             )
-        except NotUnderstood as error:
+        except NotUnderstood:
             strange.append(
                 Delivery(
                     application=application,
                     id="listed:" + hashlib.sha256(item.raw_bytes).hexdigest()[:40],
                     raw=item.raw_bytes,
                     received_at=now,
-                    problem=error.code,
+                    problem=Reason.NOT_UNDERSTOOD,
                 )
             )
         else:

@@ -9,6 +9,7 @@ import structlog
 
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, locate, parse_json
+from consumer.reason import Reason
 from consumer.retry import RetryPolicy
 from consumer.sync.figures import Figures
 
@@ -29,7 +30,7 @@ class Confirmed:
 class Denied:
     """The service does not show such an event to this application."""
 
-    reason: str = "not_confirmed"
+    reason: Reason = Reason.NOT_CONFIRMED
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ def confirmed(delivery: Delivery, raw: bytes, locators: Locators) -> Confirmed |
             traceparent=delivery.traceparent,
         )
     except NotUnderstood:
-        return Denied("fetched_not_understood")
+        return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
     if event.id != delivery.event_id:
-        return Denied("other_event_fetched")
+        return Denied(Reason.OTHER_EVENT_FETCHED)
     return Confirmed(event)
 
 

@@ -24,6 +24,7 @@ from consumer.ledger.events import EventKey
 from consumer.ledger.runs import Lane, Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
+from consumer.reason import Reason
 from consumer.wire import SEED, plan_of, unpack_event
 from consumer.work.batch import Arrival, Batch, finished, skipped, waiting
 from consumer.work.contexts import Contexts
@@ -33,6 +34,7 @@ from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.resolution import attempt_row, resolve
 from consumer.work.savepoint import in_savepoint
+from consumer.work.stay import was_cut
 
 _log = structlog.get_logger(__name__)
 
@@ -84,6 +86,7 @@ class Intake:
         self._worker = worker
         self._way = Way.TOGETHER
         self._detour = Detour(clock)
+        self._cut: dict[tuple[EventKey, str], Failed] = {}
         self.paused: frozenset[str] = frozenset()
 
     async def take(self, records: Sequence[Record]) -> Taken:
@@ -92,6 +95,7 @@ class Intake:
         Raises LedgerError when the ledger cannot take it (now); nothing of the batch is stored then, or, singly,
         whole events of it are: taking the same batch again is always safe.
         """
+        self._cut.clear()
         arrived, refused = self._decode(records)
         if self._way is Way.TOGETHER:
             try:
@@ -102,7 +106,7 @@ class Intake:
                 _log.debug("batch_disturbed", events=len(arrived), error=type(error).__name__)
         return await self._take_apart(arrived, refused)
 
-    async def _take_apart(self, arrived: Sequence[Arrival], refused: Sequence[tuple[Delivery, str]]) -> Taken:
+    async def _take_apart(self, arrived: Sequence[Arrival], refused: Sequence[tuple[Delivery, Reason]]) -> Taken:
         try:
             taken = await self._store(arrived, refused, Way.ISOLATED)
         except LedgerError:
@@ -136,21 +140,21 @@ class Intake:
             raise
         except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
             _log.exception("event_cannot_be_stored", application=event.application, event_id=event.id)
-            return await self._store([], [(_event_delivery(event), "not_storable")], Way.SINGLY)
+            return await self._store([], [(_event_delivery(event), Reason.NOT_STORABLE)], Way.SINGLY)
 
-    def _decode(self, records: Sequence[Record]) -> tuple[list[Arrival], list[tuple[Delivery, str]]]:
+    def _decode(self, records: Sequence[Record]) -> tuple[list[Arrival], list[tuple[Delivery, Reason]]]:
         arrived: dict[EventKey, Arrival] = {}
-        refused: list[tuple[Delivery, str]] = []
+        refused: list[tuple[Delivery, Reason]] = []
         for record in records:
             application = record.key.decode("utf-8", "replace").partition("/")[0]
             locators = self._locators.get(application)
             if locators is None:
-                refused.append((_as_delivery(record, application), "unknown_application"))
+                refused.append((_as_delivery(record, application), Reason.UNKNOWN_APPLICATION))
                 continue
             try:
                 event = unpack_event(record.key, record.value, record.headers, locators)
-            except NotUnderstood as error:
-                refused.append((_as_delivery(record, application), error.code))
+            except NotUnderstood:
+                refused.append((_as_delivery(record, application), Reason.NOT_UNDERSTOOD))
                 continue
             arrival = Arrival(event, plan_of(record.headers))
             arrived.setdefault(arrival.id, arrival)
@@ -159,7 +163,7 @@ class Intake:
     async def _store(
         self,
         arrived: Sequence[Arrival],
-        refused: Sequence[tuple[Delivery, str]],
+        refused: Sequence[tuple[Delivery, Reason]],
         way: Way,
         broken: Failed | None = None,
     ) -> Taken:
@@ -200,11 +204,12 @@ class Intake:
             batch.add(skipped(handler, arrival, seq))
             return
         lane = (event.application, handler.name, event.key)
-        if lane in lanes or not self._may_run(batch, handler):
+        known = self._cut.get((arrival.id, handler.name))
+        if lane in lanes or not (known or self._may_run(batch, handler)):
             self._leave(batch, lanes, handler, arrival, seq)
             return
         started_at = self._clock.now()
-        outcome = broken or await self._perform(session, batch, handler, arrival, way)
+        outcome = broken or known or await self._perform(session, batch, handler, arrival, way)
         if self._detour.is_on(handler.name) and has_timed_out(outcome):
             self._leave(batch, lanes, handler, arrival, seq)  # it was cut off early here: that was no attempt
             return
@@ -243,8 +248,11 @@ class Intake:
             outcome = await self._executor.transactional(handler, event, ctx, limit_s=limit_s)
         else:
             outcome = await in_savepoint(session, self._executor, handler, event, ctx, limit_s=limit_s)
-        if has_timed_out(outcome):
+        if has_timed_out(outcome) or was_cut(outcome):
             self._detour.take(handler.name)
+        if isinstance(outcome, Failed) and was_cut(outcome):
+            # All stood still for it once; when this batch is taken again, it has failed already.
+            self._cut[arrival.id, handler.name] = outcome
         if way is Way.TOGETHER and isinstance(outcome, Failed):
             raise _Disturbed
         if not isinstance(outcome, Failed):

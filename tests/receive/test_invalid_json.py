@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from consumer.reason import Reason
 from consumer.wire import unpack_delivery
 from tests.receive.rig import Rig
 
@@ -21,7 +22,7 @@ async def test_invalid_json_is_400_and_kept_raw(rig: Rig, body: bytes, path: str
     [record] = await rig.records("deliveries")
     delivery = unpack_delivery(record.key, record.value, record.headers)
     assert (delivery.raw, delivery.event_id) == (body, None)
-    assert delivery.problem in ("the body is not JSON", "the body is JSON, but not an object")
+    assert delivery.problem in (Reason.NOT_JSON, Reason.NOT_AN_OBJECT)
 
 
 async def test_signed_invalid_json_is_400_and_kept_raw(rig: Rig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from consumer.reason import Reason
 from consumer.wire import unpack_delivery
 from tests.receive.rig import Rig
 
@@ -31,4 +32,4 @@ async def test_json_without_an_event_id_is_400_and_kept_raw(rig: Rig, document: 
     assert await rig.records("events") == []
     [record] = await rig.records("deliveries")
     delivery = unpack_delivery(record.key, record.value, record.headers)
-    assert (delivery.raw, delivery.problem) == (body, "no event id (evt_...) was found in the body")
+    assert (delivery.raw, delivery.problem) == (body, Reason.NO_EVENT_ID)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from consumer.reason import Reason
 from consumer.wire import unpack_delivery
 from tests.receive.rig import BODY, Rig
 
@@ -18,7 +19,7 @@ async def test_a_type_that_is_no_json_is_400_and_kept(rig: Rig, content_type: st
     assert await rig.records("events") == []
     [record] = await rig.records("deliveries")
     delivery = unpack_delivery(record.key, record.value, record.headers)
-    assert (delivery.raw, delivery.problem) == (BODY, "the content type is not JSON")
+    assert (delivery.raw, delivery.problem) == (BODY, Reason.UNSUPPORTED_CONTENT_TYPE)
     assert delivery.headers["content-type"] == content_type
 
 

@@ -15,6 +15,7 @@ from consumer.broker import EmbeddedBroker, Message, Record, TopicConfig
 from consumer.events import Delivery, Event, Locators
 from consumer.ledger import Database, events
 from consumer.payments import Attempt, Credentials, PaymentsClient
+from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.figures import Figures
 from consumer.sync.outlet import Outlet
@@ -132,7 +133,7 @@ def world(
     return World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
 
 
-def delivery(raw: bytes, number: int = 1, *, event_id: str | None = None, problem: str | None = None) -> Delivery:
+def delivery(raw: bytes, number: int = 1, *, event_id: str | None = None, problem: Reason | None = None) -> Delivery:
     """A delivery as receive makes it."""
     return Delivery(
         application="default",

@@ -6,6 +6,7 @@ import orjson
 
 from consumer.broker import Message
 from consumer.ledger import quarantine
+from consumer.reason import Reason
 from consumer.sync.intake import Intake
 from tests.sync.conftest import DELIVERIES, World, delivery
 
@@ -50,25 +51,25 @@ async def test_deliveries_become_hints_and_what_has_a_problem_is_quarantined(wor
     # case: I10, I17
     await world.deliver(
         delivery(orjson.dumps({"id": "evt_1", "type": "order.paid"}), 1, event_id="evt_1"),
-        delivery(b"not json", 2, problem="not_understood"),
+        delivery(b"not json", 2, problem=Reason.NOT_JSON),
         delivery(b"{}", 3),
     )
     await taken_in(world)
     assert await hints(world) == 1
-    assert await reasons(world) == ["no_event_id", "not_understood"]
+    assert await reasons(world) == ["no_event_id", "not_json"]
     assert await world.published() == []
     async with world.database.reading() as session:
-        [row] = [row for row in await quarantine.newest(session) if row.reason == "not_understood"]
+        [row] = [row for row in await quarantine.newest(session) if row.reason == "not_json"]
     assert (row.raw, row.delivery_id) == (b"not json", "dlv_2")
 
 
 async def test_the_same_delivery_again_changes_nothing(world: World) -> None:
     # case: I21
     again = delivery(orjson.dumps({"id": "evt_1", "type": "order.paid"}), 1, event_id="evt_1")
-    refused = delivery(b"x", 2, problem="not_understood")
+    refused = delivery(b"x", 2, problem=Reason.NOT_JSON)
     await world.deliver(again, refused, again, refused)
     await taken_in(world)
-    assert (await hints(world), await reasons(world)) == (1, ["not_understood"])
+    assert (await hints(world), await reasons(world)) == (1, ["not_json"])
 
 
 async def test_after_a_crash_before_the_commit_the_batch_comes_again(world: World) -> None:

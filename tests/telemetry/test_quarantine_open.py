@@ -1,0 +1,44 @@
+"""How many deliveries lie in quarantine is a figure per application, which goes back to 0."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy import delete
+
+from consumer.app import unfulfilled
+from consumer.clock import SystemClock
+from consumer.ledger import Database, quarantine
+from consumer.ledger.tables import QuarantineRow
+from consumer.reason import Reason
+from consumer.telemetry.metrics import Metrics
+from tests.contract.ledger.facts import NOW, delivery
+
+
+def shown(metrics: Metrics, application: str) -> float | None:
+    return metrics.registry.get_sample_value("consumer_quarantine_open", {"application": application})
+
+
+async def until(metrics: Metrics, application: str, value: float) -> None:
+    async with asyncio.timeout(20):
+        while shown(metrics, application) != value:  # noqa: ASYNC110 - the gauge is seen from outside
+            await asyncio.sleep(0.005)
+
+
+async def test_the_gauge_follows_the_ledger(sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: O5
+    monkeypatch.setattr(unfulfilled, "LOOK_EVERY_S", 0.02)
+    metrics, stop = Metrics(), asyncio.Event()
+    async with sqlite_ledger.transaction() as session:
+        kept = [(delivery(number), Reason.FLOODED) for number in range(3)]
+        await quarantine.put(session, [*kept, (delivery(1, application="second"), Reason.NOT_JSON)], NOW)
+    watch = asyncio.create_task(unfulfilled.watch_unfulfilled(sqlite_ledger, metrics, SystemClock(), stop))
+    await until(metrics, "default", 3)
+    assert shown(metrics, "second") == 1
+    async with sqlite_ledger.transaction() as session:
+        await session.execute(delete(QuarantineRow))
+    await until(metrics, "default", 0)
+    assert shown(metrics, "second") == 0
+    stop.set()
+    await watch
