@@ -13,13 +13,11 @@ An *effect* handler (the default) talks to the outside: it runs outside transact
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, overload
 
 import aiohttp
 import orjson
@@ -30,11 +28,21 @@ from structlog.typing import FilteringBoundLogger
 
 from consumer.client import PaymentsApi
 from consumer.columns import UtcDateTime, insert_into
+from consumer.declaration import (
+    checked_function,
+    checked_limit,
+    checked_on_dead,
+    checked_policy,
+    checked_positive,
+    checked_types,
+    code_version,
+)
 from consumer.derived import READ_KINDS, AuditNote, Emission, ReadKind, ReadRequest, derived_id, idempotency_key
-from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse
+from consumer.errors import ConsumerError, HandlerMisuse
 from consumer.events import Event, Source, Trust, parse_time
 from consumer.handler_session import HandlerSession
 from consumer.retry import OnDead, RetryPolicy
+from consumer.snapshot import SNAPSHOT_KINDS, Snapshot, SnapshotKind, SnapshotSource, subject_of
 
 __all__ = [
     "READ_KINDS",
@@ -49,6 +57,8 @@ __all__ = [
     "Reject",
     "RetryLater",
     "RetryPolicy",
+    "Snapshot",
+    "SnapshotKind",
     "Source",
     "Trust",
     "UtcDateTime",
@@ -61,7 +71,6 @@ __all__ = [
 
 HandlerFunction = Callable[[Event, "Context"], Coroutine[Any, Any, None]]
 
-_PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
 _EMITTED = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
 _MARK = "__consumer_handler__"
 DATA_MAX_BYTES = 256 * 1024
@@ -156,15 +165,15 @@ def handles(
             _MARK,
             Handler(
                 name=name or f"{function.__module__}:{function.__qualname__}",
-                types=_checked_types(types),
-                function=_checked_function(function),
+                types=checked_types(types),
+                function=checked_function(function),
                 transactional=transactional,
-                retry=_checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
-                timeout_s=_checked_positive("timeout_s", timeout_s),
-                concurrency=int(_checked_positive("concurrency", concurrency)),
-                on_dead=_checked_on_dead(on_dead),
-                breaker_after=_checked_limit("breaker_after", breaker_after),
-                pause_after=_checked_limit("pause_after", pause_after),
+                retry=checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
+                timeout_s=checked_positive("timeout_s", timeout_s),
+                concurrency=int(checked_positive("concurrency", concurrency)),
+                on_dead=checked_on_dead(on_dead),
+                breaker_after=checked_limit("breaker_after", breaker_after),
+                pause_after=checked_limit("pause_after", pause_after),
                 version=code_version(function),
             ),
         )
@@ -177,61 +186,6 @@ def declared(function: object) -> Handler | None:
     """The declaration `handles` left on a function, or None."""
     found = getattr(function, _MARK, None)
     return found if isinstance(found, Handler) else None
-
-
-def code_version(function: Callable[..., Any]) -> str:
-    """A short fingerprint of the function's source, recorded with every attempt (case R14)."""
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
-        source = repr(getattr(function, "__code__", function))
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
-
-
-def _checked_types(types: tuple[str, ...]) -> tuple[str, ...]:
-    if not types:
-        raise HandlerInvalid("@handles needs at least one event type")
-    for pattern in types:
-        if not isinstance(pattern, str) or not pattern or not _PATTERN.match(pattern):
-            raise HandlerInvalid("an event type is dotted lower case, or ends in '.*'", type=pattern)
-    return types
-
-
-def _checked_function(function: HandlerFunction) -> HandlerFunction:
-    where = getattr(function, "__qualname__", repr(function))
-    if not inspect.iscoroutinefunction(function):
-        raise HandlerInvalid("a handler is an async function: async def name(event: Event, ctx: Context)", at=where)
-    parameters = list(inspect.signature(function).parameters.values())
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if len(positional) < 2 or len(required) > 2:
-        raise HandlerInvalid("a handler takes exactly (event, ctx)", at=where)
-    return function
-
-
-def _checked_policy(attempts: int, first_s: float, factor: float, ceiling_s: float) -> RetryPolicy:
-    try:
-        return RetryPolicy(attempts=attempts, first_s=first_s, factor=factor, ceiling_s=max(ceiling_s, first_s))
-    except ValueError as error:
-        raise HandlerInvalid(str(error)) from error
-
-
-def _checked_on_dead(given: OnDead) -> OnDead:
-    if given not in ("block", "continue"):
-        raise HandlerInvalid("on_dead is 'block' or 'continue'", given=given)
-    return given
-
-
-def _checked_limit(option: str, value: int) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise HandlerInvalid(f"{option} is a whole number, 0 for never", given=value)
-    return value
-
-
-def _checked_positive(option: str, value: float) -> float:
-    if value <= 0:
-        raise HandlerInvalid(f"{option} must be above zero", given=value)
-    return value
 
 
 class Context:
@@ -257,6 +211,7 @@ class Context:
         session: AsyncSession | None = None,
         http: Any = None,
         payments: Any = None,
+        snapshots: SnapshotSource | None = None,
     ) -> None:
         self.application = application
         self.attempt = attempt
@@ -271,6 +226,7 @@ class Context:
         self._session = None if session is None else HandlerSession(session, handler.name)
         self._http = http
         self._payments = payments
+        self._snapshots = snapshots
         self._emissions: list[Emission] = []
         self._reads: list[ReadRequest] = []
         self._notes: list[AuditNote] = []
@@ -302,6 +258,29 @@ class Context:
         if value is None:
             raise HandlerMisuse(f"ctx.{what} is not configured here", handler=self._handler.name)
         return value
+
+    @overload
+    async def snapshot(self) -> Snapshot | None: ...
+
+    @overload
+    async def snapshot(self, kind: SnapshotKind, id: str) -> Snapshot | None: ...
+
+    async def snapshot(self, kind: SnapshotKind | None = None, id: str | None = None) -> Snapshot | None:  # noqa: A002
+        """The newest authenticated read of the event's order or subscription (or of the named one) that the ledger
+        knows now, or None when none was read yet or the event is about neither (case H2).
+
+        Looked up when it is called: it may be newer than the event, or older, and another attempt may see another
+        one. It is what the service showed, not what was decided by it; for something newer, `request_read`. In a
+        transactional handler it is read in the transaction. Raises HandlerMisuse.
+        """
+        if (kind is None) is not (id is None) or (kind is not None and kind not in SNAPSHOT_KINDS) or id == "":
+            raise HandlerMisuse(
+                f"snapshot takes nothing, or one of {SNAPSHOT_KINDS} and an id", handler=self._handler.name
+            )
+        if self._snapshots is None:
+            raise HandlerMisuse("ctx.snapshot is not configured here", handler=self._handler.name)
+        subject = (kind, id) if kind is not None and id is not None else subject_of(self._event)
+        return None if subject is None else await self._snapshots(*subject)
 
     def emit(
         self,

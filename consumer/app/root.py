@@ -260,7 +260,7 @@ class App:
         problems += unknown_handlers(self.registry, self.settings.handlers)
         if problems:
             raise SettingsError(problems)
-        contexts = Contexts(self.clock, self.settings.handler_options, await self.payments())
+        contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings
 
         async def work(stop: asyncio.Event) -> None:

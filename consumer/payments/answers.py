@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -58,6 +58,18 @@ def retry_after_s(value: str | None, now: datetime) -> float | None:
         if at.tzinfo is None:
             return None
         return min(max(0.0, (at - now).total_seconds()), RETRY_AFTER_MAX_S)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def told_time(headers: Mapping[str, str]) -> datetime | None:
+    """What the service's clock showed when it answered, from the headers Date and Age; None when they do not tell."""
+    try:
+        at = parsedate_to_datetime(headers.get("Date", ""))
+        age = headers.get("Age", "0").strip()
+        if at.tzinfo is None or not age.isdigit() or len(age) > 9:
+            return None
+        return at.astimezone(UTC) + timedelta(seconds=int(age))
     except (ValueError, TypeError, OverflowError):
         return None
 

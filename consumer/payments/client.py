@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -113,6 +114,11 @@ class PaymentsClient(Resources):
                 on_session=on_session,
             )
         )
+
+    @property
+    def service_clock(self) -> tuple[datetime, datetime] | None:
+        """What the service's clock showed at its last answer, to the second, and what ours did; None: never told."""
+        return self._transport.service_clock
 
     def __repr__(self) -> str:
         return f"PaymentsClient(application={self.name!r}, credentials={self.credentials!r})"

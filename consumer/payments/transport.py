@@ -6,6 +6,7 @@ import random
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from consumer import __version__
 from consumer.clock import Clock
 from consumer.errors import SettingsError
 from consumer.payments.allowance import Budget
-from consumer.payments.answers import Answer, bounded, understood
+from consumer.payments.answers import Answer, bounded, told_time, understood
 from consumer.payments.attempts import PATIENCE, Patience, Tally, counted, wait_after, walking
 from consumer.payments.budget import Kind, Priority
 from consumer.payments.circuit import CredentialCircuit
@@ -130,6 +131,7 @@ class Transport:
         self._max_answer_bytes = max_answer_bytes
         self._on_attempt = on_attempt
         self._chance = chance
+        self.service_clock: tuple[datetime, datetime] | None = None
 
     async def start(self) -> None:
         """Open the connections' pool, unless one was given."""
@@ -270,6 +272,7 @@ class Transport:
         url = URL(self._base_url + call.path, encoded=True)
         if call.params:
             url = url.with_query(list(call.params))
+        asked_at = self._clock.now()
         try:
             async with self._session.request(
                 call.method,
@@ -279,6 +282,9 @@ class Transport:
                 allow_redirects=False,
                 timeout=self._timeout,
             ) as response:
+                if (theirs := told_time(response.headers)) is not None:
+                    answered_at = self._clock.now()
+                    self.service_clock = theirs, asked_at + (answered_at - asked_at) / 2
                 packed = "" if self._session.auto_decompress else response.headers.get("Content-Encoding", "")
                 raw = await bounded(response.content.iter_any(), packed, self._max_answer_bytes)
                 return understood(

@@ -33,6 +33,8 @@ def cross_problems(settings: Settings) -> list[str]:
 
 
 def _credential_problems(settings: Settings) -> Iterator[str]:
+    # Where others can be read, one without any credentials does not keep them from it: `status` shows it degraded.
+    others = any(application.has_credentials for application in settings.applications)
     for application in settings.applications:
         given = {
             _called(application, "base_url", "SVC_BASE_URL"): application.base_url,
@@ -40,7 +42,9 @@ def _credential_problems(settings: Settings) -> Iterator[str]:
             _called(application, "app_secret", "SVC_APP_SECRET"): application.app_secrets,
         }
         missing = [name for name, value in given.items() if not value]
-        if missing and (_needs_credentials(settings.role, application) or _half_given(settings.role, given)):
+        if not missing or (others and len(missing) == len(given)):
+            continue
+        if _needs_credentials(settings.role, application) or _half_given(settings.role, given):
             yield from (f"{name}: missing; role '{settings.role}' needs it" for name in missing)
 
 

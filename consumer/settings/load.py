@@ -50,7 +50,8 @@ def load_settings(environ: Mapping[str, str], role: Role) -> Settings:
     """The checked settings for a role. Raises SettingsError that lists all problems, none of them with a value.
 
     `environ`: usually `os.environ`. Roles differ in what they need: `demo` and `sandbox` nothing, `dev` nothing
-    unless `SVC_BASE_URL` is set, `sync` the API credentials, `serve` those only for authenticity `api`.
+    unless `SVC_BASE_URL` is set, `sync` the API credentials, `serve` those only for authenticity `api`; of several
+    applications some may have none.
     """
     problems: list[str] = []
     from_environment = _from_environment(environ, problems)

@@ -2,7 +2,9 @@
 
 Each way is played on a fresh ledger and compared with the plain one: the derived events, the reads asked for, the
 handler's own tables, and what the outside was told. `state` is for handlers that tell somebody else: a function that
-returns, comparable, what was done (it is called at the end of each play; `reset` is called before each).
+returns, comparable, what was done (it is called at the end of each play; `reset` is called before each). `observed` are
+observations taken in before each play, for handlers that look at `ctx.snapshot()`; among `events` they take part in
+the order, and a handler that lets the newest one decide is found out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 from consumer.errors import HandlerInvalid
 from consumer.events import Event
-from consumer.plugin import declared
+from consumer.plugin import Handler, declared
 from consumer.testing.workbench import Function, Workbench
 
 ORDERS_MAX = 24
@@ -46,13 +48,14 @@ def assert_idempotent(
     payments: Any = None,
     state: Callable[[], Any] | None = None,
     reset: Callable[[], None] = lambda: None,
+    observed: Sequence[Event] = (),
 ) -> None:
     """Raise AssertionError, with the way that did it, when repeating changes what the handler leaves behind.
 
     The ways: delivered twice; delivered by replicas at once; a crash between the effect and its mark; everything
     again, late, in reverse. `events` defaults to one event of the handler's first type.
     """
-    stage = _Stage(handler, events, options, payments, state, reset)
+    stage = _Stage(handler, events, options, payments, state, reset, observed)
     once = stage.play(lambda bench: stage.deliver(bench, stage.events))
     ways: dict[str, Play] = {
         "delivered twice": lambda bench: stage.deliver(bench, [e for e in stage.events for _ in range(2)]),
@@ -72,6 +75,7 @@ def assert_order_independent(
     payments: Any = None,
     state: Callable[[], Any] | None = None,
     reset: Callable[[], None] = lambda: None,
+    observed: Sequence[Event] = (),
 ) -> None:
     """Raise AssertionError, with the order that did it, when the order of the events changes what is left behind.
 
@@ -79,7 +83,7 @@ def assert_order_independent(
     with duplicates. `events` defaults to one of each of the handler's types about the same order, which says little:
     give those that matter.
     """
-    stage = _Stage(handler, events, options, payments, state, reset)
+    stage = _Stage(handler, events, options, payments, state, reset, observed)
     plain = stage.play(lambda bench: stage.deliver(bench, stage.events))
     for order in _orders(stage.events):
         way = "in the order " + ", ".join(f"{event.type} ({event.id})" for event in order)
@@ -109,17 +113,23 @@ class _Stage:
         payments: Any,
         state: Callable[[], Any] | None,
         reset: Callable[[], None],
+        observed: Sequence[Event],
     ) -> None:
         self._handler = handler
+        self._declared = _declaration(handler)
         self._options = options
         self._payments = payments
         self._state = state
         self._reset = reset
-        self.events = list(events) if events is not None else _examples(handler)
+        self._observed = observed
+        self.events = list(events) if events is not None else _examples(self._declared)
+        if not any(self._declared.wants(event.type) for event in self.events):
+            raise HandlerInvalid("the handler wants none of the events", handler=self._declared.name)
 
     def play(self, way: Play) -> Left:
         self._reset()
         with Workbench(options=self._options, payments=self._payments) as bench:
+            bench.take(*self._observed)
             way(bench)
             return Left(
                 emitted=Counter((event.type, event.key) for event in bench.emitted),
@@ -147,19 +157,29 @@ class _Stage:
 
     def deliver(self, bench: Workbench, events: Iterable[Event]) -> None:
         for event in events:
-            bench.run(self._handler, event)
+            if self._wants(bench, event):
+                bench.run(self._handler, event)
         bench.advance(PATIENCE_S, self._handler)
 
     def at_once(self, bench: Workbench) -> None:
         for event in self.events:
-            bench.run_at_once(self._handler, event)
+            if self._wants(bench, event):
+                bench.run_at_once(self._handler, event)
         bench.advance(PATIENCE_S, self._handler)
 
     def crash(self, bench: Workbench) -> None:
         for event in self.events:
-            bench.run_and_crash(self._handler, event)
-            bench.run(self._handler, event)
+            if self._wants(bench, event):
+                bench.run_and_crash(self._handler, event)
+                bench.run(self._handler, event)
         bench.advance(PATIENCE_S, self._handler)
+
+    def _wants(self, bench: Workbench, event: Event) -> bool:
+        """Whether the handler is to be run on it; what it does not want is only taken in, as in production."""
+        if self._declared.wants(event.type):
+            return True
+        bench.take(event)
+        return False
 
     def again_late(self, bench: Workbench) -> None:
         self.deliver(bench, self.events)
@@ -182,12 +202,16 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 600 else text[:600] + " ..."
 
 
-def _examples(handler: Function) -> list[Event]:
+def _declaration(handler: Function) -> Handler:
     found = declared(handler)
     if found is None:
         raise HandlerInvalid("this is no handler: it is not declared with @handles")
+    return found
+
+
+def _examples(handler: Handler) -> list[Event]:
     with Workbench() as bench:
-        return [bench.event(_example_type(pattern), order_id="order-1") for pattern in found.types]
+        return [bench.event(_example_type(pattern), order_id="order-1") for pattern in handler.types]
 
 
 def _example_type(pattern: str) -> str:

@@ -10,7 +10,9 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _PLAIN = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
 
@@ -53,7 +55,7 @@ async def _awaited(
     *arguments: Any,
     **named: Any,
 ) -> Any:
-    return await _on(loop, function(*arguments, **named))
+    return await on_loop(loop, function(*arguments, **named))
 
 
 async def _walked(
@@ -62,12 +64,12 @@ async def _walked(
     walk = function(*arguments, **named)
     end = object()
     try:
-        while (item := await _on(loop, _next(walk, end))) is not end:
+        while (item := await on_loop(loop, _next(walk, end))) is not end:
             yield item
     finally:
         close = getattr(walk, "aclose", None)
         if close is not None:
-            await _on(loop, close_walk(close))
+            await on_loop(loop, close_walk(close))
 
 
 async def _next(walk: AsyncIterator[Any], end: object) -> Any:
@@ -79,7 +81,8 @@ async def close_walk(close: Callable[[], Any]) -> None:
     await close()
 
 
-async def _on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
+async def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Do the work on `loop`, wherever the caller runs; cancelling the caller cancels the work."""
     if loop is asyncio.get_running_loop():
         return await work
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

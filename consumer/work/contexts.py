@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,11 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
+from consumer.ledger import Database, snapshots
 from consumer.plugin import Context, Event, Handler
+from consumer.snapshot import Snapshot, SnapshotKind, SnapshotSource
 from consumer.wire import SEED
-from consumer.work.across import Across
+from consumer.work.across import Across, on_loop
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,14 @@ class Contexts:
     """What handlers may use: `options` per plugin, `payments` clients per application.
 
     `http`, when given, is the session of every handler that runs on the caller's loop (tests, the test kit);
-    handlers on loops of their own get the session of their loop.
+    handlers on loops of their own get the session of their loop. `ledger` is where effect handlers look snapshots up.
     """
 
     clock: Clock
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     payments: Mapping[str, Any] = field(default_factory=dict)
     http: Any = None
+    ledger: Database | None = None
 
     def make(
         self,
@@ -42,7 +46,7 @@ class Contexts:
     ) -> Context:
         """A context for one attempt; `plan` is what sent the event, `session` is for transactional handlers only.
 
-        `home`: the loop that the payments clients belong to, when the handler runs on another.
+        `home`: the loop that the payments clients and the ledger belong to, when the handler runs on another.
         """
         payments = self.payments.get(event.application)
         return Context(
@@ -59,4 +63,29 @@ class Contexts:
             session=session,
             http=http if http is not None else self.http,
             payments=Across(payments, home) if payments is not None and home is not None else payments,
+            snapshots=self._snapshots(event.application, session, home),
         )
+
+    def _snapshots(
+        self, application: str, session: AsyncSession | None, home: asyncio.AbstractEventLoop | None
+    ) -> SnapshotSource | None:
+        if session is not None:
+            return functools.partial(snapshots.newest, session, application)
+        if self.ledger is None:
+            return None
+        look = functools.partial(_newest_in, self.ledger, application)
+        return look if home is None else functools.partial(_elsewhere, home, look)
+
+
+async def _newest_in(ledger: Database, application: str, kind: SnapshotKind, object_id: str) -> Snapshot | None:
+    async with ledger.reading() as session:
+        return await snapshots.newest(session, application, kind, object_id)
+
+
+async def _elsewhere(
+    home: asyncio.AbstractEventLoop,
+    look: Callable[[SnapshotKind, str], Coroutine[Any, Any, Snapshot | None]],
+    kind: SnapshotKind,
+    object_id: str,
+) -> Snapshot | None:
+    return await on_loop(home, look(kind, object_id))

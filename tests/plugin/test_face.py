@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,8 @@ def test_every_option_and_every_part_of_the_face_is_documented() -> None:
 
 
 def test_the_examples_of_the_readme_and_of_the_module_run() -> None:
+    """And the tests in them pass."""
+    played: list[str] = []
     examples = [block for block in code_blocks(README.read_text()) if "@handles" in block]
     examples += [block for block in code_blocks(consumer.plugin.__doc__ or "") if "@handles" in block]
     assert len(examples) >= 3
@@ -105,6 +108,13 @@ def test_the_examples_of_the_readme_and_of_the_module_run() -> None:
         exec(compile(ast.parse(example), "README.md", "exec"), names)
         found = [value for value in names.values() if isinstance(consumer.plugin.declared(value), Handler)]
         assert found, example
+        for name, test in names.items():
+            if name.startswith("test_"):
+                with Workbench() as bench:
+                    test(**({"workbench": bench} if inspect.signature(test).parameters else {}))
+                played.append(name)
+    assert "test_who_has_paid_is_not_reminded" in played
+    assert len(played) >= 3
 
 
 def code_blocks(text: str) -> list[str]:

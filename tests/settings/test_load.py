@@ -118,6 +118,21 @@ def test_serve_with_signatures_needs_no_api_secret() -> None:
     assert not application.has_credentials
 
 
+@pytest.mark.parametrize("role", [Role.SYNC, Role.SERVE])
+def test_of_several_applications_one_may_be_without_credentials_but_not_half(role: Role) -> None:
+    # case: S7, S8
+    bare = {"CONSUMER_APPLICATIONS": '[{"name": "club"}]'}
+    settings = load_settings(CREDENTIALS | bare, role)
+    assert [one.name for one in settings.applications if one.has_credentials] == ["default"]
+    half = {"CONSUMER_APPLICATIONS": '[{"name": "club", "app_id": "svc_app_club"}]'}
+    assert [line.partition(":")[0] for line in problems(CREDENTIALS | half, role)] == [
+        "CONSUMER_APPLICATIONS.club.base_url",
+        "CONSUMER_APPLICATIONS.club.app_secret",
+    ]
+    none = {"CONSUMER_APPLICATIONS": '[{"name": "club"}, {"name": "shop"}]'}
+    assert len(problems(none, role)) == 6
+
+
 def test_half_an_application_is_a_problem_for_work() -> None:
     assert problems({"SVC_APP_ID": "svc_app_1", "SVC_BASE_URL": "https://api.example.com"}) == [
         "SVC_APP_SECRET: missing; role 'work' needs it"

@@ -1,4 +1,4 @@
-"""Snapshot: what a handler left behind in its own tables, made comparable."""
+"""Remains: what a handler left behind in its own tables, made comparable."""
 
 from __future__ import annotations
 

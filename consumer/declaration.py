@@ -1,0 +1,77 @@
+"""Declaration: what `@handles` accepts, checked while the module is imported; every refusal says what it wants. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from consumer.errors import HandlerInvalid
+from consumer.retry import OnDead, RetryPolicy
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
+
+
+def code_version(function: Callable[..., Any]) -> str:
+    """A short fingerprint of the function's source, recorded with every attempt (case R14)."""
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        source = repr(getattr(function, "__code__", function))
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+def checked_types(types: tuple[str, ...]) -> tuple[str, ...]:
+    """The event types, if each may be one. Raises HandlerInvalid."""
+    if not types:
+        raise HandlerInvalid("@handles needs at least one event type")
+    for pattern in types:
+        if not isinstance(pattern, str) or not pattern or not _PATTERN.match(pattern):
+            raise HandlerInvalid("an event type is dotted lower case, or ends in '.*'", type=pattern)
+    return types
+
+
+def checked_function(function: F) -> F:
+    """The function, if it is async and takes exactly (event, ctx). Raises HandlerInvalid."""
+    where = getattr(function, "__qualname__", repr(function))
+    if not inspect.iscoroutinefunction(function):
+        raise HandlerInvalid("a handler is an async function: async def name(event: Event, ctx: Context)", at=where)
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(positional) < 2 or len(required) > 2:
+        raise HandlerInvalid("a handler takes exactly (event, ctx)", at=where)
+    return function
+
+
+def checked_policy(attempts: int, first_s: float, factor: float, ceiling_s: float) -> RetryPolicy:
+    """When it is tried again; times in seconds. Raises HandlerInvalid."""
+    try:
+        return RetryPolicy(attempts=attempts, first_s=first_s, factor=factor, ceiling_s=max(ceiling_s, first_s))
+    except ValueError as error:
+        raise HandlerInvalid(str(error)) from error
+
+
+def checked_on_dead(given: OnDead) -> OnDead:
+    """What happens behind a dead run. Raises HandlerInvalid."""
+    if given not in ("block", "continue"):
+        raise HandlerInvalid("on_dead is 'block' or 'continue'", given=given)
+    return given
+
+
+def checked_limit(option: str, value: int) -> int:
+    """A whole number, 0 for never. Raises HandlerInvalid."""
+    if not isinstance(value, int) or value < 0:
+        raise HandlerInvalid(f"{option} is a whole number, 0 for never", given=value)
+    return value
+
+
+def checked_positive(option: str, value: float) -> float:
+    """A number above zero. Raises HandlerInvalid."""
+    if value <= 0:
+        raise HandlerInvalid(f"{option} must be above zero", given=value)
+    return value
