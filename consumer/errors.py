@@ -93,6 +93,12 @@ class LedgerCorrupt(LedgerError):
     code = "ledger_corrupt"
 
 
+class DatabaseMissing(LedgerError):
+    """There is no database yet: run `consumer db upgrade`."""
+
+    code = "database_missing"
+
+
 class SchemaOutdated(LedgerError):
     """The database schema is not at this version: run `consumer db upgrade`."""
 

@@ -40,8 +40,8 @@ async def open_syncing(
 ) -> AsyncIterator[Syncing]:
     """The stages of one application, or of all. Without `publishes` the log is not even connected to.
 
-    Raises UsageError (no such application, or none with credentials), LedgerUnavailable, SchemaOutdated,
-    BrokerUnavailable, TopicMisconfigured.
+    Raises UsageError (no such application, or none with credentials), DatabaseMissing, LedgerUnavailable,
+    SchemaOutdated, BrokerUnavailable, TopicMisconfigured.
     """
     async with AsyncExitStack() as stack:
         database = await opened_ledger(stack, settings)
@@ -66,8 +66,8 @@ async def open_syncing(
 
 
 async def opened_ledger(stack: AsyncExitStack, settings: Settings) -> Database:
-    """The ledger, with its schema as it should be. Raises LedgerUnavailable, SchemaOutdated."""
-    database = Database(settings.database_url.get_secret_value(), pool_size=3)
+    """The ledger, with its schema as it should be. Raises DatabaseMissing, LedgerUnavailable, SchemaOutdated."""
+    database = Database(settings.database_url.get_secret_value(), pool_size=3, create=False)
     stack.push_async_callback(database.stop)
     await schema.require_current(database)
     return database

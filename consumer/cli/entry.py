@@ -9,7 +9,7 @@ import typer
 
 from consumer.cli import dead, doctor, events, explain, handlers, operations, schema, sync, words
 from consumer.cli import roles as role_commands
-from consumer.errors import ConsumerError, SettingsError, UsageError
+from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, UsageError
 
 BAD_SETTINGS = 2
 INTERRUPTED = 130
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of a call: 0 done, 1 failed, 2 bad settings or usage."""
+    """The exit code of a call: 0 done, 1 failed, 2 bad settings or usage, or a database that was never made."""
     try:
         result = app(arguments, standalone_mode=False)
     except typer.Exit as ended:
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> int:
         for problem in error.problems:
             _say(f"error[{error.code}]: {problem}")
         return BAD_SETTINGS
-    except UsageError as error:
+    except (UsageError, DatabaseMissing) as error:
         _say(error.line())
         return BAD_SETTINGS
     except ConsumerError as error:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from consumer.app import App
+from consumer.app import parts
+from consumer.broker import TopicReport, open_broker
 from consumer.cli.filters import Application, Limit
+from consumer.cli.handlers import registry_of
 from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
 from consumer.cli.process import ledger, run, settings_for
 from consumer.cli.verdict import WALK_LATE_S, Finding, Grade, judge, worst
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import Waiting, unfulfilled
-from consumer.errors import LedgerError
+from consumer.errors import BrokerError, LedgerError
 from consumer.ledger import health
 from consumer.ledger import quarantine as ledger_quarantine
 from consumer.ledger.health import Figures
@@ -26,6 +29,7 @@ from consumer.settings import Role, Settings
 from consumer.sync.standing import Standing, standings
 
 WALKS_LATE = 5
+BROKER_S = 10.0
 
 quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
 
@@ -74,29 +78,28 @@ async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list
             open_queues = await queues(session)
     except LedgerError as error:
         return None, [], [], [Finding(Grade.STUCK, error.code, error.message)]
-    async with App(settings) as app:
-        broken = [plugin.plugin for plugin in app.registry.broken]
-        answers = await _broker_answers(app)
     findings = judge(
         figures,
         unfulfilled=waiting,
         queues=open_queues,
-        broken_plugins=broken,
-        broker_answers=answers,
+        broken_plugins=[plugin.plugin for plugin in registry_of(settings).broken],
+        topics=await _topics(settings),
         standings=reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
     )
     return figures, waiting, reading, findings
 
 
-async def _broker_answers(app: App) -> bool:
-    broker = app.broker
+async def _topics(settings: Settings) -> Sequence[TopicReport] | None:
+    """How the topics stand; None when the broker does not answer. Makes nothing."""
+    broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
     try:
-        async with asyncio.timeout(5):
-            await app.connected.wait()
-            return await broker.ready()
-    except TimeoutError:
-        return False
+        async with asyncio.timeout(BROKER_S):
+            return await broker.look(parts.topics(settings))
+    except (BrokerError, TimeoutError):
+        return None
+    finally:
+        await broker.stop()
 
 
 @quarantine.command("list")

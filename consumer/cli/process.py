@@ -46,8 +46,8 @@ def stop_on_signals() -> asyncio.Event:
 
 @asynccontextmanager
 async def ledger(settings: Settings) -> AsyncIterator[Database]:
-    """The ledger for a command that looks or repairs. Raises LedgerUnavailable, SchemaOutdated."""
-    database = Database(settings.database_url.get_secret_value(), pool_size=2)
+    """The ledger for a command that looks or repairs. Raises DatabaseMissing, LedgerUnavailable, SchemaOutdated."""
+    database = Database(settings.database_url.get_secret_value(), pool_size=2, create=False)
     try:
         await schema.require_current(database)
         yield database

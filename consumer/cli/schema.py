@@ -22,7 +22,7 @@ def upgrade(as_json: Json = False) -> None:
 
 @app.command()
 def current(as_json: Json = False) -> None:
-    """Show which migrations the database has; exit 1 when one is missing."""
+    """Show which migrations the database has; exit 1 when one is missing, 2 when there is no database."""
     found = run(_with_database(upgrade=False))
     _show(found, as_json)
     if not found.is_current:
@@ -30,7 +30,7 @@ def current(as_json: Json = False) -> None:
 
 
 async def _with_database(*, upgrade: bool) -> SchemaState:
-    database = Database(settings_for(Role.OPERATE).database_url.get_secret_value(), pool_size=2)
+    database = Database(settings_for(Role.OPERATE).database_url.get_secret_value(), pool_size=2, create=upgrade)
     try:
         return await (ledger_schema.upgrade(database) if upgrade else ledger_schema.state(database))
     finally:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 
+from consumer.broker import TopicReport
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
@@ -43,19 +44,19 @@ def judge(
     unfulfilled: Sequence[Waiting] = (),
     queues: Sequence[Queue] = (),
     broken_plugins: Sequence[str] = (),
-    broker_answers: bool = True,
+    topics: Sequence[TopicReport] | None = (),
     standings: Sequence[Standing] = (),
     walk_late_s: float = WALK_LATE_S,
 ) -> list[Finding]:
-    """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be."""
+    """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `topics`:
+    how they stand, None when the broker does not answer."""
     found = [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at)) is not None]
     for one in standings:
         found += _reading(one, figures.at, walk_late_s)
     for queue in queues:
         text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
         found.append(Finding(Grade.DEGRADED, "findings_open", text))
-    if not broker_answers:
-        found.append(Finding(Grade.STUCK, "broker_away", "the broker does not answer"))
+    found += _log(topics)
     if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:
         found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
@@ -75,6 +76,18 @@ def judge(
     if _age_s(figures.oldest_hint_at, figures.at) > HINT_LATE_S:
         found.append(Finding(Grade.DEGRADED, "hints_late", f"{figures.hints} delivery(s) wait to be confirmed"))
     return sorted(found, key=lambda finding: -finding.grade)
+
+
+def _log(topics: Sequence[TopicReport] | None) -> list[Finding]:
+    """Whether the log can be used, and is there."""
+    if topics is None:
+        return [Finding(Grade.STUCK, "broker_away", "the broker does not answer")]
+    wrong = [Finding(Grade.STUCK, "topic_misconfigured", f"{one.name}: {why}") for one in topics for why in one.wrong]
+    missing = [one.name for one in topics if one.partitions is None]
+    if missing:
+        text = f"not there: {', '.join(missing)}; the first of `serve`, `work`, `sync` to start makes what is missing"
+        wrong.append(Finding(Grade.DEGRADED, "topics_missing", text))
+    return wrong
 
 
 def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, Programm
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from consumer.errors import LedgerCorrupt, LedgerError, LedgerUnavailable, SchemaOutdated
+from consumer.errors import DatabaseMissing, LedgerCorrupt, LedgerError, LedgerUnavailable, SchemaOutdated
 from consumer.ledger.discretion import hide_values
 
 BUSY_TIMEOUT_S = 15.0
@@ -29,10 +29,13 @@ _PASSING_STATES = ("55P03", "25006", "25P03", "25P04")
 
 
 class Database:
-    """One database, SQLite or PostgreSQL. `url` as in `CONSUMER_DATABASE_URL`; nothing connects before first use."""
+    """One database, SQLite or PostgreSQL. `url` as in `CONSUMER_DATABASE_URL`; nothing connects before first use.
 
-    def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
-        self._engine, self.dialect = _engine(url, pool_size)
+    `create`: make SQLite's file when it is not there; without, raises DatabaseMissing.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = POOL_SIZE, create: bool = True) -> None:
+        self._engine, self.dialect = _engine(url, pool_size, create=create)
         # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
 
@@ -130,22 +133,29 @@ def is_corrupt(error: DBAPIError) -> bool:
     return is_file and ("file is not a database" in words or "malformed" in words)
 
 
-def _engine(url: str, pool_size: int) -> tuple[AsyncEngine, str]:
+def _engine(url: str, pool_size: int, *, create: bool) -> tuple[AsyncEngine, str]:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
         raise LedgerError("the database URL is not one") from error
     match parsed.drivername:
         case "sqlite+aiosqlite":
-            return _sqlite(url, parsed.database, pool_size), "sqlite"
+            if parsed.database and parsed.database != ":memory:":
+                _see_to_file(Path(parsed.database), create=create)
+            return _sqlite(url, pool_size), "sqlite"
         case "postgresql+asyncpg":
             return _postgresql(url, pool_size), "postgresql"
     raise LedgerError("the database URL must begin with sqlite+aiosqlite:// or postgresql+asyncpg://")
 
 
-def _make_private(path: Path) -> None:
+def _see_to_file(path: Path, *, create: bool) -> None:
     """Make the file before SQLite does, readable by nobody else: it holds raw bodies. Never opens one that is there,
-    which would drop the locks SQLite holds on it in this process. Raises LedgerError."""
+    which would drop the locks SQLite holds on it in this process. Raises LedgerError; DatabaseMissing rather than make
+    one without `create`."""
+    if not create:
+        if not path.exists():
+            raise DatabaseMissing(path=str(path))
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -154,9 +164,7 @@ def _make_private(path: Path) -> None:
         raise LedgerError("the database's file cannot be made", path=str(path), reason=error.strerror) from error
 
 
-def _sqlite(url: str, path: str | None, pool_size: int) -> AsyncEngine:
-    if path and path != ":memory:":
-        _make_private(Path(path))
+def _sqlite(url: str, pool_size: int) -> AsyncEngine:
     engine = create_async_engine(
         url,
         pool_size=pool_size,

@@ -35,7 +35,8 @@ def test_wrong_words_exit_2(consumer: Run, arguments: list[str], code: str) -> N
     assert _is_one_line(done.stderr, code), done.stderr
 
 
-def test_a_ledger_without_a_schema_says_what_to_do(consumer: Run) -> None:
+def test_a_ledger_without_a_schema_says_what_to_do(consumer: Run, tmp_path: Path) -> None:
+    (tmp_path / "consumer.db").touch()
     done = consumer("events", "list")
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "schema_outdated"), done.stderr

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from consumer.broker import TopicReport
 from consumer.cli.verdict import Grade, judge, worst
 from consumer.console.queues import Queue
 from consumer.ledger.health import Figures
@@ -68,7 +69,7 @@ def test_what_waits_for_an_operator_is_told() -> None:
 
 
 def test_the_worst_counts() -> None:
-    findings = judge(replace(WELL, dead=1), broken_plugins=["shop"], broker_answers=False)
+    findings = judge(replace(WELL, dead=1), broken_plugins=["shop"], topics=None)
     assert [finding.code for finding in findings] == ["broker_away", "dead_runs", "plugins_broken"]
     assert worst(findings) is Grade.STUCK
 
@@ -102,3 +103,19 @@ def test_credentials_are_refused_until_they_are_taken_or_nobody_tries() -> None:
     assert refused_at(f"[{at - 3600}, -1.0]", NOW) is None
     assert refused_at(None, NOW) is None
     assert refused_at("broken", NOW) is None
+
+
+def test_a_log_that_could_lose_records_or_lacks_a_topic_is_told() -> None:
+    """Whoever looks makes nothing, so what is missing stays missing until a role starts."""
+    good = TopicReport(name="payments.events", partitions=12)
+    wrong = TopicReport(name="payments.deliveries", partitions=12, wrong=("retention.ms is 60000", "one replica"))
+    missing = TopicReport(name="payments.events.dead", partitions=None)
+    assert judge(WELL, topics=[good]) == []
+    findings = judge(WELL, topics=[good, wrong, missing])
+    assert [(finding.grade, finding.code) for finding in findings] == [
+        (Grade.STUCK, "topic_misconfigured"),
+        (Grade.STUCK, "topic_misconfigured"),
+        (Grade.DEGRADED, "topics_missing"),
+    ]
+    assert "payments.deliveries: one replica" in findings[1].text
+    assert "payments.events.dead" in findings[2].text

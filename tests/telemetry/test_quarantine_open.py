@@ -27,7 +27,7 @@ async def until(metrics: Metrics, application: str, value: float) -> None:
 
 
 async def test_the_gauge_follows_the_ledger(sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    # case: O5
+    # case: O6
     monkeypatch.setattr(unfulfilled, "LOOK_EVERY_S", 0.02)
     metrics, stop = Metrics(), asyncio.Event()
     async with sqlite_ledger.transaction() as session:
