@@ -19,12 +19,17 @@ from consumer.cli.progress import PREDICT_PAGES, ProgressBar, shown_duration
 from consumer.errors import AnotherLeads, UsageError
 from consumer.settings import Role
 from consumer.sync.application import ApplicationSync
-from consumer.sync.certificate import Certifier
+from consumer.sync.certificate import Certifier, faults
 from consumer.sync.drift import DriftReport
 from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, BackfillReport
 
 DRIFT = 3
+DOUBTS = {
+    "list_does_not_reach_back": "the service's list begins after --since, and we received events from before it",
+    "times_not_found": "no listed event has a time that the locators find",
+    "window_not_over": "the window is not over yet",
+}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,6 +50,9 @@ def backfill(
         Path | None,
         typer.Option(help="Change nothing; write into this file what became of each event from --since to --until."),
     ] = None,
+    verify: Annotated[
+        Path | None, typer.Option(help="Check a certificate: its digest, its sums, its verdict. Asks nobody.")
+    ] = None,
     application: Application = None,
     yes: Yes = False,
     as_json: Json = False,
@@ -53,6 +61,10 @@ def backfill(
     now = datetime.now(UTC)
     begin, end = parse_moment(since, now), parse_moment(until, now)
     output = Output(as_json)
+    if verify is not None:
+        if any((begin, end, full, seed, dry_run, certificate, application)):
+            raise UsageError("--verify FILE goes alone")
+        raise typer.Exit(_verify(verify, output))
     if certificate is not None:
         if begin is None or full or seed or dry_run:
             raise UsageError("--certificate goes with --since and --until only")
@@ -109,7 +121,7 @@ def _say_backfill(report: BackfillReport, output: Output) -> None:
 
 
 async def _certify(file: Path, since: datetime, until: datetime, application: str | None, output: Output) -> int:
-    """0 when every listed event is in the ledger and its work done, else 1."""
+    """0 when it is proved that every listed event is in the ledger and its work done, else 1."""
     if until <= since:
         raise UsageError("--until must be later than --since")
     async with open_syncing(settings_for(Role.OPERATE), application=application, publishes=False) as syncing:
@@ -119,9 +131,26 @@ async def _certify(file: Path, since: datetime, until: datetime, application: st
     _write(file, document)
     output.document(document)
     output.line(f"{name}: {document['verdict']}")
+    for reason in document["unproven"]:
+        output.line(f"  unproven: {DOUBTS.get(reason, reason)}")
     named = ("listed", "received_by_webhook", "recovered", "missing", "outcomes", "sha256")
     output.fields({word: document[word] for word in named})
+    for one in document["equations"]:
+        output.line(f"{'holds' if one['holds'] else 'DOES NOT HOLD'}: {one['says']}: {one['left']} = {one['right']}")
     return 0 if document["verdict"] == "complete" else 1
+
+
+def _verify(file: Path, output: Output) -> int:
+    """0 when the certificate in the file is intact, whatever it says; else 1."""
+    try:
+        document = orjson.loads(file.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise UsageError("the file cannot be read as a certificate", file=str(file)) from error
+    document = document if isinstance(document, dict) else {}
+    found = faults(document)
+    output.document({"intact": not found, "faults": found, "verdict": document.get("verdict")})
+    output.line("not intact: " + "; ".join(found) if found else f"intact; it says: {document['verdict']}")
+    return 1 if found else 0
 
 
 def _write(file: Path, document: dict[str, Any]) -> None:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
-from sqlalchemy import Table, select
+from sqlalchemy import Table, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import Source
-from consumer.ledger.tables import EventRow, RunRow, RunStatus
+from consumer.ledger.tables import EventRow, HintRow, QuarantineRow, RunRow, RunStatus
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
+_HINTS: Table = HintRow.__table__
+_QUARANTINE: Table = QuarantineRow.__table__
+
+UNCONFIRMED: Final = "unconfirmed"
+QUARANTINED: Final = "quarantined"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`source`: what brought the event first. `word`: the worst of its runs' states, `handled` when all is done."""
+    """`source`: what brought the event first. `word`: the worst of its runs' states, `handled` when all is done;
+    `unconfirmed` or `quarantined` for one that the ledger has as a delivery only."""
 
     source: Source
     word: str
@@ -41,6 +49,45 @@ async def outcomes(session: AsyncSession, application: str, event_ids: Sequence[
     for event_id, status in rows:
         states.setdefault(event_id, set()).add(status)
     return {event_id: Outcome(source, _word(states.get(event_id, set()))) for event_id, source in found.items()}
+
+
+async def delivered_only(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Mapping[str, Outcome]:
+    """The same for events whose delivery waits to be confirmed, or lies in quarantine. At most a few hundred ids at
+    once; the quarantine is not indexed by event."""
+    if not event_ids:
+        return {}
+    ids = list(event_ids)
+    kept = await session.scalars(
+        select(_QUARANTINE.c.event_id).where(_QUARANTINE.c.application == application, _QUARANTINE.c.event_id.in_(ids))
+    )
+    found = {event_id: Outcome(Source.WEBHOOK, QUARANTINED) for event_id in kept}
+    waiting = await session.scalars(
+        select(_HINTS.c.event_id).where(_HINTS.c.application == application, _HINTS.c.event_id.in_(ids))
+    )
+    return found | {event_id: Outcome(Source.WEBHOOK, UNCONFIRMED) for event_id in waiting}
+
+
+async def quarantined_deliveries(
+    session: AsyncSession, application: str, delivery_ids: Sequence[str]
+) -> frozenset[str]:
+    """Which of these deliveries lie in quarantine. At most a few hundred ids at once."""
+    where = (_QUARANTINE.c.application == application) & _QUARANTINE.c.delivery_id.in_(list(delivery_ids))
+    return frozenset(await session.scalars(select(_QUARANTINE.c.delivery_id).where(where)))
+
+
+async def has_business_before(session: AsyncSession, application: str, moment: datetime) -> bool:
+    """Whether an event of an order or a subscription, from the service, was received before then."""
+    statement = (
+        select(_EVENTS.c.seq)
+        .where(
+            _EVENTS.c.received_at < moment,
+            _EVENTS.c.application == application,
+            _EVENTS.c.source.in_([Source.WEBHOOK.value, Source.BACKFILL.value]),
+            or_(_EVENTS.c.order_id.is_not(None), _EVENTS.c.subscription_id.is_not(None)),
+        )
+        .limit(1)
+    )
+    return (await session.scalar(statement)) is not None
 
 
 def _word(states: set[str]) -> str:

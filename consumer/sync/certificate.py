@@ -1,31 +1,50 @@
 """Certificate: for a window of time, every event the service lists, and what became of it here. With a digest.
 
-It answers after an outage: was anything missed? It reads the whole list again; it trusts no bookmark.
+It answers after an outage: was anything missed? It reads the whole list again; it trusts no bookmark. What it cannot
+prove it calls `unproven`. Its numbers must add up, and anybody can check that, and the digest, from the file alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import orjson
 
 from consumer.clock import Clock
-from consumer.events import Source, first, parse_time
-from consumer.ledger import Database
-from consumer.ledger.outcomes import Outcome, outcomes
-from consumer.payments import EventRecord, Priority
+from consumer.events import Source
+from consumer.ledger import Database, outcomes
+from consumer.ledger.outcomes import QUARANTINED, UNCONFIRMED, Outcome
+from consumer.payments import Priority
 from consumer.sync.feed import FeedPage, Walk
-from consumer.sync.mark import Mark
+from consumer.sync.listed import understand
+from consumer.sync.mark import SKEW, Mark
 from consumer.sync.reader import Reader
 
-VERSION: Final = 1
+VERSION: Final = 2
 NAMED_MAX: Final = 1000
-DONE: Final = frozenset({"handled", "no_handler", "skipped"})
+CHUNK: Final = 500
+DONE: Final = ("handled", "no_handler", "skipped")
+OPEN: Final = ("retrying", "parked", "dead", QUARANTINED, UNCONFIRMED)
+PROVENANCE: Final = "listed = received_by_webhook + recovered + missing"
+OUTCOMES: Final = f"listed = {' + '.join((*DONE, *OPEN))} + missing"
+
+
+@dataclass
+class _Window:
+    """What the walk saw of the window: event ids, and what was listed but not understood (by its digest)."""
+
+    since: datetime
+    until: datetime
+    ids: dict[str, None] = field(default_factory=dict)
+    strange: dict[str, None] = field(default_factory=dict)
+    without_time: int = 0
+    oldest_at: datetime | None = None
 
 
 class Certifier:
@@ -39,10 +58,12 @@ class Certifier:
     async def certify(
         self, since: datetime, until: datetime, on_page: Callable[[int], None] | None = None
     ) -> dict[str, Any]:
-        """The certificate for [since, until), as a JSON document. `verdict` is `complete` when every listed event is
-        in the ledger and its work done, `open` when some still wait, `missing` when some are not there.
+        """The certificate for [since, until), as a JSON document.
 
-        Raises PaymentsError and LedgerError: a certificate is whole or it is none.
+        `verdict`: `complete` when every listed event is in the ledger and its work done; `open` when nothing is
+        missing but some are retrying, parked, dead, in quarantine or unconfirmed; `missing` when some are not here;
+        `unproven` when that cannot be known (`unproven` says why). Raises PaymentsError and LedgerError: a
+        certificate is whole or it is none.
         """
         walk = Walk(
             lister=self._reader.client.with_priority(Priority.BACKFILL).events,
@@ -51,56 +72,68 @@ class Certifier:
             now=self._clock.now(),
             since=since,
         )
-        seen: dict[str, str] = {}
-        counts: Counter[str] = Counter()
-        named: dict[str, list[str]] = {"missing": [], "open": []}
+        window = _Window(since, until)
         async with aclosing(walk.pages()) as pages:
             async for page in pages:
-                found = await self._outcomes(page, since, until, counts)
-                for event_id, outcome in found.items():
-                    if event_id not in seen:
-                        seen[event_id] = _judge(event_id, outcome, counts, named)
+                self._note(page, window)
                 if on_page is not None:
                     on_page(walk.pages_read)
-        verdict = "missing" if counts["missing"] else "open" if counts["open"] else "complete"
+        found = await self._outcomes(window)
+        made_at = self._clock.now()
+        unproven = [*await self._doubts(window), *(["window_not_over"] if until > made_at else [])]
         document = {
             "version": VERSION,
             "application": self._reader.application,
             "since": since.isoformat(),
             "until": until.isoformat(),
-            "made_at": self._clock.now().isoformat(),
+            "made_at": made_at.isoformat(),
             "list_order": walk.order.value,
-            "verdict": verdict,
-            "listed": len(seen),
-            "received_by_webhook": counts["webhook"],
-            "recovered": counts["recovered"],
-            "missing": counts["missing"],
-            "without_time": counts["without_time"],
-            "outcomes": {word[8:]: count for word, count in sorted(counts.items()) if word.startswith("outcome:")},
-            "missing_ids": named["missing"],
-            "open_ids": named["open"],
-            "events_sha256": _lines_digest(seen),
+            "list_reaches_back_to": window.oldest_at.isoformat() if window.oldest_at else None,
+            "without_time": window.without_time,
+            **_counted(found, unproven),
         }
         return document | {"sha256": digest(document)}
 
-    async def _outcomes(
-        self, page: FeedPage, since: datetime, until: datetime, counts: Counter[str]
-    ) -> Mapping[str, Outcome | None]:
-        ids = []
-        for item in page.items:
-            at = self._time(item)
-            if item.id is None:
-                continue
-            if at is None:
-                counts["without_time"] += 1
-            if at is None or since <= at < until:
-                ids.append(item.id)
-        async with self._database.reading() as session:
-            known = await outcomes(session, self._reader.application, ids)
-        return {event_id: known.get(event_id) for event_id in ids}
+    def _note(self, page: FeedPage, window: _Window) -> None:
+        application = self._reader.application
+        listed = understand(page.items, self._reader.locators, application=application, now=self._clock.now())
+        for event in listed.events:
+            at = event.occurred_at
+            window.without_time += at is None
+            if at is not None:
+                window.oldest_at = min(at, window.oldest_at or at)
+            if at is None or window.since <= at < window.until:
+                window.ids[event.id] = None
+        for delivery in listed.strange:  # whose time is not known either: it belongs to every window
+            window.strange[delivery.id] = None
 
-    def _time(self, item: EventRecord) -> datetime | None:
-        return parse_time(first(item.raw, self._reader.locators.time))
+    async def _outcomes(self, window: _Window) -> dict[str, Outcome | None]:
+        """What became of each; asked after the walk, so that what came meanwhile is not called missing."""
+        application, found = self._reader.application, dict[str, Outcome | None]()
+        for chunk in _chunks(list(window.ids)):
+            async with self._database.reading() as session:
+                known = await outcomes.outcomes(session, application, chunk)
+                rest = [event_id for event_id in chunk if event_id not in known]
+                delivered = await outcomes.delivered_only(session, application, rest)
+            found |= {event_id: known.get(event_id) or delivered.get(event_id) for event_id in chunk}
+        for chunk in _chunks(list(window.strange)):
+            async with self._database.reading() as session:
+                kept = await outcomes.quarantined_deliveries(session, application, chunk)
+            found |= {one: Outcome(Source.BACKFILL, QUARANTINED) if one in kept else None for one in chunk}
+        return found
+
+    async def _doubts(self, window: _Window) -> list[str]:
+        """Why the list may not show all that happened in the window: the service may have forgotten its beginning.
+
+        A list that begins later than the window proves nothing if we received business before its oldest event.
+        """
+        if window.oldest_at is None:
+            return ["times_not_found"] if window.ids or window.strange else []
+        if window.oldest_at <= window.since:
+            return []
+        async with self._database.reading() as session:
+            forgotten = await outcomes.has_business_before(session, self._reader.application, window.oldest_at - SKEW)
+        return ["list_does_not_reach_back"] if forgotten else []
 
 
 def digest(document: Mapping[str, Any]) -> str:
@@ -109,24 +142,68 @@ def digest(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _judge(event_id: str, outcome: Outcome | None, counts: Counter[str], named: dict[str, list[str]]) -> str:
-    """Count one event; returns its word for the digest."""
-    if outcome is None:
-        counts["missing"] += 1
-        if len(named["missing"]) < NAMED_MAX:
-            named["missing"].append(event_id)
+def equations(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The two sums that must come out, with both sides. Pure."""
+    listed, missing = document["listed"], document["missing"]
+    by_source = document["received_by_webhook"] + document["recovered"] + missing
+    by_outcome = sum(document["outcomes"].values()) + missing
+    return [
+        {"says": PROVENANCE, "left": listed, "right": by_source, "holds": listed == by_source},
+        {"says": OUTCOMES, "left": listed, "right": by_outcome, "holds": listed == by_outcome},
+    ]
+
+
+def verdict(document: Mapping[str, Any]) -> str:
+    """What the numbers of a certificate say. Pure."""
+    if document["missing"]:
         return "missing"
-    counts["recovered" if outcome.source is Source.BACKFILL else "webhook"] += 1
-    counts[f"outcome:{outcome.word}"] += 1
-    if outcome.word not in DONE:
-        counts["open"] += 1
-        if len(named["open"]) < NAMED_MAX:
-            named["open"].append(event_id)
-    return outcome.word
+    if document["unproven"] or not all(one["holds"] for one in equations(document)):
+        return "unproven"
+    return "open" if any(document["outcomes"][word] for word in OPEN) else "complete"
 
 
-def _lines_digest(seen: Mapping[str, str]) -> str:
+def faults(document: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a certificate that somebody hands in, from the document alone; empty when it is intact."""
+    if document.get("version") != VERSION:
+        return [f"it is not of version {VERSION}"]
+    found = []
+    if document.get("sha256") != digest(document):
+        found.append("the digest does not fit the contents")
+    try:
+        found += [f"does not add up: {one['says']}" for one in equations(document) if not one["holds"]]
+        if document["equations"] != equations(document) or document["verdict"] != verdict(document):
+            found.append("the verdict does not follow from the numbers")
+    except (KeyError, TypeError, AttributeError):
+        found.append("numbers are missing")
+    return found
+
+
+def _counted(found: Mapping[str, Outcome | None], unproven: Sequence[str]) -> dict[str, Any]:
+    """The numbers, the equations and the verdict. Pure."""
+    there = [outcome for outcome in found.values() if outcome is not None]
+    words = Counter(outcome.word for outcome in there)
+    webhook = sum(outcome.source is Source.WEBHOOK for outcome in there)
+    numbers: dict[str, Any] = {
+        "listed": len(found),
+        "received_by_webhook": webhook,
+        "recovered": len(there) - webhook,
+        "missing": sum(outcome is None for outcome in found.values()),
+        "outcomes": {word: words[word] for word in (*DONE, *OPEN)},
+        "unproven": list(unproven),
+    }
     lines = hashlib.sha256()
-    for event_id in sorted(seen):
-        lines.update(f"{event_id} {seen[event_id]}\n".encode())
-    return lines.hexdigest()
+    for event_id in sorted(found):
+        outcome = found[event_id]
+        lines.update(f"{event_id} {outcome.word if outcome else 'missing'}\n".encode())
+    return numbers | {
+        "equations": equations(numbers),
+        "verdict": verdict(numbers),
+        "missing_ids": [event_id for event_id, outcome in found.items() if outcome is None][:NAMED_MAX],
+        "open_ids": [event_id for event_id, one in found.items() if one and one.word not in DONE][:NAMED_MAX],
+        "events_sha256": lines.hexdigest(),
+    }
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), CHUNK):
+        yield ids[start : start + CHUNK]
