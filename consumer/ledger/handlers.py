@@ -21,13 +21,17 @@ async def register(session: AsyncSession, handlers: Sequence[Handler], now: date
         insert = insert_into(_HANDLERS, session.get_bind().dialect.name)
         statement = insert.on_conflict_do_update(
             index_elements=["name"],
-            set_={name: insert.excluded[name] for name in ("plugin", "types", "code_version", "last_seen_at")},
+            set_={
+                name: insert.excluded[name]
+                for name in ("plugin", "types", "transactional", "code_version", "last_seen_at")
+            },
         )
         rows = [
             {
                 "name": handler.name,
                 "plugin": handler.plugin,
                 "types": " ".join(handler.types),
+                "transactional": handler.transactional,
                 "code_version": handler.version,
                 "first_seen_at": now,
                 "last_seen_at": now,

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Table, Text, UniqueConstraint, text
+from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Table, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
 from consumer.columns import UtcDateTime, serial
@@ -289,6 +289,7 @@ class HandlerRow(LedgerRow, table=True):
     name: str = Field(sa_column=Column(String(HANDLER_CHARS), primary_key=True))
     plugin: str = Field(default="", sa_column=Column(String(100), nullable=False))
     types: str = Field(default="", sa_column=Column(Text, nullable=False))
+    transactional: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     first_seen_at: datetime = time_column()
     last_seen_at: datetime = time_column()

@@ -30,6 +30,7 @@ from consumer.work.batch import Arrival, Batch, finished, skipped, waiting
 from consumer.work.contexts import Contexts
 from consumer.work.detour import Detour
 from consumer.work.executor import Executor
+from consumer.work.newcomers import Newcomers
 from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.resolution import attempt_row, resolve
@@ -79,6 +80,7 @@ class Intake:
     ) -> None:
         self._database = database
         self._registry = registry
+        self._newcomers = Newcomers(registry, clock)
         self._locators = locators
         self._contexts = contexts
         self._executor = executor
@@ -173,8 +175,9 @@ class Intake:
             new = await events.record(session, [arrival.event for arrival in arrived], batch.now)
             fresh = [arrival for arrival in arrived if arrival.id in new]
             lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in fresh})
+            registry = await self._newcomers.registry(session)
             for arrival in fresh:
-                for handler in self._registry.wanting(arrival.event.type):
+                for handler in registry.wanting(arrival.event.type):
                     await self._handle(session, batch, lanes, handler, arrival, new[arrival.id], way, broken)
             await session.flush()
             await batch.store(session)

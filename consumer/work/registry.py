@@ -27,8 +27,8 @@ class BrokenPlugin:
 class Registry:
     """The handlers of this process, by name and by event type.
 
-    `absent` handlers are known to the ledger but could not be loaded here (their plugin is broken): their runs are
-    stored and wait, nothing is skipped silently (case H8).
+    `absent` handlers are known to the ledger but not here, because their plugin is broken or a newer version of the
+    code brought them: their runs are stored and wait, nothing is skipped silently (cases H8, O9).
     """
 
     def __init__(
@@ -63,9 +63,18 @@ class Registry:
         ]
         return Registry(self.handlers, self.broken, absent)
 
+    def with_newer(self, known: Iterable[tuple[str, str, str, bool]]) -> Registry:
+        """The same registry, aware of what newer processes brought: (name, plugin, types, transactional)."""
+        newer = [
+            Handler(name=name, types=tuple(types.split()), function=_cannot_run, plugin=plugin, transactional=kind)
+            for name, plugin, types, kind in known
+            if name not in self._by_name and types
+        ]
+        return Registry(self.handlers, self.broken, [*self.absent, *newer])
+
 
 async def _cannot_run(event: Event, ctx: Context) -> None:
-    raise HandlerInvalid("the handler's plugin could not be loaded", event_id=event.id, attempt=ctx.attempt)
+    raise HandlerInvalid("the handler is not here", event_id=event.id, attempt=ctx.attempt)
 
 
 def load_registry(
