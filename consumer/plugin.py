@@ -265,7 +265,11 @@ class Context:
     @overload
     async def snapshot(self, kind: SnapshotKind, id: str) -> Snapshot | None: ...
 
-    async def snapshot(self, kind: SnapshotKind | None = None, id: str | None = None) -> Snapshot | None:  # noqa: A002
+    async def snapshot(
+        self,
+        kind: SnapshotKind | None = None,
+        id: str | None = None,  # noqa: A002 - what everyone calls it
+    ) -> Snapshot | None:
         """The newest authenticated read of the event's order or subscription (or of the named one) that the ledger
         knows now, or None when none was read yet or the event is about neither (case H2).
 
@@ -307,7 +311,12 @@ class Context:
         self._emissions.append(Emission(id=derived, type=type, key=key, data=dict(data), not_before=not_before))
         return derived
 
-    def request_read(self, kind: ReadKind, id: str, not_before: datetime | None = None) -> None:  # noqa: A002
+    def request_read(
+        self,
+        kind: ReadKind,
+        id: str,  # noqa: A002 - what everyone calls it
+        not_before: datetime | None = None,
+    ) -> None:
         """Ask for an authenticated read: `order` (by the merchant's order id), `service_order` (by the service's
         own order id), `session` (a checkout session, for its embedded order) or `subscription`.
 

@@ -151,7 +151,7 @@ def own_event(
     *,
     application: str,
     id: str,  # noqa: A002 - the envelope's word
-    type: str,  # noqa: A002
+    type: str,  # noqa: A002 - the envelope's word
     key: str,
     source: Source,
     at: datetime,

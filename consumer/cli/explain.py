@@ -30,7 +30,7 @@ def order(
     as_json: Json = False,
 ) -> None:
     """Why an order is fulfilled, or is not."""
-    _explain(lambda session, policy, now: explain_order(session, application, order_id), as_json)  # noqa: ARG005
+    _explain(lambda session, _policy, _now: explain_order(session, application, order_id), as_json)
 
 
 @app.command()

@@ -22,7 +22,11 @@ REPEAT_EVERY_S = 30.0
 REMEMBERED_MAX = 256
 
 
-def configure_logging(level: str = "info", format: LogFormat = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
+def configure_logging(
+    level: str = "info",
+    format: LogFormat = "auto",  # noqa: A002 - the setting's word
+    stream: TextIO | None = None,
+) -> None:
     """Send all logging of this process to `stream` (stderr). Called once by the CLI; may be called again.
 
     `level`: debug, info, warning or error. `format`: `json` is one object per line, `console` is for eyes, `auto`

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -146,8 +147,8 @@ async def _send_all(port: int, sendings: Sequence[Sending]) -> None:
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(LIMIT_S):
         for _ in range(CONNECTIONS):
-            client, end = _Client(queue, done := asyncio.Event()), done
-            await loop.create_connection(lambda c=client: c, "127.0.0.1", port)  # type: ignore[misc]
+            end = asyncio.Event()
+            _, client = await loop.create_connection(partial(_Client, queue, end), "127.0.0.1", port)
             clients.append(client)
             ends.append(end)
         for end in ends:

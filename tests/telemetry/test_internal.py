@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from consumer.clock import DrivenClock
 from consumer.telemetry.internal import Check, Readiness, internal_app
 from consumer.telemetry.metrics import Metrics
+
+Client = TestClient[web.Request, web.Application]
 
 
 class Probe:
@@ -46,12 +49,12 @@ async def readiness(clock: DrivenClock, probe: Probe) -> Readiness:
 
 
 @pytest.fixture
-async def client(readiness: Readiness) -> AsyncIterator[TestClient]:  # type: ignore[type-arg]  # aiohttp's own default
+async def client(readiness: Readiness) -> AsyncIterator[Client]:
     async with TestClient(TestServer(internal_app(metrics=Metrics(), readiness=readiness))) as found:
         yield found
 
 
-async def test_liveness_holds_while_everything_else_is_away(client: TestClient, probe: Probe) -> None:  # type: ignore[type-arg]
+async def test_liveness_holds_while_everything_else_is_away(client: Client, probe: Probe) -> None:
     # case: O10
     probe.answer = False
     answer = await client.get("/healthz")
@@ -60,7 +63,7 @@ async def test_liveness_holds_while_everything_else_is_away(client: TestClient, 
 
 
 async def test_readiness_follows_start_checks_and_drain(
-    client: TestClient,  # type: ignore[type-arg]
+    client: Client,
     readiness: Readiness,
     probe: Probe,
     clock: DrivenClock,
@@ -100,7 +103,7 @@ async def test_probing_costs_a_bounded_amount(readiness: Readiness, probe: Probe
     assert probe.asked == 1
 
 
-async def test_metrics_are_exposed(client: TestClient) -> None:  # type: ignore[type-arg]
+async def test_metrics_are_exposed(client: Client) -> None:
     answer = await client.get("/metrics")
     assert answer.headers["Content-Type"].startswith("text/plain")
     assert "consumer_receive_in_flight 0.0" in await answer.text()
