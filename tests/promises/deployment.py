@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
@@ -43,6 +43,7 @@ class Deployment:
     environ: dict[str, str]
     folder: Path
     paid: list[str]
+    subscribed: list[str] = field(default_factory=list)
 
     def process(self, role: str, name: str | None = None) -> ConsumerProcess:
         """A role, not yet started."""
@@ -54,6 +55,10 @@ class Deployment:
         session = stage.order("order")
         stage.pay(session)
         self.paid.append(session.order_id)
+
+    def subscribe(self) -> None:
+        """A customer subscribes at the service."""
+        self.subscribed.append(Stage(self.sandbox, self.sandbox.config.app_id, 1).subscribe().id)
 
     async def pay_orders_until(self, over: asyncio.Event, per_s: float) -> None:
         """Orders are paid, steadily."""

@@ -37,15 +37,21 @@ class _Bucket:
 
 
 class Limits:
-    """Buckets, or fixed windows (assumption `limit_window`). Nothing is charged by a request that is refused."""
+    """Buckets, or fixed windows (assumption `limit_window`). Nothing is charged by a request that is refused.
+
+    `requests` counts what came from any address, `refused` what was over a limit.
+    """
 
     def __init__(self, world: World, *, enabled: bool) -> None:
         self._world = world
         self.enabled = enabled
+        self.requests = 0
+        self.refused = 0
         self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
 
     def address(self, address: str) -> None:
         """One request from an IP address. Raises rate_limited."""
+        self.requests += 1
         self._charge([(PER_ADDRESS, address)])
 
     def request(self, application: r.Application, *, write: bool) -> None:
@@ -73,6 +79,7 @@ class Limits:
         buckets = [(limit, self._bucket(limit, key)) for limit, key in wanted]
         waits = [self._wait_s(limit, bucket) for limit, bucket in buckets if bucket.left < 1]
         if waits:
+            self.refused += 1
             raise Refusal("rate_limited", retry_after_s=max(1, math.ceil(max(waits))))
         for _, bucket in buckets:
             bucket.left -= 1

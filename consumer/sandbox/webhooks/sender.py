@@ -22,10 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 class Sender:
-    """Runs in the background from `start` to `stop`. Woken when an event was made or time moved."""
+    """Runs in the background from `start` to `stop`. Woken when an event was made or time moved.
+
+    `sent` counts the attempts that were made.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.sent = 0
         self._wake = asyncio.Event()
         self._idle = asyncio.Condition()
         self._active: dict[str, tuple[str, asyncio.Task[None]]] = {}
@@ -118,6 +122,7 @@ class Sender:
         application = engine.world.applications.get(delivery.app_id)
         if self._http is None or event is None or application is None:
             return None, "the event is gone"
+        self.sent += 1
         body = body_bytes(envelope(engine, event, sent_id=delivery.sent_event_id))
         secrets = application.webhook_secrets
         if delivery.wrong_signature:
