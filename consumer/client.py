@@ -17,7 +17,9 @@ class RecordFace(Protocol):
     """One object of the service."""
 
     @property
-    def id(self) -> str | None: ...
+    def id(self) -> str | None:
+        """The service's id of it."""
+        ...
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -29,51 +31,73 @@ class StatusFace(RecordFace, Protocol):
     """An object with a status; statuses are open, compare, never assume they are all."""
 
     @property
-    def status(self) -> str | None: ...
+    def status(self) -> str | None:
+        """The word as the service wrote it, None when it said none."""
+        ...
 
 
 class OrderFace(StatusFace, Protocol):
     """An order; `order_id` is the merchant's own id."""
 
     @property
-    def order_id(self) -> str | None: ...
+    def order_id(self) -> str | None:
+        """The merchant's own id."""
+        ...
 
     @property
-    def is_paid(self) -> bool: ...
+    def is_paid(self) -> bool:
+        """Whether the status is `PAID`."""
+        ...
 
 
 class SessionFace(StatusFace, Protocol):
     """A checkout session; `url` is there only right after create and reissue."""
 
     @property
-    def url(self) -> str | None: ...
+    def url(self) -> str | None:
+        """Where the payer pays; None unless this answers a create or a reissue."""
+        ...
 
     @property
-    def expires_at(self) -> datetime | None: ...
+    def expires_at(self) -> datetime | None:
+        """When it can no longer be paid."""
+        ...
 
     @property
-    def order_id(self) -> str | None: ...
+    def order_id(self) -> str | None:
+        """The merchant's own id of its order."""
+        ...
 
 
 class SubscriptionFace(StatusFace, Protocol):
     """A subscription."""
 
     @property
-    def end_reason(self) -> str | None: ...
+    def end_reason(self) -> str | None:
+        """Why it ended; None while it goes on."""
+        ...
 
     @property
-    def cancel_at_period_end(self) -> bool | None: ...
+    def cancel_at_period_end(self) -> bool | None:
+        """Whether it ends with the paid period."""
+        ...
 
     @property
-    def will_end(self) -> bool: ...
+    def will_end(self) -> bool:
+        """Whether an end is scheduled, by the payer or by the merchant."""
+        ...
 
 
 class Readable(Protocol[T_co]):
     """Records that are read by id, or walked; a walk waits for its share of the request budget."""
 
-    async def retrieve(self, record_id: str) -> T_co: ...
+    async def retrieve(self, record_id: str) -> T_co:
+        """One record by the service's id."""
+        ...
 
-    def iterate(self) -> AsyncIterator[T_co]: ...
+    def iterate(self) -> AsyncIterator[T_co]:
+        """All records, page after page, each once."""
+        ...
 
 
 class OrdersFace(Readable[OrderFace], Protocol):
@@ -97,35 +121,57 @@ class SubscriptionsFace(Readable[SubscriptionFace], Protocol):
 class SessionsFace(Protocol):
     """Checkout sessions of this application."""
 
-    async def retrieve(self, session_id: str) -> SessionFace: ...
+    async def retrieve(self, session_id: str) -> SessionFace:
+        """One session by the service's id, without its `url`."""
+        ...
 
-    async def create_from(self, fields: Mapping[str, Any], *, idempotency_key: str | None = None) -> SessionFace: ...
+    async def create_from(self, fields: Mapping[str, Any], *, idempotency_key: str | None = None) -> SessionFace:
+        """Create a session from the fields of the API; the same key never makes two."""
+        ...
 
-    async def cancel(self, session_id: str, *, idempotency_key: str | None = None) -> RecordFace: ...
+    async def cancel(self, session_id: str, *, idempotency_key: str | None = None) -> RecordFace:
+        """Cancel an open session."""
+        ...
 
-    async def reissue_link(self, session_id: str, *, idempotency_key: str | None = None) -> SessionFace: ...
+    async def reissue_link(self, session_id: str, *, idempotency_key: str | None = None) -> SessionFace:
+        """A new link for an open session; the old one ends."""
+        ...
 
 
 class PaymentsApi(Protocol):
     """`ctx.payments`: the API of the payments service, for the event's application, within the shared budget."""
 
     @property
-    def orders(self) -> OrdersFace: ...
+    def orders(self) -> OrdersFace:
+        """Orders."""
+        ...
 
     @property
-    def subscriptions(self) -> SubscriptionsFace: ...
+    def subscriptions(self) -> SubscriptionsFace:
+        """Subscriptions."""
+        ...
 
     @property
-    def checkout_sessions(self) -> SessionsFace: ...
+    def checkout_sessions(self) -> SessionsFace:
+        """Checkout sessions."""
+        ...
 
     @property
-    def payments(self) -> Readable[StatusFace]: ...
+    def payments(self) -> Readable[StatusFace]:
+        """Payments."""
+        ...
 
     @property
-    def products(self) -> Readable[RecordFace]: ...
+    def products(self) -> Readable[RecordFace]:
+        """Products of the merchant."""
+        ...
 
     @property
-    def prices(self) -> Readable[RecordFace]: ...
+    def prices(self) -> Readable[RecordFace]:
+        """Prices of the merchant."""
+        ...
 
     @property
-    def events(self) -> Readable[RecordFace]: ...
+    def events(self) -> Readable[RecordFace]:
+        """Events, as far back as the service keeps them."""
+        ...

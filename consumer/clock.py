@@ -28,12 +28,15 @@ class SystemClock:
     """The machine's own time."""
 
     def now(self) -> datetime:
+        """See Clock."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
+        """See Clock."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
+        """See Clock."""
         await asyncio.sleep(seconds)
 
 
@@ -46,12 +49,15 @@ class DrivenClock:
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
 
     def now(self) -> datetime:
+        """See Clock."""
         return self._now
 
     def monotonic(self) -> float:
+        """See Clock."""
         return self._elapsed_s
 
     async def sleep(self, seconds: float) -> None:
+        """Wait until `advance` has come that far."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return

@@ -42,7 +42,9 @@ class Act(Protocol):
 
     def __call__(
         self, session: AsyncSession, runs: Sequence[DeadRun], *, by: str, reason: str, now: datetime
-    ) -> Awaitable[int]: ...
+    ) -> Awaitable[int]:
+        """Do it to these runs; returns to how many."""
+        ...
 
 
 @app.command("list")

@@ -42,6 +42,7 @@ class SandboxTime(SystemClock):
         self._clock = clock
 
     def now(self) -> datetime:
+        """The simulator's wall time."""
         return self._clock.now()
 
 

@@ -53,6 +53,7 @@ class MemoryBudgetStore:
         self._texts: dict[str, str] = {}
 
     async def update(self, names: Sequence[str], step: Step[T]) -> T:
+        """See BudgetStore."""
         changes, result = step(
             {name: self._texts[name] for name in names if name in self._texts}, self._clock.monotonic()
         )

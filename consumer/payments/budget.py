@@ -122,6 +122,7 @@ class Scope:
 
     @property
     def test_events_bucket(self) -> str:
+        """The name of the bucket of test events."""
         return f"application/{self.application}/test-events"
 
 

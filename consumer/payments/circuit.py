@@ -29,6 +29,7 @@ class CircuitState:
 
     @property
     def is_open(self) -> bool:
+        """Whether the credentials are refused now."""
         return self.open_since is not None
 
 
@@ -65,10 +66,12 @@ class CredentialCircuit:
 
     @property
     def state(self) -> CircuitState:
+        """What an operator sees of it."""
         return CircuitState(application=self.application, open_since=self._open_since, probes=self._probes)
 
     @property
     def is_open(self) -> bool:
+        """Whether the credentials are refused, as far as this process knows."""
         return self._open_since is not None
 
     async def admit(self, generation: int) -> Literal["pass", "probe"]:

@@ -39,6 +39,7 @@ class MemoryIdempotencyKeys:
         self._keys: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
 
     async def begin(self, application: str, operation: str, digest: str) -> str:
+        """See IdempotencyKeys."""
         found = self._keys.get((application, operation))
         if found is not None and found[0] == digest:
             return found[1]
@@ -50,6 +51,7 @@ class MemoryIdempotencyKeys:
         return key
 
     async def settle(self, application: str, operation: str, key: str) -> None:
+        """See IdempotencyKeys."""
         found = self._keys.get((application, operation))
         if found is not None and found[1] == key:
             del self._keys[application, operation]
@@ -65,6 +67,7 @@ class StoredIdempotencyKeys:
         self._store = store
 
     async def begin(self, application: str, operation: str, digest: str) -> str:
+        """See IdempotencyKeys."""
         name = _name(application, operation)
         fresh = new_key()
 
@@ -77,6 +80,7 @@ class StoredIdempotencyKeys:
         return await self._store.update([name], step)
 
     async def settle(self, application: str, operation: str, key: str) -> None:
+        """See IdempotencyKeys."""
         name = _name(application, operation)
 
         def step(texts: Mapping[str, str], _now: float) -> tuple[Mapping[str, str], None]:

@@ -51,6 +51,7 @@ class Call:
 
     @property
     def is_write(self) -> bool:
+        """Whether it changes something."""
         return self.method != "GET"
 
 

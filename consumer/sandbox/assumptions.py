@@ -29,6 +29,7 @@ class Switch:
 
     @property
     def kind(self) -> Literal["choice", "flag", "number"]:
+        """What values it takes."""
         if self.values:
             return "choice"
         return "flag" if isinstance(self.default, bool) else "number"

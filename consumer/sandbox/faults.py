@@ -95,9 +95,11 @@ class Faults:
         return int(value) if whole else float(value)
 
     def number(self, name: str) -> float:
+        """The value of a number."""
         return float(self._values[name])
 
     def flag(self, name: str) -> bool:
+        """Whether a switch is on."""
         return self._values[name] is True
 
     def take(self, name: str) -> int:

@@ -77,6 +77,7 @@ class Batch:
 
 
 def waiting(handler: Handler, arrival: Arrival, seq: int, now: datetime, *, blocked: bool) -> Run:
+    """The run of a handler that will be done outside this transaction: due now, or `blocked` behind its lane."""
     event = arrival.event
     return Run(
         application=event.application,
@@ -93,6 +94,7 @@ def waiting(handler: Handler, arrival: Arrival, seq: int, now: datetime, *, bloc
 
 
 def skipped(handler: Handler, arrival: Arrival, seq: int) -> Run:
+    """The run of a handler that does not act on what a seed brought."""
     event = arrival.event
     return Run(
         application=event.application,
@@ -109,6 +111,7 @@ def skipped(handler: Handler, arrival: Arrival, seq: int) -> Run:
 
 
 def finished(handler: Handler, arrival: Arrival, seq: int, resolution: Resolution) -> Run:
+    """The run of a handler that was called in this transaction, as it ended."""
     event = arrival.event
     return Run(
         application=event.application,

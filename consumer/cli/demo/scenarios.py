@@ -40,6 +40,7 @@ async def _once(world: World, order_id: str) -> list[Check]:
 
 
 async def paid_order(world: World) -> list[Check]:
+    """An order is paid: one parcel."""
     stage = _stage(world)
     session = stage.order("paid")
     stage.pay(session)
@@ -47,6 +48,7 @@ async def paid_order(world: World) -> list[Check]:
 
 
 async def five_times(world: World) -> list[Check]:
+    """The same webhook arrives five times: five times 200, one parcel."""
     stage = _stage(world)
     session = stage.order("five")
     world.sandbox.engine.faults.set(NEVER_SENT)
@@ -58,10 +60,12 @@ async def five_times(world: World) -> list[Check]:
 
 
 async def paid_after_expired(world: World) -> list[Check]:
+    """An order expires and is paid all the same: one parcel."""
     return await _late_payment(world, "late", ("order.expired", "order.paid"))
 
 
 async def paid_before_expired(world: World) -> list[Check]:
+    """The two webhooks arrive the other way round: one parcel."""
     return await _late_payment(world, "overtaken", ("order.paid", "order.expired"))
 
 
@@ -81,6 +85,7 @@ async def _late_payment(world: World, word: str, order: tuple[str, str]) -> list
 
 
 async def forged(world: World) -> list[Check]:
+    """A webhook with no signature or a wrong one: 401, no parcel."""
     stage = _stage(world)
     session = stage.order("forged")
     body = b'{"id":"evt_forged","type":"order.paid","data":{"object":{"order_id":"%s"}}}' % session.order_id.encode()
@@ -102,6 +107,7 @@ async def forged(world: World) -> list[Check]:
 
 
 async def ended_before_created(world: World) -> list[Check]:
+    """A subscription's end arrives before its beginning: no access, not even for a moment."""
     stage = _stage(world)
     world.sandbox.engine.faults.set(NEVER_SENT)
     subscription = stage.subscribe()
@@ -124,6 +130,7 @@ async def ended_before_created(world: World) -> list[Check]:
 
 
 async def flaky_plugin(world: World) -> list[Check]:
+    """A handler fails twice: tried again, one parcel."""
     stage = _stage(world)
     session = stage.order("flaky")
     stage.pay(session)

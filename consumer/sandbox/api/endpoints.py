@@ -30,6 +30,7 @@ class Call:
 
     @property
     def app_id(self) -> str:
+        """The application that calls."""
         return self.application.id
 
 
@@ -66,11 +67,13 @@ def _shown(call: Call, document: Any, status: int = 200) -> Answer:
 
 
 def read_application(call: Call) -> Answer:
+    """The calling application."""
     merchant = call.engine.applications.merchant(call.application.merchant_id)
     return _shown(call, views.application_view(call.application, merchant))
 
 
 def send_test_event(call: Call) -> Answer:
+    """Send a test event to the application's webhook address."""
     empty_request(parse_object(call.body))
     event = call.engine.send_test_event(call.app_id)
     if call.engine.assumptions.text("test_event_answer") == "empty":
@@ -90,6 +93,7 @@ def _session(call: Call, session: r.Session, url: str | None = None) -> dict[str
 
 
 def create_session(call: Call) -> Answer:
+    """A new session, or the one that the same order has already."""
     engine = call.engine
     request = session_request(parse_object(call.body), engine.assumptions)
     created = engine.sessions.create(call.application, request)
@@ -99,17 +103,20 @@ def create_session(call: Call) -> Answer:
 
 
 def read_session(call: Call) -> Answer:
+    """One session, without its link."""
     world = call.engine.world
     return _shown(call, _session(call, lists.own(world, world.sessions, call.app_id, call.path["id"])))
 
 
 def cancel_session(call: Call) -> Answer:
+    """Cancel an open session."""
     empty_request(parse_object(call.body))
     session = call.engine.sessions.cancel(call.engine.sessions.get(call.app_id, call.path["id"]))
     return _after_cancel(call, _session(call, session))
 
 
 def reissue_link(call: Call) -> Answer:
+    """A new link for an open session."""
     empty_request(parse_object(call.body))
     engine = call.engine
     session = engine.sessions.get(call.app_id, call.path["id"])
@@ -127,6 +134,7 @@ def _after_cancel(call: Call, view: dict[str, Any]) -> Answer:
 
 
 def list_orders(call: Call) -> Answer:
+    """A page of orders."""
     world = call.engine.world
     page = lists.numeric_list(world, world.orders, call.app_id, lists.page_query(call.query))
     return _shown(call, page | {"items": [views.order_view(order) for order in page["items"]]})
@@ -163,6 +171,7 @@ def _payment_is_shown(call: Call, payment: r.Payment) -> bool:
 
 
 def list_payments(call: Call) -> Answer:
+    """A page of payments."""
     world = call.engine.world
     page = lists.numeric_list(
         world, world.payments, call.app_id, lists.page_query(call.query), lambda p: _payment_is_shown(call, p)
@@ -171,6 +180,7 @@ def list_payments(call: Call) -> Answer:
 
 
 def read_payment(call: Call) -> Answer:
+    """One payment."""
     world = call.engine.world
     payment = lists.own(world, world.payments, call.app_id, call.path["id"])
     if not _payment_is_shown(call, payment):
@@ -186,17 +196,20 @@ def _subscription(call: Call, subscription: r.Subscription) -> dict[str, Any]:
 
 
 def list_subscriptions(call: Call) -> Answer:
+    """A page of subscriptions."""
     world = call.engine.world
     page = lists.numeric_list(world, world.subscriptions, call.app_id, lists.page_query(call.query))
     return _shown(call, page | {"items": [_subscription(call, one) for one in page["items"]]})
 
 
 def read_subscription(call: Call) -> Answer:
+    """One subscription."""
     world = call.engine.world
     return _shown(call, _subscription(call, lists.own(world, world.subscriptions, call.app_id, call.path["id"])))
 
 
 def cancel_subscription(call: Call) -> Answer:
+    """Cancel now, or with the paid period."""
     at = cancel_request(parse_object(call.body))
     subscriptions = call.engine.subscriptions
     subscription = subscriptions.cancel(subscriptions.get(call.app_id, call.path["id"]), at)
@@ -207,23 +220,27 @@ def cancel_subscription(call: Call) -> Answer:
 
 
 def list_products(call: Call) -> Answer:
+    """A page of products."""
     world, owner = call.engine.world, call.application.merchant_id
     page = lists.numeric_list(world, world.products, owner, lists.page_query(call.query))
     return _shown(call, page | {"items": [views.product_view(product) for product in page["items"]]})
 
 
 def read_product(call: Call) -> Answer:
+    """One product."""
     world, owner = call.engine.world, call.application.merchant_id
     return _shown(call, views.product_view(lists.own(world, world.products, owner, call.path["id"])))
 
 
 def list_prices(call: Call) -> Answer:
+    """A page of prices."""
     world, owner = call.engine.world, call.application.merchant_id
     page = lists.numeric_list(world, world.prices, owner, lists.page_query(call.query))
     return _shown(call, page | {"items": [views.price_view(price) for price in page["items"]]})
 
 
 def read_price(call: Call) -> Answer:
+    """One price."""
     world, owner = call.engine.world, call.application.merchant_id
     return _shown(call, views.price_view(lists.own(world, world.prices, owner, call.path["id"])))
 
@@ -232,11 +249,13 @@ def read_price(call: Call) -> Answer:
 
 
 def list_events(call: Call) -> Answer:
+    """A page of the events that are still kept."""
     page = lists.event_list(call.engine.world, call.app_id, lists.page_query(call.query))
     return Answer(200, page | {"items": [envelope(call.engine, event, listed=True) for event in page["items"]]})
 
 
 def read_event(call: Call) -> Answer:
+    """One event that is still kept."""
     event = lists.find_event(call.engine.world, call.app_id, call.path["id"])
     if event is None or not event.listed:
         raise Refusal("not_found")

@@ -31,6 +31,7 @@ class Applications:
         self._world = world
 
     def add_merchant(self, name: str, *, fee_bps: int = 0, merchant_id: str | None = None) -> r.Merchant:
+        """A new merchant with a wallet of its own."""
         world = self._world
         merchant = r.Merchant(
             id=merchant_id or world.new_id("merchant"),

@@ -17,6 +17,7 @@ class Catalog:
         self._world = world
 
     def add_product(self, merchant_id: str, name: str, *, product_id: str | None = None) -> r.Product:
+        """A new product."""
         world = self._world
         product = r.Product(
             id=product_id or world.new_id("product"),
@@ -61,6 +62,7 @@ class Catalog:
         return world.put(world.prices, price)
 
     def archive_price(self, price_id: str) -> r.Price:
+        """No session may sell it any more. Raises Refusal."""
         world = self._world
         price = world.prices.get(price_id)
         if price is None:
@@ -68,6 +70,7 @@ class Catalog:
         return world.put(world.prices, replace(price, archived=True))
 
     def archive_product(self, product_id: str) -> r.Product:
+        """No session may sell its prices any more. Raises Refusal."""
         world = self._world
         product = world.products.get(product_id)
         if product is None:

@@ -46,6 +46,7 @@ class Plans:
         return self._attempt(world.put(world.plans, plan))
 
     def get(self, plan_id: str | None) -> r.Plan | None:
+        """The plan, or None."""
         return self._world.plans.get(plan_id) if plan_id else None
 
     def arm(self) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 
 class SessionStatus(StrEnum):
+    """Where a checkout session stands."""
+
     OPEN = "OPEN"
     COMPLETED = "COMPLETED"
     EXPIRED = "EXPIRED"
@@ -19,6 +21,8 @@ class SessionStatus(StrEnum):
 
 
 class OrderStatus(StrEnum):
+    """Where an order stands; `PAID` absorbs."""
+
     PENDING = "PENDING"
     PAID = "PAID"
     EXPIRED = "EXPIRED"
@@ -34,18 +38,24 @@ class PaymentStatus(StrEnum):
 
 
 class SubscriptionStatus(StrEnum):
+    """Where a subscription stands; `ENDED` absorbs."""
+
     ACTIVE = "ACTIVE"
     PAST_DUE = "PAST_DUE"
     ENDED = "ENDED"
 
 
 class PlanStatus(StrEnum):
+    """Where a plan on chain stands."""
+
     PREPARING = "preparing"
     READY = "ready"
     FAILED = "failed"
 
 
 class DeliveryStatus(StrEnum):
+    """Where a webhook delivery stands."""
+
     PENDING = "pending"
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -64,6 +74,8 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Merchant(Record):
+    """Who sells. `fee_bps`: the service's fee in hundredths of a percent."""
+
     name: str
     active: bool = True
     wallet: str
@@ -82,6 +94,8 @@ class Secret:
 
 @dataclass(frozen=True, kw_only=True)
 class Application(Record):
+    """An application of a merchant, with its secrets and its webhook address."""
+
     merchant_id: str
     name: str
     created_at: datetime
@@ -93,6 +107,8 @@ class Application(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Product(Record):
+    """What prices are of."""
+
     merchant_id: str
     name: str
     created_at: datetime
@@ -128,6 +144,8 @@ class Plan(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Session(Record):
+    """A checkout session. `order_ref` is the order's own id, `order_id` the merchant's."""
+
     merchant_id: str
     mode: str
     order_id: str

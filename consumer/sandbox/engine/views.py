@@ -42,6 +42,7 @@ def application_view(application: r.Application, merchant: r.Merchant) -> dict[s
 
 
 def product_view(product: r.Product) -> dict[str, Any]:
+    """A product as the API shows it."""
     return {
         "id": product.id,
         "object": "product",
@@ -52,6 +53,7 @@ def product_view(product: r.Product) -> dict[str, Any]:
 
 
 def price_view(price: r.Price) -> dict[str, Any]:
+    """A price as the API shows it."""
     return {
         "id": price.id,
         "object": "price",
@@ -66,6 +68,7 @@ def price_view(price: r.Price) -> dict[str, Any]:
 
 
 def order_view(order: r.Order) -> dict[str, Any]:
+    """An order as the API shows it."""
     return {
         "id": order.id,
         "object": "order",
@@ -115,6 +118,7 @@ def session_view(session: r.Session, order: r.Order | None, url: str | None = No
 
 
 def payment_view(payment: r.Payment, in_flight_word: str) -> dict[str, Any]:
+    """A payment as the API shows it; `in_flight_word` is the status of one that is not final."""
     in_flight = payment.status in (r.PaymentStatus.BROADCAST, r.PaymentStatus.CONFIRMED)
     return {
         "id": payment.id,
@@ -136,6 +140,7 @@ def payment_view(payment: r.Payment, in_flight_word: str) -> dict[str, Any]:
 
 
 def subscription_view(subscription: r.Subscription, status_after_second_failure: str) -> dict[str, Any]:
+    """A subscription as the API shows it."""
     status = subscription.status.value
     if subscription.status is r.SubscriptionStatus.PAST_DUE and subscription.failures >= 2:
         status = status_after_second_failure

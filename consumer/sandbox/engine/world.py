@@ -53,9 +53,11 @@ class World:
                 yield name, value
 
     def now(self) -> datetime:
+        """The simulated wall time."""
         return self.clock.now()
 
     def in_seconds(self, seconds: float) -> datetime:
+        """The simulated wall time so many seconds from now."""
         return self.clock.now() + timedelta(seconds=seconds)
 
     def next_seq(self) -> int:
