@@ -26,12 +26,14 @@ CONNECT_S = 15.0
 
 @dataclass(frozen=True)
 class Syncing:
-    """What a one-shot command works with: the ledger, and the stages of each application that was asked for."""
+    """What a one-shot command works with: the ledger, and the stages of each application that was asked for.
+    `unread`: those that were asked for and have no credentials."""
 
     database: Database
     clock: Clock
     readers: Mapping[str, Reader]
     applications: Mapping[str, ApplicationSync]
+    unread: tuple[str, ...]
 
 
 @asynccontextmanager
@@ -62,6 +64,7 @@ async def open_syncing(
                 name: ApplicationSync(reader, database, outlet, clock=clock, holder=holder, policy=policy)
                 for name, reader in readers.items()
             },
+            tuple(one.name for one in settings.applications if application is None and not one.has_credentials),
         )
 
 

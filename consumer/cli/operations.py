@@ -69,7 +69,9 @@ def status(as_json: Json = False) -> None:
 
 
 async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list[Standing], list[Finding]]:
-    app_ids = [(one.name, one.app_id) for one in settings.applications if one.base_url and one.app_id]
+    # Where none has credentials, nobody meant to read: signed webhooks are all there is.
+    reads = any(one.has_credentials for one in settings.applications)
+    app_ids = [(one.name, one.app_id if one.has_credentials else None) for one in settings.applications if reads]
     try:
         async with ledger(settings) as database, database.reading() as session:
             figures = await health.figures(session, datetime.now(UTC))

@@ -93,7 +93,13 @@ async def _backfill(options: BackfillOptions, application: str | None, output: O
                 continue
             walks.append({**asdict(report), "another_leads": False, "predicted_s": predicted_s})
             _say_backfill(report, output)
-    output.document({"walks": walks})
+    _say_unread(syncing, output)
+    output.document({"walks": walks, "without_credentials": syncing.unread})
+
+
+def _say_unread(syncing: Syncing, output: Output) -> None:
+    for name in syncing.unread:
+        output.line(f"{name}: has no API credentials; left out")
 
 
 async def _walk(one: ApplicationSync, options: BackfillOptions) -> tuple[BackfillReport, float | None]:
@@ -175,9 +181,8 @@ def reconcile(
     as_json: Json = False,
 ) -> None:
     """One walk of orders, subscriptions and payments: what differs is published as observations."""
-    reports = run(_reconcile(dry_run, max_changes, application))
     output = Output(as_json)
-    output.document({"walks": [_shown(one) for one in reports]})
+    reports = run(_reconcile(dry_run, max_changes, application, output))
     for one in reports:
         _say_reconcile(one, output)
     if dry_run and any(one.drifted for one in reports):
@@ -186,11 +191,16 @@ def reconcile(
         raise typer.Exit(1)
 
 
-async def _reconcile(dry_run: bool, max_changes: int | None, application: str | None) -> list[DriftReport]:
+async def _reconcile(
+    dry_run: bool, max_changes: int | None, application: str | None, output: Output
+) -> list[DriftReport]:
     async with open_syncing(settings_for(Role.OPERATE), application=application, publishes=not dry_run) as syncing:
-        return [
+        reports = [
             await one.reconcile_once(dry_run=dry_run, max_changes=max_changes) for one in syncing.applications.values()
         ]
+    _say_unread(syncing, output)
+    output.document({"walks": [_shown(one) for one in reports], "without_credentials": syncing.unread})
+    return reports
 
 
 def _shown(report: DriftReport) -> dict[str, Any]:

@@ -101,6 +101,10 @@ def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:
 
 def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:
     """What is wrong with the reading of one application (cases O1, O3, B13, B31)."""
+    if not one.has_credentials:
+        wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
+        text = f"{one.application}: no API credentials: {wait}what webhooks lose stays lost"
+        return [Finding(Grade.DEGRADED, "no_credentials", text)]
     found = {
         "credentials_refused": one.refused_at and "the service refuses the credentials: `consumer doctor` says why",
         "webhooks_silent": one.silent_since

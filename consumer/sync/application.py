@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import structlog
+
 from consumer.broker import Broker
 from consumer.clock import Clock
 from consumer.errors import AnotherLeads, ConsumerError
@@ -25,6 +27,7 @@ from consumer.sync.refresh import Refresh, RefreshPolicy
 from consumer.sync.report import BackfillOptions, BackfillReport, Progress
 from consumer.sync.rounds import Trouble, rest
 
+LOG = structlog.get_logger()
 T = TypeVar("T")
 
 
@@ -176,7 +179,11 @@ class ApplicationSync:
 
 
 class Sync:
-    """The role `sync`: the intake of deliveries, which every process does, and the stages of each application."""
+    """The role `sync`: the intake of deliveries, which every process does, and the stages of each application.
+
+    `applications` are all that are received for. One without a reader (no API credentials) keeps nobody from the
+    others: its deliveries are taken in and wait, and its lack of credentials is said and gauged.
+    """
 
     def __init__(
         self,
@@ -193,6 +200,7 @@ class Sync:
         policy: SyncPolicy | None = None,
     ) -> None:
         self.figures = Figures()
+        self.unread = tuple(sorted(set(applications) - {reader.application for reader in readers}))
         outlet = Outlet(broker, events_topic)
         self.applications = {
             reader.application: ApplicationSync(
@@ -213,6 +221,12 @@ class Sync:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
+        for name in self.unread:
+            LOG.warning(
+                "an application has no API credentials: it is not read", application=name, code="no_credentials"
+            )
+        for name in (*self.applications, *self.unread):
+            self.figures.gauge("credentials_missing", name, int(name in self.unread))
         async with asyncio.TaskGroup() as group:
             group.create_task(self.intake.run(stop))
             for one in self.applications.values():

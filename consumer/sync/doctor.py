@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from consumer.broker import Broker
+from consumer.broker import TopicReport
 from consumer.clock import Clock
 from consumer.errors import ConsumerError
 from consumer.events import first, parse_json, parse_time
@@ -23,10 +23,13 @@ from consumer.ledger.events import EventFilter
 from consumer.payments import AuthenticationError, PaymentsError
 from consumer.sync.identity import Identity
 from consumer.sync.learn import Proposal, propose
+from consumer.sync.mark import SKEW as TIME_SKEW
 from consumer.sync.mark import order_of
 from consumer.sync.reader import Reader
 
 SKEW_MAX: Final = timedelta(seconds=5)
+FRESH: Final = timedelta(minutes=1)
+HALF_A_SECOND: Final = timedelta(seconds=0.5)
 SAMPLES: Final = 100
 LOOK_EVERY_S: Final = 0.5
 
@@ -101,10 +104,52 @@ def environment(base_url: str, topic_prefix: str) -> Check:
     return Check(name="environment", grade=Grade.OK, text=f"{host}, topics {topic_prefix}.…")
 
 
-async def broker_answers(broker: Broker) -> Check:
-    """Whether the broker answers."""
-    ready = await broker.ready()
-    return Check(name="broker", grade=Grade.OK if ready else Grade.FAIL, text="answers" if ready else "no answer")
+def topic(report: TopicReport) -> Check:
+    """How a topic stands, as a look found it, and what mends it. Pure."""
+    name = f"topic {report.name}"
+    mend = f"; to mend: {' && '.join(report.remedies)}" if report.remedies else ""
+    if report.partitions is None:
+        return Check(name=name, grade=Grade.WARN, text=f"missing; each role makes it at its start{mend}")
+    found = "; ".join([f"{report.partitions} partitions", *report.wrong, *report.odd])
+    grade = Grade.FAIL if report.wrong else Grade.WARN if report.odd else Grade.OK
+    return Check(name=name, grade=grade, text=found + mend)
+
+
+def broker_clock(reports: Sequence[TopicReport], clock: Clock, *, own_machine: bool) -> Check:
+    """This machine's clock against the broker's, as far as the newest record tells: nothing is written to ask."""
+    name = "clock of the broker"
+    if own_machine:
+        return Check(name=name, grade=Grade.OK, text="one machine, one clock")
+    times = [report.newest_at for report in reports if report.newest_at is not None]
+    if not times:
+        return Check(name=name, grade=Grade.OK, text="not known: no record tells it, and looking writes none")
+    age = clock.now() - max(times)
+    seconds = age.total_seconds()
+    if age < -SKEW_MAX:
+        return Check(name=name, grade=Grade.FAIL, text=f"at least {-seconds:.1f} s ahead of ours")
+    if age <= FRESH:
+        return Check(name=name, grade=Grade.OK, text=f"not ahead of ours, and at most {max(0.0, seconds):.1f} s behind")
+    unknown = f"how far behind is not known: the newest record is {seconds / 60:.0f} min old, and looking writes none"
+    return Check(name=name, grade=Grade.OK, text=f"not ahead of ours; {unknown}")
+
+
+def service_clock(reader: Reader) -> Check:
+    """This machine's clock against the service's, as its last answer told it: windows, history and signatures reckon
+    with both."""
+    told = reader.client.service_clock
+    if told is None:
+        return Check(name="clock", grade=Grade.OK, text="not known: the service's answers carry no date")
+    theirs, ours = told
+    skew = abs(theirs + HALF_A_SECOND - ours)  # a header tells whole seconds
+    grade = Grade.OK if skew <= SKEW_MAX else Grade.WARN if skew <= TIME_SKEW else Grade.FAIL
+    return Check(name="clock", grade=grade, text=f"{skew.total_seconds():.1f} s from the service's")
+
+
+def without_credentials(application: str, *, waits: bool) -> Check:
+    """An application that cannot be read; `waits`: a read is the only proof of its webhooks."""
+    lives = "its deliveries wait to be confirmed" if waits else "it lives on signed webhooks; what they lose stays lost"
+    text = f"no API credentials: {lives}; set base_url, app_id and app_secret"
+    return Check(name=f"{application}: credentials", grade=Grade.FAIL if waits else Grade.WARN, text=text)
 
 
 async def clock_skew(database: Database, clock: Clock) -> Check:

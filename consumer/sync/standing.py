@@ -8,17 +8,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import orjson
-from sqlalchemy import Table, select
+from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import parse_time
 from consumer.ledger import bookmarks
-from consumer.ledger.tables import BudgetRow
+from consumer.ledger.tables import BudgetRow, HintRow
 from consumer.payments.circuit import PROBE_EVERY_S
 from consumer.sync import backfill, reconcile, sense
 from consumer.sync.mark import Mark
 
 _BUDGETS: Table = BudgetRow.__table__
+_HINTS: Table = HintRow.__table__
 
 # While credentials are refused somebody probes every PROBE_EVERY_S: an older refusal is nobody's any more.
 REFUSAL_COUNTS: Final = timedelta(seconds=4 * PROBE_EVERY_S)
@@ -26,11 +27,14 @@ REFUSAL_COUNTS: Final = timedelta(seconds=4 * PROBE_EVERY_S)
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One application. `walked_at`: when the last complete walk of the events began. `silent_since`: webhooks are
+    """One application. `has_credentials`: whether it can be read at all; `hints`: deliveries that wait for that (I15).
+    `walked_at`: when the last complete walk of the events began. `silent_since`: webhooks are
     silent (O1). `gap_at`: events were forgotten before they were read, and state is not yet reconciled (B13).
     `refused_at`: the service refused the credentials then, and has not taken any since (O3)."""
 
     application: str
+    has_credentials: bool = True
+    hints: int = 0
     walked_at: datetime | None = None
     silent_since: datetime | None = None
     gap_at: datetime | None = None
@@ -39,14 +43,18 @@ class Standing:
     refused_at: datetime | None = None
 
 
-async def standing(session: AsyncSession, application: str, app_id: str, now: datetime) -> Standing:
-    """How it stands now."""
+async def standing(session: AsyncSession, application: str, app_id: str | None, now: datetime) -> Standing:
+    """How it stands now; `app_id` None for one without credentials."""
+    hints = await session.scalar(select(func.count()).select_from(_HINTS).where(_HINTS.c.application == application))
+    if app_id is None:
+        return Standing(application=application, has_credentials=False, hints=hints or 0)
     mark = Mark.load(await bookmarks.load(session, application, backfill.WALK))
     condition = await sense.condition(session, application)
     reconciled = await bookmarks.load(session, application, reconcile.WALK) or {}
     circuit = await session.scalar(select(_BUDGETS.c.value).where(_BUDGETS.c.name == f"circuit/{app_id}"))
     return Standing(
         application=application,
+        hints=hints or 0,
         walked_at=mark.walked_at,
         silent_since=condition.silent_since,
         gap_at=condition.gap_at,
@@ -56,8 +64,8 @@ async def standing(session: AsyncSession, application: str, app_id: str, now: da
     )
 
 
-async def standings(session: AsyncSession, app_ids: Sequence[tuple[str, str]], now: datetime) -> list[Standing]:
-    """Of several applications, given as (name, app id)."""
+async def standings(session: AsyncSession, app_ids: Sequence[tuple[str, str | None]], now: datetime) -> list[Standing]:
+    """Of several applications, given as (name, app id or None)."""
     return [await standing(session, name, app_id, now) for name, app_id in app_ids]
 
 

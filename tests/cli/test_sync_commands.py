@@ -137,10 +137,15 @@ async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:
 async def test_doctor_finds_what_is_wrong_and_learns_what_is_not_documented(operator: Operator) -> None:
     # case: S1, O3, U2
     operator.pay_orders(2)
+    before = sorted(one.name for one in operator.folder.iterdir())
     well = await operator.answer("doctor", "--learn", CONSUMER_LOCATE_TYPE="/nowhere")
     grades = {check["name"]: check["grade"] for check in well["checks"]}
     for name in ("database", "broker", "handlers", "clock", "default: credentials", "default: identity"):
         assert grades[name] == "ok", well
+    for name in ("clock of the broker", "default: clock"):
+        assert grades[name] == "ok", well
+    assert grades["topic payments.events"] == "warn", "nobody has made it yet, and doctor does not"
+    assert sorted(one.name for one in operator.folder.iterdir()) == before
     assert grades["default: events"] == "warn"
     assert "CONSUMER_LOCATE_TYPE" in well["proposals"]["default"]["settings"]
 
@@ -184,3 +189,32 @@ async def test_progress_is_for_terminals_only(operator: Operator) -> None:
         os.close(ours)
     assert json.loads(answered)["walks"][0]["published"] == operator.listed
     assert "default" in shown
+
+
+async def test_of_several_applications_the_one_without_credentials_is_told_and_the_others_served(
+    operator: Operator,
+) -> None:
+    # case: S7, S8, I29
+    operator.pay_orders(1)
+    more = {"CONSUMER_APPLICATIONS": '[{"name": "club"}, {"name": "shop", "authenticity": "signature", '
+            '"webhook_secrets": ["whsec_c2FuZGJveC13ZWJob29rLXNlY3JldC0zMi1ieXRlcyE="]}]'}  # fmt: skip
+    operator.environ |= more
+    sync = operator.process("sync")
+    sync.spawn()
+    with ended(sync):
+        await sync.ready()
+
+        async def walked() -> bool:
+            reading = json.loads((await operator.run("status", "--json")).stdout)["reading"]
+            return {one["application"]: one["walked_at"] is not None for one in reading}["default"]
+
+        await eventually(walked, within_s=30, every_s=0.3, what="the others are read")
+    findings = (await operator.answer("status", exits=1))["findings"]
+    assert [one["text"].partition(":")[0] for one in findings if one["code"] == "no_credentials"] == ["club", "shop"]
+    checks = (await operator.answer("doctor", exits=1))["checks"]
+    grades = {check["name"]: check["grade"] for check in checks}
+    assert (grades["default: credentials"], grades["club: credentials"], grades["shop: credentials"]) == (
+        "ok", "fail", "warn",
+    )  # fmt: skip
+    assert (await operator.answer("backfill"))["without_credentials"] == ["club", "shop"]
+    assert (await operator.run("sync", SVC_BASE_URL="", SVC_APP_ID="", SVC_APP_SECRET="")).returncode == 2

@@ -87,6 +87,7 @@ READING = Standing(application="default", walked_at=NOW)
         (replace(READING, refused_at=NOW), "credentials_refused"),
         (replace(READING, walked_at=LONG_AGO), "walk_late"),
         (replace(READING, walked_at=None), "never_walked"),
+        (Standing(application="club", has_credentials=False, hints=3), "no_credentials"),
     ],
 )
 def test_what_is_wrong_with_the_reading_degrades(changed: Standing, code: str) -> None:

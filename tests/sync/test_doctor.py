@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
+from consumer.broker import TopicReport
 from consumer.clock import SystemClock
 from consumer.events import Locators
 from consumer.ledger import Database, quarantine
@@ -105,6 +107,46 @@ async def test_the_clock_is_compared_with_the_databases(database: Database) -> N
     assert (await doctor.clock_skew(database, SystemClock())).grade is Grade.OK
     if database.dialect == "postgresql":
         assert (await doctor.clock_skew(database, SteppedClock())).grade is Grade.FAIL
+
+
+async def test_the_clock_is_compared_with_the_services(world: World) -> None:
+    # case: O9
+    assert "carry no date" in doctor.service_clock(world.reader).text
+    assert (await doctor.credentials(world.reader)).grade is Grade.OK
+    wrong = doctor.service_clock(world.reader)  # the scripted service lives today, the stepped clock does not
+    assert (wrong.grade, wrong.name) == (Grade.FAIL, "clock")
+    credentials = Credentials("svc_app_test", ["svc_sk_live_test"])
+    async with PaymentsClient(world.service.address, credentials) as client:
+        today = Reader(application="default", client=client)
+        world.service.failing["*"] = 401
+        assert (await doctor.credentials(today)).grade is Grade.FAIL
+        assert doctor.service_clock(today).grade is Grade.OK, "a refusal tells the time, too"
+
+
+def test_the_clock_is_compared_with_the_brokers_as_far_as_looking_tells() -> None:
+    # case: O9
+    clock = SteppedClock()
+
+    def told(ago_s: float | None) -> doctor.Check:
+        at = None if ago_s is None else clock.now() - timedelta(seconds=ago_s)
+        report = TopicReport(name="t", partitions=1, newest_at=at)
+        return doctor.broker_clock([TopicReport(name="u", partitions=None), report], clock, own_machine=False)
+
+    assert (told(-300).grade, "300.0 s ahead" in told(-300).text) == (Grade.FAIL, True)
+    assert (told(2).grade, "at most 2.0 s behind" in told(2).text) == (Grade.OK, True)
+    assert (told(7200).grade, "120 min old" in told(7200).text) == (Grade.OK, True)
+    assert "not known" in told(None).text
+    assert doctor.broker_clock([], clock, own_machine=True).text == "one machine, one clock"
+
+
+def test_a_topics_grade_and_the_command_that_mends_it() -> None:
+    # case: O7
+    missing = doctor.topic(TopicReport(name="payments.events", partitions=None, remedies=("make it",)))
+    assert (missing.grade, "make it" in missing.text) == (Grade.WARN, True)
+    wrong = TopicReport(name="t", partitions=3, wrong=("retention.ms=1, needed -1",), remedies=("alter it",))
+    assert (doctor.topic(wrong).grade, "alter it" in doctor.topic(wrong).text) == (Grade.FAIL, True)
+    assert doctor.topic(TopicReport(name="t", partitions=3, odd=("CreateTime",))).grade is Grade.WARN
+    assert doctor.topic(TopicReport(name="t", partitions=3)).grade is Grade.OK
 
 
 async def test_a_test_event_is_followed_until_it_arrives(sqlite_ledger: Database, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from consumer.sync.backfill import BackfillPolicy
 from consumer.sync.confirm import ConfirmPolicy
 from consumer.sync.identity import Identity
 from consumer.sync.reader import Reader
+from consumer.sync.standing import standings
 from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, delivery
 
 pytestmark = pytest.mark.slow
@@ -173,3 +175,43 @@ async def test_it_stops_within_seconds_while_everything_is_down(tmp_path: Path, 
         await world.broker.stop()
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began < 10
+
+
+async def test_an_application_without_credentials_keeps_nobody_from_the_others(world: World, sandbox: Sandbox) -> None:
+    # case: I29, S7, S8
+    sync = Sync(
+        [world.reader], world.broker, world.database, deliveries_topic=DELIVERIES, events_topic=EVENTS,
+        applications=["default", "club"], clock=SystemClock(), holder="one", policy=POLICY,
+    )  # fmt: skip
+    async with running(sync):
+        for number in range(3):
+            waits = delivery(b'{"id":"evt_club%d"}' % number, number, event_id=f"evt_club{number}")
+            await world.deliver(replace(waits, application="club"))
+        await until_published(world, set(emit(sandbox, 20)))
+        async with asyncio.timeout(15):
+            while await _waiting(world, "club") != 3:  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.05)
+        assert sync.applications["default"].troubles == {}
+    assert (sync.figures.value("credentials_missing", "club"), sync.unread) == (1, ("club",))
+    assert sync.figures.value("credentials_missing", "default") == 0
+    async with world.database.reading() as session:
+        [ours, theirs] = await standings(session, [("default", "svc_app_sandbox"), ("club", None)], SystemClock().now())
+    assert (ours.has_credentials, theirs.has_credentials, theirs.hints) == (True, False, 3)
+    async with PaymentsClient(sandbox.base_url, Credentials(SECRETS[0], [SECRETS[1]])) as client:
+        club = Reader(application="club", client=client)
+        given = role(club, world.broker, world.database, "two")
+        announced = emit(sandbox, 1)
+        async with world.database.transaction() as session:
+            now = SystemClock().now()
+            named = replace(delivery(b"{}", 9, event_id=announced[0]), application="club")
+            await quarantine.keep_hints(session, [named], now)
+        async with running(given), asyncio.timeout(15):
+            while await _waiting(world, "club"):  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.05)
+        assert announced[0] in {event.id for event in await world.published() if event.application == "club"}
+
+
+async def _waiting(world: World, application: str) -> int:
+    async with world.database.reading() as session:
+        found = await quarantine.newest_hints(session, application, 100)
+    return len(found)
