@@ -23,6 +23,7 @@ from consumer.cli.filters import (
     Type,
     Until,
     parse_moment,
+    takes,
 )
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
@@ -47,8 +48,7 @@ class Act(Protocol):
         ...
 
 
-@app.command("list")
-def list_dead(
+def chosen(
     since: Since = None,
     until: Until = None,
     event_type: Type = None,
@@ -58,12 +58,31 @@ def list_dead(
     event: EventId = None,
     application: Application = None,
     fingerprint: Fingerprint = None,
+) -> DeadFilter:
+    """The dead runs that these options choose. Raises UsageError."""
+    now = datetime.now(UTC)
+    return DeadFilter(
+        since=parse_moment(since, now),
+        until=parse_moment(until, now),
+        type=event_type,
+        handler=handler,
+        order_id=order,
+        subscription_id=subscription,
+        event_id=event,
+        application=application,
+        fingerprint=fingerprint,
+    )
+
+
+@app.command("list")
+@takes(chosen)
+def list_dead(
+    wanted: DeadFilter,
     discarded: Annotated[bool, typer.Option("--discarded", help="Those that were given up instead.")] = False,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
     """The dead runs that fit, oldest event first."""
-    wanted = _filter(since, until, event_type, handler, order, subscription, event, application, fingerprint)
     found = run(_search(replace(wanted, discarded=discarded, limit=limit)))
     output = Output(as_json)
     output.document({"dead": [_shown(one) for one in found]})
@@ -79,39 +98,24 @@ def list_dead(
 
 
 @app.command()
+@takes(chosen)
 def redrive(
+    wanted: DeadFilter,
     reason: Reason,
-    since: Since = None,
-    until: Until = None,
-    event_type: Type = None,
-    handler: HandlerName = None,
-    order: Order = None,
-    subscription: SubscriptionId = None,
-    event: EventId = None,
-    application: Application = None,
-    fingerprint: Fingerprint = None,
     everything: Everything = False,
     limit: Limit = 1000,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Let the dead runs that fit try again, with all their attempts and the same idempotency keys."""
-    wanted = _filter(since, until, event_type, handler, order, subscription, event, application, fingerprint)
     _act(replace(wanted, limit=limit), everything, reason, yes, as_json, "redrive", dead.redrive)
 
 
 @app.command()
+@takes(chosen)
 def discard(
+    wanted: DeadFilter,
     reason: Reason,
-    since: Since = None,
-    until: Until = None,
-    event_type: Type = None,
-    handler: HandlerName = None,
-    order: Order = None,
-    subscription: SubscriptionId = None,
-    event: EventId = None,
-    application: Application = None,
-    fingerprint: Fingerprint = None,
     everything: Everything = False,
     undo: Annotated[bool, typer.Option("--undo", help="Take a discard back: they are dead again.")] = False,
     limit: Limit = 1000,
@@ -119,35 +123,8 @@ def discard(
     as_json: Json = False,
 ) -> None:
     """Give the dead runs that fit up, so that nothing waits for them; `--undo` takes it back."""
-    wanted = _filter(since, until, event_type, handler, order, subscription, event, application, fingerprint)
-    wanted = replace(wanted, limit=limit, discarded=undo)
     verb, act = ("restore", dead.restore) if undo else ("discard", dead.discard)
-    _act(wanted, everything, reason, yes, as_json, verb, act)
-
-
-def _filter(
-    since: str | None,
-    until: str | None,
-    event_type: str | None,
-    handler: str | None,
-    order: str | None,
-    subscription: str | None,
-    event: str | None,
-    application: str | None,
-    fingerprint: str | None,
-) -> DeadFilter:
-    now = datetime.now(UTC)
-    return DeadFilter(
-        since=parse_moment(since, now),
-        until=parse_moment(until, now),
-        type=event_type,
-        handler=handler,
-        order_id=order,
-        subscription_id=subscription,
-        event_id=event,
-        application=application,
-        fingerprint=fingerprint,
-    )
+    _act(replace(wanted, limit=limit, discarded=undo), everything, reason, yes, as_json, verb, act)
 
 
 def _act(

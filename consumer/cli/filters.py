@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -37,3 +40,26 @@ def parse_moment(text: str | None, now: datetime) -> datetime | None:
     except ValueError as error:
         raise UsageError("a time is ISO-8601, or like 2h or 3d ago", given=text[:40]) from error
     return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def takes(make: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """For several commands that choose alike: the options that `make` declares become the command's, and what `make`
+    returns becomes its first argument. So a list of options stands in one place."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        chosen, *own = signature(command).parameters.values()
+        shared = signature(make).parameters
+        hints = get_type_hints(command, include_extras=True) | get_type_hints(make, include_extras=True)
+
+        @wraps(command)
+        def call(**given: Any) -> None:
+            made = make(**{name: given.pop(name) for name in shared})
+            command(**{chosen.name: made}, **given)
+
+        listed = sorted([*shared.values(), *own], key=lambda one: one.default is not Parameter.empty)
+        listed = [one.replace(annotation=hints[one.name], kind=Parameter.KEYWORD_ONLY) for one in listed]
+        call.__signature__ = signature(command).replace(parameters=listed)  # type: ignore[attr-defined]  # what inspect reads
+        call.__annotations__ = {one.name: one.annotation for one in listed}
+        return call
+
+    return decorate

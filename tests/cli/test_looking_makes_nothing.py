@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import structlog
 
-from consumer.cli.entry import run
 from tests.cli.conftest import Run
+from tests.support.desk import Desk
 
 SERVICE = {"SVC_BASE_URL": "http://127.0.0.1:1", "SVC_APP_ID": "svc_app_1", "SVC_APP_SECRET": "svc_sk_live_1"}
 NEEDING_THE_LEDGER = [
@@ -32,58 +29,42 @@ HINT = "error[database_missing]: There is no database yet: run `consumer db upgr
 
 
 @pytest.fixture
-def here(environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The same environment for commands that are called in this process, which is a second quicker."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    for name in os.environ:
-        if name.startswith(("CONSUMER_", "SVC_")):
-            monkeypatch.delenv(name)
-    for name, value in {**environ, **SERVICE}.items():
-        monkeypatch.setenv(name, value)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
+def desk(environ: Mapping[str, str]) -> Desk:
+    """The same environment for commands that are called in this process."""
+    return Desk({**environ, **SERVICE})
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("arguments", NEEDING_THE_LEDGER, ids=" ".join)
-def test_without_a_database_the_answer_is_one_line_and_2(
-    arguments: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(arguments) == 2
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(HINT)
-    assert len(said.err.splitlines()) == 1
+def test_without_a_database_the_answer_is_one_line_and_2(arguments: list[str], desk: Desk, tmp_path: Path) -> None:
+    done = desk.call(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(HINT)
+    assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("here")
-def test_status_tells_it_as_a_finding(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["status"]) == 2
-    assert capfd.readouterr().out.splitlines() == [
+def test_status_tells_it_as_a_finding(desk: Desk, tmp_path: Path) -> None:
+    done = desk.call("status")
+    assert done.returncode == 2
+    assert done.stdout.splitlines() == [
         "stuck",
         "  stuck: There is no database yet: run `consumer db upgrade`. [database_missing]",
     ]
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("here")
-def test_the_list_of_handlers_needs_no_database(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["handlers", "list"]) == 0
-    assert "fulfilment" in capfd.readouterr().out
+def test_the_list_of_handlers_needs_no_database(desk: Desk, tmp_path: Path) -> None:
+    done = desk.call("handlers", "list")
+    assert done.returncode == 0
+    assert "fulfilment" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("here")
-def test_status_leaves_a_log_that_is_not_there_unmade(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["db", "upgrade"]) == 0
-    capfd.readouterr()
-    assert run(["status"]) == 1
-    assert "[topics_missing]" in capfd.readouterr().out
+def test_status_leaves_a_log_that_is_not_there_unmade(desk: Desk, tmp_path: Path) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    done = desk.call("status")
+    assert done.returncode == 1
+    assert "[topics_missing]" in done.stdout
     assert not list(tmp_path.glob("log.db*"))
 
 

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
+from tests.support.desk import Desk
 from tests.support.ports import eventually
-from tests.support.process import command
 from tests.work.workshop import Workshop, order_paid
-
-
-class Desk:
-    """Where the commands are typed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.environ = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{folder}/ledger.db"}
-
-    def ask(self, *words: str, code: int = 0) -> Any:
-        """The JSON a command prints; it must end with `code`."""
-        done = command(*words, "--json", environ=self.environ)
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout) if code == 0 else done.stderr
 
 
 @pytest.fixture
@@ -43,12 +29,15 @@ async def desk(sqlite_ledger: Database, broker: Broker, tmp_path: Path) -> Desk:
     async with shop.working():
         await eventually(lambda: shop.count("test:picky", "dead", 2))
         await eventually(lambda: shop.count("test:picky", "succeeded", 1))
-    return Desk(tmp_path)
+    return Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
 
 
 # case: R10, R12
-@pytest.mark.slow
 async def test_list_discard_undo_redrive(desk: Desk) -> None:
+    await asyncio.to_thread(_list_discard_undo_redrive, desk)
+
+
+def _list_discard_undo_redrive(desk: Desk) -> None:
     listed = desk.ask("dead", "list", "--handler", "test:picky")["dead"]
     assert sorted((one["event_id"], one["status"]) for one in listed) == [("evt_1", "dead"), ("evt_2", "dead")]
     (fingerprint,) = {one["fingerprint"] for one in listed}
@@ -72,8 +61,11 @@ async def test_list_discard_undo_redrive(desk: Desk) -> None:
 
 
 # case: H9
-@pytest.mark.slow
 async def test_pause_and_resume(desk: Desk) -> None:
+    await asyncio.to_thread(_pause_and_resume, desk)
+
+
+def _pause_and_resume(desk: Desk) -> None:
     assert desk.ask("handlers", "pause", "test:picky", "--reason", "looking")["state"] == "paused"
     assert desk.ask("handlers", "resume", "test:picky", "--reason", "looked")["state"] == "running"
     assert "no such handler" in desk.ask("handlers", "pause", "test:nobody", "--reason", "x", code=1)
