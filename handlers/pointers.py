@@ -37,6 +37,20 @@ def look_text(event: Event, candidates: Sequence[str]) -> str | None:
     return None
 
 
+def look_amount(event: Event, candidates: Sequence[str]) -> str | None:
+    """An amount as it was said, or None where nothing is said. The service writes amounts as decimal strings; what is
+    none of those is told apart by its JSON type, so that it is never taken for one (case F21)."""
+    value = look(event, candidates)
+    match value:
+        case None:
+            return None
+        case str():
+            return value.replace("\0", "")[:TEXT_MAX_CHARS]
+        case bool() | dict() | list():
+            return f"({type(value).__name__})"
+    return f"(number) {value}"[:TEXT_MAX_CHARS]
+
+
 def marked_as_test(event: Event, markers: Iterable[str]) -> bool:
     """Whether the payload says that it is a test event (cases F24, A47): markers are `pointer=true` or `=false`."""
     for marker in markers:

@@ -54,6 +54,15 @@ def trigger(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A field, like order_id=A-1; repeatable.")
     ] = None,
+    subscription: Annotated[
+        str | None, typer.Option(metavar="ID", help="For subscription.*: a subscription that is there.")
+    ] = None,
+    order: Annotated[
+        str | None, typer.Option(metavar="ORDER_ID", help="For order.* and checkout.session.*: an order that is there.")
+    ] = None,
+    any_type: Annotated[
+        bool, typer.Option("--any-type", help="Make the event up, of any type: --set is its object, nothing behind it.")
+    ] = False,
     base_url: Annotated[str, typer.Option(help="Where the sandbox runs; loopback only.")] = "http://127.0.0.1:4010",
     as_json: Json = False,
 ) -> None:
@@ -61,7 +70,9 @@ def trigger(
     pairs = [pair.partition("=") for pair in settings or []]
     if any(not name or not sign for name, sign, _ in pairs):
         raise UsageError("--set takes NAME=VALUE")
-    made = run(_trigger(base_url, {"type": event_type, "set": {name: value for name, _, value in pairs}}))
+    body = {"type": event_type, "set": {name: value for name, _, value in pairs}, "any_type": any_type}
+    targets = {"subscription": subscription, "order": order}
+    made = run(_trigger(base_url, body | {name: value for name, value in targets.items() if value is not None}))
     output = Output(as_json)
     output.document(made)
     for event in made["events"]:

@@ -36,7 +36,8 @@ class Observed:
 
 async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRequest], now: datetime) -> None:
     """Store read requests. One for the same object coalesces: the earlier time wins, the count goes up, so that a
-    read under way does not swallow a request that came after it began."""
+    read under way does not swallow a request that came after it began. What the failures of earlier requests left
+    (their waits, and that one was told so) does not count for it: it is answered anew."""
     # One row per object and statement (ON CONFLICT DO UPDATE must not touch a row twice), in key order (no deadlock).
     wanted: dict[tuple[str, str], datetime] = {}
     for request in requests:
@@ -52,6 +53,8 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
         set_={
             "asked": _READS.c.asked + 1,
             "due_at": case((asked_for < _READS.c.due_at, asked_for), else_=_READS.c.due_at),
+            "attempts": 0,
+            "code": None,
         },
     )
     rows = [
@@ -91,13 +94,15 @@ async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -
 
 
 async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, code: str) -> None:
-    """The read failed; it is due again later (absence proves nothing, case G7)."""
+    """The read failed; it is due again later (absence proves nothing, case G7). One that was asked for again meanwhile
+    stays due as it is: its answer is another one."""
     await session.execute(
         update(_READS)
         .where(
             _READS.c.application == read.application,
             _READS.c.kind == read.kind,
             _READS.c.object_id == read.object_id,
+            _READS.c.asked == read.asked,
         )
         .values(due_at=due_at, attempts=_READS.c.attempts + 1, code=code)
     )

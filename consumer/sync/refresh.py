@@ -3,6 +3,9 @@
 Why always, and not only when the record differs from the last observation: who asked waits for the answer. A handler
 clears its "must be read" mark and plans its next check by it; silence would break that chain for good (A14, A30).
 Walks nobody asked for (reconcile) publish only what differs.
+
+That the service has no such object is an answer too, told once per request by `*.unreadable`; the read is tried again
+all the same (U30). That it does not answer is none, and nothing is told.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from consumer.ledger.tables import ReadRow
 from consumer.payments import ApiError, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
 from consumer.retry import RetryPolicy
 from consumer.sync.figures import Figures
-from consumer.sync.observation import Observation, shape
+from consumer.sync.observation import Observation, Unreadable, shape
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader
 from consumer.sync.rounds import Trouble, repeat
@@ -29,6 +32,10 @@ from consumer.sync.rounds import Trouble, repeat
 LOG = structlog.get_logger()
 
 ALARM_AFTER_ATTEMPTS = 8
+ANSWERS_FOR_S = 60.0
+PROBE_AGAIN_S = 5.0
+SHAPES_MAX = 8
+TOLD = "unreadable"  # the code of a read whose asker knows that the service shows no such object
 
 
 def _slow() -> RetryPolicy:
@@ -70,6 +77,8 @@ class Refresh:
         self.figures = figures or Figures()
         self._policy = policy or RefreshPolicy()
         self._hold = Hold(clock)
+        self._answers, self._answers_until = False, 0.0
+        self._order_shapes: dict[str, None] = {}
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"refresh {reader.application}")
 
@@ -94,6 +103,9 @@ class Refresh:
         for kind in ("subscription", "order"):
             rows = [row for row in due if row.kind == kind]
             if len(rows) >= self._policy.page_from:
+                if kind == "order" and not self._order_shapes:
+                    await self._work_off(iter(rows[:1]), held_up, answered)  # shows how full a record is
+                    rows = [row for row in rows if row not in answered]
                 answered += await self._by_pages(kind, rows, held_up)
         done = {(row.kind, row.object_id) for row in answered}
         left = [row for row in due if (row.kind, row.object_id) not in done]
@@ -128,6 +140,7 @@ class Refresh:
             if page is None:
                 break
             read += 1
+            self._answered()
             hits = await self._usable(kind, page.items, wanted, version)
             await self._answer([wanted.pop(one.object_id) for one in hits], hits)
             answered += [row for row in rows if row.object_id in {one.object_id for one in hits}]
@@ -140,7 +153,11 @@ class Refresh:
         wanted: Mapping[str, ReadRow],
         version: int,
     ) -> list[Observation]:
-        """Listed records that were asked for and are as full as a single read of the same object was (case B22)."""
+        """Listed records that were asked for and are as full as a single read of the same object was (case B22).
+
+        An order is decided on by its status and its amount alone: there, as full as any order that was read singly is
+        enough, so that many new orders cost a read per hundred of them.
+        """
         ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items}
         found = {object_id: one for object_id, one in ids.items() if object_id in wanted and one.status is not None}
         async with self._database.reading() as session:
@@ -148,7 +165,11 @@ class Refresh:
         return [
             self._observation(wanted[object_id], kind, object_id, version, one.raw)
             for object_id, one in found.items()
-            if object_id in last and last[object_id].shape == shape(one.raw)
+            if object_id is not None
+            and (
+                (object_id in last and last[object_id].shape == shape(one.raw))
+                or (kind == "order" and shape(one.raw) in self._order_shapes)
+            )
         ]
 
     # --- few: one by one ---------------------------------------------------------------------------------------
@@ -159,26 +180,30 @@ class Refresh:
         for row in waiting:
             if held_up:
                 return
+            async with self._database.transaction() as session:
+                version = await reads.next_version(session)
             try:
-                observations = await self._read(row)
+                observations = await self._read(row, version)
             except PaymentsError as error:
                 if self._hold.take(error):
                     held_up.append(error)
                     return
-                await self._put_off(row, error)
+                await self._put_off(row, error, told=await self._tell(row, version, error))
                 continue
+            self._answered()
             await self._answer([row], observations)
             answered.append(row)
 
-    async def _read(self, row: ReadRow) -> Sequence[Observation]:
-        """The answer of the service. The version is taken, and committed, before the request leaves (case A40)."""
-        async with self._database.transaction() as session:
-            version = await reads.next_version(session)
+    async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
+        """The answer of the service. The version was taken, and committed, before the request leaves (case A40)."""
         if row.kind == "subscription":
             subscription = await self._api.subscriptions.retrieve(row.object_id)
             return [self._observation(row, "subscription", row.object_id, version, subscription.raw)]
         if row.kind == "order":
             order = await self._api.orders.lookup(row.object_id)
+            self._order_shapes[shape(order.raw)] = None
+            if len(self._order_shapes) > SHAPES_MAX:
+                self._order_shapes.pop(next(iter(self._order_shapes)))
             return [self._observation(row, "order", row.object_id, version, order.raw)]
         if row.kind == "service_order":
             order = await self._api.orders.retrieve(row.object_id)
@@ -221,13 +246,53 @@ class Refresh:
             await reads.done(session, rows, self._clock.now())
         self.figures.count("reads_answered", self.application, len(rows))
 
-    async def _put_off(self, row: ReadRow, error: PaymentsError) -> None:
+    async def _tell(self, row: ReadRow, version: int, error: PaymentsError) -> bool:
+        """Tell who asked that the service shows no such object; whether that is told, now or before.
+
+        Published first, then marked: after a crash in between it is told again, in a newer version.
+        """
+        if row.code == TOLD:
+            return True
+        if not isinstance(error, ResourceNotFound) or row.kind not in ("order", "subscription"):
+            return False
+        if not await self._is_answering():
+            return False
+        unreadable = Unreadable(
+            application=row.application,
+            kind="subscription" if row.kind == "subscription" else "order",
+            object_id=row.object_id,
+            version=version,
+            read_at=self._clock.now(),
+            code=error.service_code,
+            request_id=error.request_id,
+        )
+        await self._outlet.publish([unreadable.event()])
+        self.figures.count("reads_unreadable", self.application)
+        return True
+
+    async def _is_answering(self) -> bool:
+        """Whether this address answers these credentials at all: where nothing else is found either (a wrong base
+        URL, a proxy's page), a 404 says nothing about the object."""
+        if self._clock.monotonic() >= self._answers_until:
+            try:
+                await self._api.application.retrieve()
+            except PaymentsError as error:
+                self._hold.take(error)
+                self._answers, self._answers_until = False, self._clock.monotonic() + PROBE_AGAIN_S
+            else:
+                self._answered()
+        return self._answers
+
+    def _answered(self) -> None:
+        self._answers, self._answers_until = True, self._clock.monotonic() + ANSWERS_FOR_S
+
+    async def _put_off(self, row: ReadRow, error: PaymentsError, *, told: bool) -> None:
         """Not found, refused or failed: due again later, for ever. Absence never means that something ended (G7)."""
         attempt = row.attempts + 1
         wait_s = self._policy.retry.wait_s(attempt, 0.5)
         async with self._database.transaction() as session:
             due_at = self._clock.now() + timedelta(seconds=wait_s)
-            await reads.put_off(session, row, due_at=due_at, code=error.code)
+            await reads.put_off(session, row, due_at=due_at, code=TOLD if told else error.code)
         self.figures.count("reads_failed", self.application)
         if isinstance(error, ResourceNotFound):
             self.figures.count("reads_not_found", self.application)

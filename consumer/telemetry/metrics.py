@@ -32,7 +32,15 @@ SERVICE_TYPES = frozenset(
     }
 )
 OWN_TYPES = frozenset(
-    {"order.observed", "subscription.observed", "fulfilment.requested", "access.granted", "access.revoked"}
+    {
+        "order.observed",
+        "order.unreadable",
+        "subscription.observed",
+        "subscription.unreadable",
+        "fulfilment.requested",
+        "access.granted",
+        "access.revoked",
+    }
 )
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -1,7 +1,8 @@
 """What a fact does to a subscription. Pure: the subscription as we know it and a fact in, what it is afterwards out.
 
     fact                          effect                                                           case
-    subscription.created          heard of; ACTIVE for now only if no read comes                   A1 A6
+    subscription.created          heard of; ACTIVE for now only if nobody answers the read         A1 A6
+    the service has no such one   nothing ends by it; nothing is granted unread either             A47 A53
     subscription.renewed          the same, of one that is PAST_DUE                                A10 A41
     a read                        the newest version is the state                                  A5 A7 A10 A17 A40
     subscription.ended            ENDED for good, at once                                          A13 A16 A21 A45
@@ -80,10 +81,19 @@ def lease_over(sub: Subscription, due: datetime, at: datetime, policy: Policy) -
 
 def provisional(sub: Subscription, heard_at: datetime) -> Subscription:
     """No read has come since `subscription.created`, or since a charge while PAST_DUE: it counts as ACTIVE until one
-    does. The start of PAST_DUE stays, for a read that knows better (cases A9, A10)."""
+    does. The start of PAST_DUE stays, for a read that knows better (cases A9, A10). Not while the service says that it
+    has no such subscription: it may be a test event's (case A47)."""
+    if sub.is_unreadable:
+        return sub
     is_unread = sub.status is None and not sub.version
     is_charged = sub.status == PAST_DUE and (sub.read_at is None or sub.read_at < heard_at)
     return replace(sub, status=ACTIVE, provisional=True) if is_unread or is_charged else sub
+
+
+def unreadable(sub: Subscription, version: int) -> Subscription:
+    """The service says that it has no such subscription: remembered, and nothing is taken away by it (case G7)."""
+    is_news = version > max(sub.version, sub.unreadable_version or 0)
+    return replace(sub, unreadable_version=version) if is_news else sub
 
 
 def renewed(sub: Subscription, occurred_at: datetime | None) -> Subscription:
@@ -174,6 +184,7 @@ def observed(sub: Subscription, reading: Reading, at: datetime, policy: Policy) 
         known = replace(
             mentioned(sub, reading.details, "read"),
             version=reading.version,
+            unreadable_version=sub.unreadable_version if (sub.unreadable_version or 0) > reading.version else None,
             read_at=reading.read_at,
             period_end=reading.period_end or sub.period_end,
             end_reason=reading.end_reason or sub.end_reason,

@@ -7,6 +7,7 @@ subscription) and `rules.py` (`decide`); here facts are taken out of events.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -14,12 +15,12 @@ from typing import Any
 from sqlalchemy import or_, select, update
 
 from consumer.plugin import Context, Event, Reject, Source, Trust, handles
-from handlers.access import facts
+from handlers.access import expectation, facts
 from handlers.access.decisions import CUSTOMER_DUE, Cause, Kind, braked_customers, recompute
 from handlers.access.links import link
 from handlers.access.policy import Policy
 from handlers.access.records import details_of, moment, reading_of
-from handlers.access.store import SUBSCRIPTION_DUE, Change, apply, to_subscription, wake
+from handlers.access.store import SUBSCRIPTION_DUE, Change, apply, to_subscription, wake, wake_unmapped
 from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, PAST_DUE, STATUSES, Reading, Subscription
 from handlers.access.tables import (
     CUSTOMERS,
@@ -34,6 +35,7 @@ from handlers.pointers import look_text, marked_as_test
 
 BATCH = 500
 OPTIONS = Policy
+UNKNOWN_STATUS_WAIT = timedelta(hours=1)
 DISAGREEMENT_WAIT, DISAGREEMENT_WAIT_MAX = timedelta(minutes=1), timedelta(days=1)
 _OWN = ("drv_", "obs_")
 
@@ -44,6 +46,9 @@ async def subscription(event: Event, ctx: Context) -> None:
     policy = Policy.model_validate(ctx.options)
     if event.type == "subscription.observed":
         await _observed(event, ctx, policy)
+        return
+    if event.type == "subscription.unreadable":
+        await _unreadable(event, ctx, policy)
         return
     if event.trust is Trust.CLAIMED:
         raise Reject("the event is not verified")
@@ -70,26 +75,23 @@ async def _created(event: Event, ctx: Context, policy: Policy, id_: str) -> None
 
 
 def _unless_read(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
-    """Take a signed webhook's word if no read comes soon. Not that of a listing or a replay: it may have been overtaken
-    long ago. And not that of an event that was itself read: then the API can be read, and where it shows no such
-    subscription it was a test (case A47)."""
+    """Take a signed webhook's word if nobody answers the read soon. Not that of a listing or a replay: it may have been
+    overtaken long ago. And not that of an event that was itself read: then the API can be read, and where it shows no
+    such subscription it was a test (case A47). The read is asked for now, so the time runs from now."""
     if policy.provisional_after is not None and event.source is Source.WEBHOOK and event.trust is Trust.SIGNED:
-        wake(ctx, id_, "provisional", event.received_at + policy.provisional_after)
+        due = max(event.received_at, ctx.now) + policy.provisional_after
+        wake(ctx, id_, "provisional", due, heard_at=event.received_at)
 
 
 async def _ended(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
     """Final, and it does not wait for the reason; a read brings that later (case A45)."""
-    said = {name: look_text(event, (f"/{name}",)) for name in ("end_reason", "cancel_reason")}
+    reason = await _known_reason(event, ctx, id_, look_text(event, ("/end_reason",)))
+    scheduled = look_text(event, ("/cancel_reason",)) is not None
 
     def fact(sub: Subscription) -> Subscription:
         heard = _heard(sub, event=event, policy=policy)
         return facts.ended(
-            heard,
-            at=event.received_at,
-            ended_at=event.occurred_at,
-            reason=said["end_reason"],
-            scheduled=said["cancel_reason"] is not None,
-            policy=policy,
+            heard, at=event.received_at, ended_at=event.occurred_at, reason=reason, scheduled=scheduled, policy=policy
         )
 
     change = await apply(ctx, event, id_, policy, fact)
@@ -97,11 +99,23 @@ async def _ended(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
         ctx.request_read("subscription", id_)
 
 
+async def _known_reason(event: Event, ctx: Context, id_: str, reason: str | None) -> str | None:
+    """The end's reason, if it is a word we know. Another one is shown and not guessed at (case A35): the end stands,
+    because its own word is known, and its reason counts as not said."""
+    if reason is None or reason in END_REASONS:
+        return reason
+    ctx.log.warning("unknown_enum", field="subscription.end_reason", subscription_id=id_)
+    await open_finding(ctx, FINDINGS, "unknown_end_reason", id_, event.received_at, {"end_reason": reason})
+    return None
+
+
 async def _hinted(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
     """Something changed; a read says what. A charge after the end is flagged, never re-granted (case A22)."""
 
     def fact(sub: Subscription) -> Subscription:
         heard = _heard(sub, event=event, policy=policy)
+        if event.source is Source.WEBHOOK or event.occurred_at is not None:
+            heard = expectation.expecting(heard, event.type, event.received_at, event.occurred_at)
         return facts.renewed(heard, event.occurred_at) if event.type == "subscription.renewed" else heard
 
     change = await apply(ctx, event, id_, policy, fact)
@@ -125,22 +139,52 @@ async def _observed(event: Event, ctx: Context, policy: Policy) -> None:
         ctx.log.warning("unknown_enum", field="subscription.status", subscription_id=id_)
         detail = {"status": reading.status[:255]}
         await open_finding(ctx, FINDINGS, "unknown_status", id_, event.received_at, detail)
+        ctx.request_read("subscription", id_, event.received_at + UNKNOWN_STATUS_WAIT)
         return
-    if reading.end_reason is not None and reading.end_reason not in END_REASONS:
-        ctx.log.warning("unknown_enum", field="subscription.end_reason", subscription_id=id_)
-        detail = {"end_reason": reading.end_reason}
-        await open_finding(ctx, FINDINGS, "unknown_end_reason", id_, event.received_at, detail)
-    change = await apply(ctx, event, id_, policy, lambda sub: facts.observed(sub, reading, event.received_at, policy))
+    reason = await _known_reason(event, ctx, id_, reading.end_reason)
+    said, reading = reading.end_reason, replace(reading, end_reason=reason)
+
+    def fact(sub: Subscription) -> Subscription:
+        after = facts.observed(sub, reading, event.received_at, policy)
+        is_newest = reading.version > sub.version
+        return expectation.seen(after, event.received_at, reading.shows) if is_newest else after
+
+    change = await apply(ctx, event, id_, policy, fact)
     if reading.version > change.before.version:
-        await _agreement(event, ctx, id_, reading, change)
+        await _agreement(event, ctx, id_, reading, change, knows_reason=reason == said)
+        again = expectation.next_read(change.after, event.received_at)
+        if again is not None:
+            ctx.request_read("subscription", id_, again)
 
 
-async def _agreement(event: Event, ctx: Context, id_: str, reading: Reading, change: Change) -> None:
+async def _unreadable(event: Event, ctx: Context, policy: Policy) -> None:
+    """The service says that it has no such subscription. That ends nothing (case G7, A53): what it grants goes on, and
+    is shown. One that was only heard of is not granted anything by its event alone (case A47)."""
+    id_, version = _own(event).subscription_id, event.find("/data/version")
+    if id_ is None or not isinstance(version, int):
+        raise Reject("this needs a subscription and a version")
+    if await ctx.locked(AccessSubscription, application=ctx.application, subscription_id=id_) is None:
+        return
+    change = await apply(ctx, event, id_, policy, lambda sub: facts.unreadable(sub, version))
+    if change.after.is_unreadable and change.after.is_live:
+        await _shown_unreadable(event, ctx, id_, change.after)
+
+
+async def _shown_unreadable(event: Event, ctx: Context, id_: str, sub: Subscription) -> None:
+    ctx.log.warning("subscription_unreadable", subscription_id=id_)
+    detail = {"status": sub.status, "provisional": sub.provisional, "access": "kept" if sub.is_live else "withheld"}
+    await open_finding(ctx, FINDINGS, "unreadable_subscription", id_, event.received_at, detail)
+
+
+async def _agreement(
+    event: Event, ctx: Context, id_: str, reading: Reading, change: Change, *, knows_reason: bool
+) -> None:
     """A read that denies an end lags or lies: shown, and read again, less and less often; it stays ENDED."""
     at = event.received_at
+    if change.before.is_unreadable and not change.after.is_unreadable:
+        await close_finding(ctx, FINDINGS, "unreadable_subscription", id_, at)
     if change.after.status != ENDED or reading.status == ENDED:
-        settled = ["unknown_status", "disagreement"]
-        settled += ["unknown_end_reason"] if reading.end_reason in (None, *END_REASONS) else []
+        settled = ["unknown_status", "disagreement"] + (["unknown_end_reason"] if knows_reason else [])
         await close_findings(ctx, FINDINGS, settled, id_, at)
         return
     detail = {"read": reading.status, "read_at": reading.read_at.isoformat()}
@@ -159,8 +203,10 @@ async def subscription_due(event: Event, ctx: Context) -> None:
         raise Reject("a timer needs a subscription and its time")
     match why:
         case "provisional":
-            heard_at = due - (policy.provisional_after or timedelta(0))
-            await apply(ctx, event, id_, policy, lambda sub: facts.provisional(sub, heard_at))
+            heard_at = moment(event, ("/data/heard_at",)) or due - (policy.provisional_after or timedelta(0))
+            change = await apply(ctx, event, id_, policy, lambda sub: facts.provisional(sub, heard_at))
+            if change.after.is_unreadable and change.after.status is None:
+                await _shown_unreadable(event, ctx, id_, change.after)
         case "lease":
             await _lease_over(event, ctx, policy, id_, due)
         case "unmapped":
@@ -314,7 +360,7 @@ async def recheck(event: Event, ctx: Context) -> None:
     if len(customers) == BATCH:
         ctx.emit("access.recheck", event.key, {**event.data["data"], "after": customers[-1]})
     if not after:
-        await _wake_unmapped(event, ctx)
+        await wake_unmapped(ctx, event.received_at, 10 * BATCH)
 
 
 @handles("access.finding_closed", transactional=True, name="access:finding_closed")
@@ -327,20 +373,6 @@ async def finding_closed(event: Event, ctx: Context) -> None:
     reason = str(event.find("/data/reason") or "")[:500]
     if await close_finding(ctx, FINDINGS, kind, subject, event.received_at, by=by, reason=reason):
         ctx.note(f"object:{subject}", "finding.closed", {"kind": kind}, {"by": by, "reason": reason})
-
-
-async def _wake_unmapped(event: Event, ctx: Context) -> None:
-    waiting = (
-        select(FINDINGS.c.subject)
-        .where(
-            FINDINGS.c.application == ctx.application,
-            FINDINGS.c.kind == "unmapped_price",
-            FINDINGS.c.closed_at.is_(None),
-        )
-        .limit(10 * BATCH)
-    )
-    for id_ in (await ctx.session.execute(waiting)).scalars():
-        wake(ctx, id_, "unmapped", event.received_at)
 
 
 def _own(event: Event) -> Event:

@@ -155,11 +155,29 @@ async def _reread_others(ctx: Context, subscription_id: str, customer: str) -> N
         ctx.request_read("subscription", other)
 
 
-def wake(ctx: Context, subscription_id: str, why: str, due: datetime, wait_s: float = 0) -> None:
-    """A timer for one subscription: comes back as `access.subscription_due` at that time."""
-    data = {"why": why, "due": due.isoformat(), "wait_s": wait_s}
+def wake(
+    ctx: Context, subscription_id: str, why: str, due: datetime, wait_s: float = 0, *, heard_at: datetime | None = None
+) -> None:
+    """A timer for one subscription: comes back as `access.subscription_due` at that time. One that something heard sets
+    off is the same timer whenever it is told again (case G9)."""
+    data = {"why": why, "due": due.isoformat(), "wait_s": wait_s, "heard_at": _plain(heard_at)}
     key = f"subscription:{subscription_id}"
-    ctx.emit(SUBSCRIPTION_DUE, key, data, not_before=due, once=f"{why}:{due.isoformat()}")
+    ctx.emit(SUBSCRIPTION_DUE, key, data, not_before=due, once=f"{why}:{(heard_at or due).isoformat()}")
+
+
+async def wake_unmapped(ctx: Context, at: datetime, limit: int) -> None:
+    """Look at once whether prices that waited have a mapping by now (case A32)."""
+    waiting = (
+        select(FINDINGS.c.subject)
+        .where(
+            FINDINGS.c.application == ctx.application,
+            FINDINGS.c.kind == "unmapped_price",
+            FINDINGS.c.closed_at.is_(None),
+        )
+        .limit(limit)
+    )
+    for id_ in (await ctx.session.execute(waiting)).scalars():
+        wake(ctx, id_, "unmapped", at)
 
 
 def _note(ctx: Context, subscription_id: str, change: Change) -> None:

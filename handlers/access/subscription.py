@@ -54,6 +54,8 @@ class Subscription:
     (`period_end`, `ended_at`, `renewed_at`) are compared with each other only; ours (`read_at`, `settle_until`,
     `past_due_since`, `lease_until`, `hinted_at`: the last verified event, `attached_at`: the word on whose it is) with
     our own clock. `unannounced`: it got worse by a read that no event announced, which is what the brake is for.
+    `unreadable_version`: the last read that the service answered with "no such subscription". `awaits`: what a verified
+    event lets the next read show (expectation.py), said at `awaits_at` by the service's clock.
     """
 
     customer: str | None = None
@@ -81,6 +83,15 @@ class Subscription:
     lease_until: datetime | None = None
     hinted_at: datetime | None = None
     unannounced: bool = False
+    unreadable_version: int | None = None
+    awaits: str | None = None
+    awaits_at: datetime | None = None
+    awaits_since: datetime | None = None
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the newest answer about it is that the service has no such subscription."""
+        return (self.unreadable_version or 0) > self.version
 
     @property
     def is_live(self) -> bool:

@@ -62,6 +62,10 @@ class AccessSubscription(SQLModel, table=True):
     lease_until: datetime | None = _time()
     hinted_at: datetime | None = _time()
     unannounced: bool = _flag()
+    unreadable_version: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
+    awaits: str | None = _text(20)
+    awaits_at: datetime | None = _time()
+    awaits_since: datetime | None = _time()
 
 
 class AccessCustomer(SQLModel, table=True):

@@ -7,17 +7,18 @@ Proof is a verified `order.paid` or a read that shows PAID. Everything else only
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import select, update
 
-from consumer.plugin import Context, Event, Reject, Trust, handles
+from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.options import Options
-from handlers.fulfilment.order import KNOWN_STATUSES, PAID, SESSION_RANK, Order, Proof, Reading, Registration
+from handlers.fulfilment.order import KNOWN_STATUSES, PAID, SESSION_RANK, Hold, Order, Proof, Reading, Registration
 from handlers.fulfilment.registration import register_session
-from handlers.fulfilment.store import apply, later
+from handlers.fulfilment.store import READ_DUE, apply, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
     FINDINGS,
@@ -27,7 +28,7 @@ from handlers.fulfilment.tables import (
     FulfilmentOrder,
     FulfilmentPayment,
 )
-from handlers.pointers import look, look_text, marked_as_test
+from handlers.pointers import look, look_amount, look_text, marked_as_test
 
 OPTIONS = Options
 DISAGREEMENT_WAIT_MAX_S = 86_400.0
@@ -36,7 +37,8 @@ _OWN = ("drv_", "obs_")
 
 @handles("order.paid", transactional=True, name="fulfilment:order_paid")
 async def order_paid(event: Event, ctx: Context) -> None:
-    """Proof. Fulfils at once; no session event is waited for (cases F1, F7, F36)."""
+    """Proof. Fulfils at once; no session event is waited for (cases F1, F7, F36). One that only its signature vouches
+    for may be a test event: whether there is such an order is asked first, for a moment (case F24)."""
     _verified(event)
     options = Options.model_validate(ctx.options)
     if marked_as_test(event, options.test_markers):
@@ -46,7 +48,7 @@ async def order_paid(event: Event, ctx: Context) -> None:
     if order_id is None:
         await _unidentified(ctx, event)
         return
-    amount = look_text(event, options.amount)
+    amount = look_amount(event, options.amount)
     proof = _proof(event)
     customer = event.customer or look_text(event, options.customer)
     service_order_id = event.object_id if event.object_id != order_id else None
@@ -55,7 +57,39 @@ async def order_paid(event: Event, ctx: Context) -> None:
         known = rules.mentioned(order, customer=customer, service_order_id=service_order_id)
         return rules.paid(known, proof, options.matching, amount=amount)
 
-    await apply(ctx, event, order_id, fact, invents=True)
+    change = await apply(ctx, event, order_id, fact, invents=True)
+    if change is not None and change.after.hold is Hold.ASKED and change.before.hold is None:
+        due = max(event.received_at, ctx.now) + timedelta(seconds=options.read_within_s)
+        ctx.emit(READ_DUE, f"order:{order_id}", {"due": due.isoformat()}, not_before=due, once="read")
+
+
+@handles(READ_DUE, transactional=True, name="fulfilment:read_due")
+async def read_due(event: Event, ctx: Context) -> None:
+    """No answer came in time: the service's own signature is proof by itself, and nobody's goods wait for our API."""
+    order_id = _own(event).order_id
+    if order_id is None:
+        raise Reject("a timer needs an order")
+    at, matching = (
+        parse_time(event.find("/data/due")) or event.received_at,
+        Options.model_validate(ctx.options).matching,
+    )
+    await apply(ctx, event, order_id, lambda order: rules.unanswered(order, at, matching), invents=False)
+
+
+@handles("order.unreadable", transactional=True, name="fulfilment:order_unreadable")
+async def order_unreadable(event: Event, ctx: Context) -> None:
+    """The service says that it has no such order. What only a signature vouched for is held for an operator (cases
+    F20, F24); what was requested stays so (case G7), and is shown."""
+    order_id, version = _own(event).order_id, event.find("/data/version")
+    if order_id is None or not isinstance(version, int):
+        raise Reject("this needs an order and a version")
+    matching = Options.model_validate(ctx.options).matching
+    at = event.received_at
+    change = await apply(ctx, event, order_id, lambda o: rules.unreadable(o, version, at, matching), invents=False)
+    if change is not None and change.after.requested_at is not None and change.after.is_unreadable:
+        ctx.log.warning("requested_order_unreadable", order_id=order_id)
+        detail = {"proof": change.after.proof_event_id, "request_id": event.find("/data/request_id")}
+        await open_finding(ctx, FINDINGS, "unreadable_order", order_id, at, detail)
 
 
 @handles("order.expired", transactional=True, name="fulfilment:order_expired")
@@ -105,7 +139,7 @@ async def order_observed(event: Event, ctx: Context) -> None:
     reading = Reading(
         version=version,
         status=status if isinstance(status, str) else None,
-        amount=look_text(event, options.amount),
+        amount=look_amount(event, options.amount),
         service_order_id=look_text(event, options.service_order),
         customer=look_text(event, options.customer),
     )
@@ -120,6 +154,8 @@ async def order_observed(event: Event, ctx: Context) -> None:
     )
     if change is None or reading.version <= change.before.observed_version:
         return
+    if change.before.is_unreadable and not change.after.is_unreadable:
+        await close_finding(ctx, FINDINGS, "unreadable_order", order_id, event.received_at)
     if reading.service_order_id:
         await close_finding(ctx, FINDINGS, "paid_unidentified", reading.service_order_id, event.received_at)
         await _claim_payments(ctx, event, order_id, reading.service_order_id)
@@ -174,7 +210,7 @@ async def payment_observed(event: Event, ctx: Context) -> None:
         payment_id=str(payment_id),
         order_id=order_id,
         service_order_id=service_order_id,
-        amount=look_text(event, options.amount),
+        amount=look_amount(event, options.amount),
         seen_at=event.received_at,
     )
     is_new = await ctx.insert_new(payment)
@@ -309,4 +345,5 @@ def _own(event: Event) -> Event:
 
 
 def _proof(event: Event) -> Proof:
-    return Proof(event_id=event.id, type=event.type, at=event.received_at)
+    by_signature = event.trust is Trust.SIGNED
+    return Proof(event_id=event.id, type=event.type, at=event.received_at, by_signature=by_signature)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from handlers.fulfilment.order import Matching
 from handlers.pointers import TEST_MARKERS
 
 
 class Options(BaseModel):
-    """`matching`: `off` fulfils every paid order; `on` only those the merchant registered (others are parked, case
-    F20); `read` those registered or shown by a read (a test event has no readable order, case F24).
+    """`matching`: `auto` asks whether there is such an order before it believes a signature alone, and waits
+    `read_within_s` for the answer; `off` fulfils every paid order; `on` only those the merchant registered (others are
+    parked, case F20); `read` those registered or shown by a read (a test event has no readable order, case F24).
     `amount`, `customer`, `service_order`, `payment_order`: JSON pointers inside a record or an event's object.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    matching: Matching = "off"
+    matching: Matching = "auto"
+    read_within_s: float = Field(default=3.0, ge=0, le=3600)
     test_markers: tuple[str, ...] = TEST_MARKERS
     amount: tuple[str, ...] = ("/amount", "/order/amount")
     customer: tuple[str, ...] = ("/customer_reference", "/order/customer_reference", "/customer/reference")

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
 
 PAID = "PAID"
 KNOWN_STATUSES = frozenset({PAID, "PENDING", "EXPIRED", "CANCELED"})
 SESSION_RANK = {"OPEN": 0, "EXPIRED": 1, "CANCELED": 2, "COMPLETED": 3}
-Matching = Literal["off", "on", "read"]
+Matching = Literal["auto", "off", "on", "read"]
+_DECIMAL = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?\Z")
 
 
 class Hold(StrEnum):
     """Why a paid order is not handed to fulfilment yet."""
 
-    UNMATCHED = "unmatched"  # the merchant never registered it (matching on)
-    UNCONFIRMED = "unconfirmed"  # no read has shown that the order exists (matching read)
+    ASKED = "asked"  # the service is being asked whether there is such an order (auto); ends by itself, in seconds
+    UNMATCHED = (
+        "unmatched"  # the merchant never registered it (on), or the service says that it has no such order (auto)
+    )
+    UNCONFIRMED = "unconfirmed"  # no read has shown that the order exists (read)
     AMOUNT = "amount_mismatch"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Why we hold an order for paid: a verified event, a read, or an operator's word."""
+    """Why we hold an order for paid: a verified event, a read, or an operator's word.
+
+    `by_signature`: the event's signature is all there is; otherwise the service itself was asked.
+    """
 
     event_id: str
     type: str
     at: datetime
+    by_signature: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +72,7 @@ class Order:
     amount: str | None = None
     observed_status: str | None = None
     observed_version: int = 0
+    unreadable_version: int | None = None
     expired_at: datetime | None = None
     paid_at: datetime | None = None
     proof_event_id: str | None = None
@@ -70,6 +80,11 @@ class Order:
     hold: Hold | None = None
     requested_at: datetime | None = None
     unfulfillable_at: datetime | None = None
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the newest answer about it is that the service has no such order."""
+        return (self.unreadable_version or 0) > self.observed_version
 
     @property
     def status(self) -> str:
@@ -80,9 +95,5 @@ class Order:
 
 
 def decimal(text: str | None) -> Decimal | None:
-    """A finite decimal, or None where there is none to compare."""
-    try:
-        number = Decimal(text) if text is not None else None
-    except InvalidOperation:
-        return None
-    return number if number is not None and number.is_finite() else None
+    """A plain decimal (`12.50`), or None for anything else: no exponent, no infinity, no blank (case F21, C21)."""
+    return Decimal(text) if text is not None and _DECIMAL.match(text) else None

@@ -3,6 +3,9 @@
     fact                                   effect on the order                                    case
     order.paid, or a read that says PAID   PAID for good; fulfilment is requested, once           F1 F7 F8 F10 F18
     order.paid while a read says PENDING   PAID all the same: either proof suffices               F19
+    order.paid by signature alone (auto)   PAID, and held until its order is asked for            F24 U8
+    the service has no such order          held for an operator; changes nothing once requested   F20 F24 G7
+    nobody answered in time                the signature is proof by itself                       F1
     order.expired                          shown until a read says more; nothing once PAID        F9 F32
     a read with any other status word      shown; never proof                                     F17 F34
     registered by the merchant             known; the expected amount is compared from now on     F20 F21
@@ -20,15 +23,13 @@ from handlers.fulfilment.order import PAID, Hold, Matching, Order, Proof, Readin
 
 
 def paid(order: Order, proof: Proof, matching: Matching, *, amount: str | None = None) -> Order:
-    """The first proof makes it PAID; every further one changes nothing (cases F2-F6)."""
+    """The first proof makes it PAID; further ones change nothing but what a mere signature left open (cases F2-F6)."""
     known = replace(order, amount=order.amount or amount)
-    if known.paid_at is not None:
+    if known.paid_at is None:
+        known = replace(known, expired_at=None, paid_at=proof.at, proof_event_id=proof.event_id, proof_type=proof.type)
+    elif proof.by_signature:
         return known
-    return _requested_unless_held(
-        replace(known, expired_at=None, paid_at=proof.at, proof_event_id=proof.event_id, proof_type=proof.type),
-        proof.at,
-        matching,
-    )
+    return _requested_unless_held(known, proof.at, matching, sure=not proof.by_signature)
 
 
 def observed(order: Order, reading: Reading, proof: Proof, matching: Matching) -> Order:
@@ -37,6 +38,7 @@ def observed(order: Order, reading: Reading, proof: Proof, matching: Matching) -
         order = replace(
             order,
             observed_version=reading.version,
+            unreadable_version=order.unreadable_version if (order.unreadable_version or 0) > reading.version else None,
             observed_status=reading.status,
             amount=reading.amount or order.amount,
             service_order_id=reading.service_order_id or order.service_order_id,
@@ -45,6 +47,19 @@ def observed(order: Order, reading: Reading, proof: Proof, matching: Matching) -
     if reading.status == PAID:
         order = paid(order, proof, matching, amount=reading.amount)
     return _requested_unless_held(order, proof.at, matching)
+
+
+def unreadable(order: Order, version: int, at: datetime, matching: Matching) -> Order:
+    """The service says that it has no such order: a test event's, or one too new to be read (cases F24, U30). What was
+    requested stays requested (case G7)."""
+    if version > max(order.observed_version, order.unreadable_version or 0):
+        order = replace(order, unreadable_version=version)
+    return _requested_unless_held(order, at, matching)
+
+
+def unanswered(order: Order, at: datetime, matching: Matching) -> Order:
+    """Nobody has answered in time whether there is such an order: then the signature is proof by itself."""
+    return _requested_unless_held(order, at, matching, sure=order.unreadable_version is None)
 
 
 def mentioned(order: Order, *, customer: str | None, service_order_id: str | None) -> Order:
@@ -89,23 +104,30 @@ def unfulfillable(order: Order, at: datetime) -> Order:
     return replace(order, unfulfillable_at=at)
 
 
-def hold_for(order: Order, matching: Matching) -> Hold | None:
-    """What keeps a paid order from fulfilment, or None."""
-    if order.registered_at is None and matching == "on":
-        return Hold.UNMATCHED
-    if order.registered_at is None and matching == "read" and order.observed_version == 0:
-        return Hold.UNCONFIRMED
+def hold_for(order: Order, matching: Matching, *, sure: bool = False) -> Hold | None:
+    """What keeps a paid order from fulfilment, or None. `sure`: under `auto`, that it exists needs no read."""
+    known, shown = order.registered_at is not None, order.observed_version > 0
+    match matching:
+        case "on" if not known:
+            return Hold.UNMATCHED
+        case "read" if not (known or shown):
+            return Hold.UNCONFIRMED
+        case "auto" if not (known or shown or sure):
+            return Hold.ASKED if order.unreadable_version is None else Hold.UNMATCHED
     return Hold.AMOUNT if amounts_differ(order) else None
 
 
 def amounts_differ(order: Order) -> bool:
-    """Both amounts are known and are not the same number; 10 and 10.000000 are the same (case F21)."""
+    """Whether an amount was said that is not the expected one: 10 and 10.000000 are the same, and what is no decimal
+    is the same as nothing (case F21). An amount that nobody says is not waited on."""
+    if order.expected_amount is None or order.amount is None:
+        return False
     expected, said = decimal(order.expected_amount), decimal(order.amount)
-    return expected is not None and said is not None and expected != said
+    return expected is None or said is None or expected != said
 
 
-def _requested_unless_held(order: Order, at: datetime, matching: Matching) -> Order:
+def _requested_unless_held(order: Order, at: datetime, matching: Matching, *, sure: bool = False) -> Order:
     if order.paid_at is None or order.requested_at is not None:
         return order
-    held = hold_for(order, matching)
+    held = hold_for(order, matching, sure=sure)
     return replace(order, hold=held, requested_at=None if held else at)

@@ -11,12 +11,13 @@ from sqlalchemy import update
 
 from consumer.plugin import Context, Event
 from handlers.findings import close_finding, open_finding
-from handlers.fulfilment.order import Hold, Order
+from handlers.fulfilment.order import Hold, Order, decimal
 from handlers.fulfilment.rules import amounts_differ
 from handlers.fulfilment.tables import FINDINGS, ORDERS, FulfilmentOrder
 
-REQUESTED = "fulfilment.requested"
-FINDING_OF_HOLD = {
+REQUESTED, READ_DUE = "fulfilment.requested", "fulfilment.read_due"
+ANSWERS = ("order.observed", "order.unreadable")
+FINDING_OF_HOLD: dict[Hold | None, str] = {
     Hold.UNMATCHED: "paid_unmatched",
     Hold.UNCONFIRMED: "paid_unconfirmed",
     Hold.AMOUNT: "amount_mismatch",
@@ -86,7 +87,7 @@ async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> 
     if before.hold != after.hold:
         await _hold_changed(ctx, event, order_id, change)
     elif amounts_differ(after) and not amounts_differ(before):
-        await _finding(ctx, "amount_mismatch", order_id, event.received_at, amounts(after))
+        await _finding(ctx, "amount_mismatch", order_id, event.received_at, why_held(after))
     elif amounts_differ(before) and not amounts_differ(after):
         await close_finding(ctx, FINDINGS, "amount_mismatch", order_id, event.received_at)
     if change.became("paid_at") and not change.is_new:
@@ -99,13 +100,13 @@ async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> 
 
 async def _hold_changed(ctx: Context, event: Event, order_id: str, change: Change) -> None:
     at = change.after.requested_at or change.after.paid_at or ctx.now
-    if change.before.hold is not None:
+    if change.before.hold in FINDING_OF_HOLD:
         await close_finding(ctx, FINDINGS, FINDING_OF_HOLD[change.before.hold], order_id, at)
-    if change.after.hold is None:
-        return
-    ctx.log.warning("paid_order_held", order_id=order_id, hold=change.after.hold.value)
-    await _finding(ctx, FINDING_OF_HOLD[change.after.hold], order_id, at, amounts(change.after))
-    if event.type != "order.observed":
+    if change.after.hold in FINDING_OF_HOLD:
+        kind = FINDING_OF_HOLD[change.after.hold]
+        ctx.log.warning("paid_order_held", order_id=order_id, finding=kind)
+        await _finding(ctx, kind, order_id, at, why_held(change.after))
+    if change.after.hold is not None and event.type not in ANSWERS:
         ctx.request_read("order", order_id)  # an amount in a payload is a hint: a read may put it right (case U29)
 
 
@@ -113,9 +114,14 @@ async def _finding(ctx: Context, kind: str, subject: str, at: datetime, detail: 
     await open_finding(ctx, FINDINGS, kind, subject, at, detail)
 
 
-def amounts(order: Order) -> dict[str, Any]:
-    """The two amounts, for an operator to compare."""
-    return {"expected_amount": order.expected_amount, "amount": order.amount}
+def why_held(order: Order) -> dict[str, Any]:
+    """The two amounts, for an operator to compare, and what else the rules saw."""
+    found: dict[str, Any] = {"expected_amount": order.expected_amount, "amount": order.amount}
+    if order.hold is Hold.UNMATCHED and order.is_unreadable:
+        found["problem"] = "the service says that it has no such order: a test event, or not readable yet"
+    elif amounts_differ(order) and None in (decimal(order.expected_amount), decimal(order.amount)):
+        found["problem"] = "the amount cannot be compared"
+    return found
 
 
 def requested_data(order_id: str, order: Order, event: Event) -> dict[str, Any]:
@@ -127,7 +133,7 @@ def requested_data(order_id: str, order: Order, event: Event) -> dict[str, Any]:
         "service_order_id": order.service_order_id,
         "session_id": order.session_id,
         "customer": order.customer,
-        "amount": order.amount,
+        "amount": order.amount if decimal(order.amount) is not None else None,
         "paid_at": order.paid_at.isoformat() if order.paid_at else None,
         "proof": {"event_id": order.proof_event_id, "type": order.proof_type},
         "record": record if is_record and len(event.raw) <= _RECORD_MAX_BYTES else None,

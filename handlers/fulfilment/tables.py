@@ -41,6 +41,7 @@ class FulfilmentOrder(SQLModel, table=True):
     amount: str | None = _text(255)
     observed_status: str | None = _text(255)
     observed_version: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
+    unreadable_version: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
     expired_at: datetime | None = _time()
     paid_at: datetime | None = _time()
     proof_event_id: str | None = _text(255)

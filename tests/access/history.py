@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from consumer.events import Event
-from tests.support.projections import START, observed, said
+from tests.support.projections import START, observed, said, unreadable
 
 CUSTOMER = "cus_1"
 PERIOD = timedelta(days=30)
@@ -162,6 +162,14 @@ def readings(service: Service, application: str) -> list[Event]:
     return [
         observed(f"subscription:{one.id}", number + 1, one.record, at=service.now, application=application)
         for number, one in enumerate(service.shown)
+    ]
+
+
+def denials(service: Service, application: str) -> list[Event]:
+    """Answers of a service whose reads lag, in versions between those of the readings: no such subscription yet."""
+    return [
+        unreadable(f"subscription:{id_}", 500 + number, at=service.now, application=application)
+        for number, id_ in enumerate(service.subs)
     ]
 
 

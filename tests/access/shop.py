@@ -8,7 +8,7 @@ from typing import Any
 from consumer.events import Event
 from consumer.ledger import Database
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SUBSCRIPTIONS
-from tests.support.projections import Projections, observed, own, said
+from tests.support.projections import Projections, observed, own, said, unreadable
 
 MODULE = "handlers.access.handler"
 CUSTOMER = "cus_1"
@@ -45,6 +45,12 @@ class Shop(Projections):
     async def reads(self, status: str, sub: str = "S1", *, version: int = 0, **fields: Any) -> Event:
         """An authenticated read of the subscription shows this now."""
         event = self.reading(status, sub, version=version, **fields)
+        await self.feed(event)
+        return event
+
+    async def denies(self, sub: str = "S1", *, version: int = 0) -> Event:
+        """The service answers a read now: it has no such subscription."""
+        event = unreadable(f"subscription:{sub}", version or self._next(), at=self.now)
         await self.feed(event)
         return event
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from consumer.events import Event
 from consumer.ledger import Database, schema
 from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
-from tests.access.history import Service, readings, reconcile, services, webhooks
+from tests.access.history import Service, denials, readings, reconcile, services, webhooks
 from tests.support.projections import Projections
 
 MODULE = "handlers.access.handler"
@@ -50,7 +50,8 @@ def delivered(data: Any, service: Service, application: str) -> list[Event]:
     happened = webhooks(service, application, thin=data.draw(st.booleans(), label="thin"))
     reads = data.draw(st.lists(st.sampled_from(readings(service, application)), max_size=5), label="reads")
     kept = data.draw(st.lists(st.sampled_from(happened), max_size=2 * len(happened)), label="kept")
-    return list(data.draw(st.permutations(kept + reads), label="order"))
+    denied = data.draw(st.lists(st.sampled_from(denials(service, application)), max_size=2), label="denied")
+    return list(data.draw(st.permutations(kept + reads + denied), label="order"))
 
 
 async def live_through(bench: Bench, application: str, service: Service, events: list[Event]) -> Projections:
@@ -132,9 +133,10 @@ def test_replaying_all_of_it_changes_nothing(bench: Bench, service: Service, dat
     bench.runner.run(run())
 
 
+TOLD_AGAIN = ("charged_after_end", "hinted_at", "lease_until", "awaits", "awaits_at", "awaits_since")
+
+
 def _without_flags(tables: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-    """A forced charge on an ended subscription may be flagged (a suspicion), and times of hints may be told again."""
-    return [
-        [{k: v for k, v in row.items() if k not in ("charged_after_end", "hinted_at", "lease_until")} for row in rows]
-        for rows in tables
-    ]
+    """A forced charge on an ended subscription may be flagged (a suspicion), and times of hints (and what they let
+    a read show) may be told again."""
+    return [[{k: v for k, v in row.items() if k not in TOLD_AGAIN} for row in rows] for rows in tables]

@@ -11,7 +11,7 @@ import pytest
 
 from consumer.errors import ConsumerError
 from consumer.events import Source, Trust
-from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
+from handlers.access.tables import ENTITLEMENTS, FINDINGS, SUBSCRIPTIONS
 from tests.access.shop import CUSTOMER, Shop
 from tests.support.projections import READS, START, said
 
@@ -599,6 +599,46 @@ async def test_the_waits_between_reads_that_deny_an_end_grow_up_to_a_day(shop: S
     assert waits[0] == timedelta(minutes=1)
     assert waits == sorted(waits)
     assert waits[-1] == timedelta(days=1)
+
+
+@pytest.mark.parametrize("by", ["event", "read"])
+async def test_an_end_with_an_unknown_reason_is_an_end_whose_reason_is_not_guessed(shop: Shop, by: str) -> None:
+    # case: A35, A45
+    await shop.reads("ACTIVE")
+    if by == "event":
+        await shop.happens("ended", end_reason="SOMETHING_NEW")
+    else:
+        await shop.reads("ENDED", end_reason="SOMETHING_NEW")
+    row = await shop.subscription()
+    assert (row["status"], row["end_reason"]) == ("ENDED", None)
+    assert await shop.findings() == {("unknown_end_reason", "S1")}
+    assert (await shop.row(FINDINGS))["detail"] == {"end_reason": "SOMETHING_NEW"}
+    assert await shop.allowed(), "it may be one half of a re-subscription, so it settles like an end without a reason"
+    await shop.pass_time(seconds=6)
+    assert shop.effects == ["granted default", "revoked default"]
+    await shop.reads("ENDED", end_reason="PAYER_CANCELED")
+    assert (await shop.subscription())["end_reason"] == "PAYER_CANCELED"
+    assert await shop.findings() == set()
+
+
+async def test_an_unknown_reason_does_not_overwrite_a_known_one(shop: Shop) -> None:
+    # case: A35
+    await shop.reads("ACTIVE")
+    await shop.happens("ended", end_reason="MERCHANT_CANCELED")
+    await shop.reads("ENDED", end_reason="SOMETHING_NEW")
+    assert (await shop.subscription())["end_reason"] == "MERCHANT_CANCELED"
+    assert await shop.findings() == {("unknown_end_reason", "S1")}
+
+
+async def test_an_unknown_status_changes_nothing_is_shown_and_is_read_again(shop: Shop) -> None:
+    # case: A35
+    await shop.reads("ACTIVE")
+    before = await shop.subscription()
+    await shop.reads("PAUSED", end_reason="PAYER_CANCELED")
+    assert await shop.subscription() == before
+    assert await shop.findings() == {("unknown_status", "S1")}
+    assert await shop.asked() == {("subscription", "S1")}
+    assert shop.effects == ["granted default"]
 
 
 async def test_a_word_that_is_known_again_closes_what_it_opened(shop: Shop) -> None:

@@ -14,6 +14,7 @@ from yarl import URL
 
 from consumer.clock import DrivenClock
 from consumer.errors import LedgerUnavailable
+from consumer.events import Trust
 from consumer.ledger import Database
 from consumer.ledger import runs as runs_
 from consumer.ledger.runs import Run
@@ -66,7 +67,7 @@ async def test_a_processing_page_sees_pending_then_paid(api: Client, projections
     await projections.feed(own("checkout.registered", "order:A1", {"session_id": "s1", "order_id": "A1"}))
     status, body = await get(api, "/api/orders/A1")
     assert (status, body["status"], body["fulfilment"], body["proof"]) == (200, "PENDING", "none", None)
-    await projections.feed(said("order.paid", "evt_1", id="so1", order_id="A1"))
+    await projections.feed(said("order.paid", "evt_1", trust=Trust.READ, id="so1", order_id="A1"))
     _, body = await get(api, "/api/orders/A1")
     assert (body["application"], body["order_id"]) == ("default", "A1")
     assert (body["status"], body["fulfilment"]) == ("PAID", "requested")
@@ -90,7 +91,7 @@ async def test_a_processing_page_sees_pending_then_paid(api: Client, projections
 async def test_fulfilment_is_what_the_merchants_handlers_did(
     api: Client, projections: Projections, sqlite_ledger: Database, runs: list[str], word: str
 ) -> None:
-    await projections.feed(said("order.paid", "evt_1", order_id="A1"))
+    await projections.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id="A1"))
     for number, status in enumerate(runs):
         await run_ended(sqlite_ledger, "A1", f"shop:ship{number}", status)
     _, body = await get(api, "/api/orders/A1")
@@ -102,7 +103,7 @@ async def test_a_held_and_an_unfulfillable_order_say_so(api: Client, projections
     # case: F21, F33
     said_ = {"session_id": "s1", "order_id": "A1", "expected_amount": "10"}
     await projections.feed(own("checkout.registered", "order:A1", said_))
-    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9"))
+    await projections.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id="A1", amount="9"))
     _, body = await get(api, "/api/orders/A1")
     assert (body["status"], body["fulfilment"], body["hold"]) == ("PAID", "none", "amount_mismatch")
     assert [finding["kind"] for finding in body["findings"]] == ["amount_mismatch"]
@@ -115,7 +116,7 @@ async def test_a_held_and_an_unfulfillable_order_say_so(api: Client, projections
 @pytest.mark.parametrize("order_id", ["a/b", "a b&c=d?e#f", "Ä№7", "%2F", "..", "x" * 128, "a+b", "/", "a/access"])
 async def test_any_order_id_can_be_asked_for(api: Client, projections: Projections, order_id: str) -> None:
     # case: F26
-    await projections.feed(said("order.paid", "evt_1", order_id=order_id))
+    await projections.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id=order_id))
     status, body = await get(api, "/api/orders/" + quote(order_id, safe="").replace(".", "%2E"))
     assert (status, body["order_id"]) == (200, order_id)
 
@@ -128,7 +129,7 @@ async def test_an_id_that_cannot_be_is_refused(api: Client, raw: str) -> None:
 
 async def test_applications_are_apart(api: Client, projections: Projections) -> None:
     # case: G8, F25
-    await projections.feed(said("order.paid", "evt_1", order_id="A1", application="other"))
+    await projections.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id="A1", application="other"))
     assert (await get(api, "/api/orders/A1"))[0] == 404
     status, body = await get(api, "/api/orders/A1?application=other")
     assert (status, body["application"]) == (200, "other")

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from consumer.console.unfulfilled import PROVES, unfulfilled
+from consumer.events import Trust
 from consumer.ledger import Database, events
 from consumer.ledger import runs as runs_
 from consumer.ledger.runs import Run
@@ -52,7 +53,10 @@ async def test_nothing_waits_when_nothing_is_paid(database: Database) -> None:
 async def test_from_unsent_to_no_handler_to_done(database: Database) -> None:
     # case: O5
     orders = Projections(database, MODULE)
-    await orders.feed(said("order.paid", "evt_1", order_id="A1"), said("order.paid", "evt_2", order_id="A2"))
+    await orders.feed(
+        said("order.paid", "evt_1", trust=Trust.READ, order_id="A1"),
+        said("order.paid", "evt_2", trust=Trust.READ, order_id="A2"),
+    )
     assert await waiting(database) == {("default", "unsent"): (2, timedelta(days=1))}
     await orders.relay()
     assert await waiting(database) == {("default", "no_handler"): (2, timedelta(days=1))}
@@ -65,7 +69,7 @@ async def test_from_unsent_to_no_handler_to_done(database: Database) -> None:
 async def test_a_run_that_is_not_done_waits(database: Database, status: str) -> None:
     # case: O5
     orders = Projections(database, MODULE)
-    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    await orders.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id="A1"))
     await orders.relay()
     await ran(database, "A1", "succeeded", status)
     assert await waiting(database) == {("default", status): (1, timedelta(days=1))}
@@ -83,7 +87,7 @@ async def test_a_held_order_waits(database: Database) -> None:
 @pytest.mark.parametrize("status", ["retrying", "parked", "dead"])
 async def test_a_proof_that_is_not_worked_off_counts_too(database: Database, status: str) -> None:
     """Money was taken and the order is not even known to be paid: the handler of the proof itself fails. Case O5."""
-    proof = said("order.paid", "evt_1", order_id="A1")
+    proof = said("order.paid", "evt_1", trust=Trust.READ, order_id="A1")
     async with database.transaction() as session:
         [seq] = (await events.record(session, [proof], START)).values()
         run = Run(

@@ -8,7 +8,8 @@ import pytest
 
 from consumer.ledger import Database
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
-from tests.support.projections import OUTBOX, Projections, observed, own, said
+from tests.fulfilment.confirmed import said
+from tests.support.projections import OUTBOX, Projections, observed, own
 
 MODULE = "handlers.fulfilment.handler"
 

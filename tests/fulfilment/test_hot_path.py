@@ -1,4 +1,5 @@
-"""The usual paid order costs one statement; a duplicate two. Throughput rests on it."""
+"""The usual paid order costs one statement; a duplicate two. One that is asked about first costs two more each for the
+answer and for the timer, and no finding. Throughput rests on it."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from typing import Any
 
 from sqlalchemy import event as sqlalchemy_event
 
+from consumer.events import Trust
 from consumer.ledger import Database
-from tests.support.projections import Projections, said
+from tests.fulfilment.confirmed import said
+from tests.support.projections import Projections
 
 
 @contextmanager
@@ -36,3 +39,16 @@ async def test_a_paid_order_is_one_statement_and_a_duplicate_two(sqlite_ledger: 
     with statements(sqlite_ledger) as second:
         await orders.feed(said("order.paid", "evt_2", id="so1", order_id="A1", amount="10"))
     assert len(second) == 2, second
+
+
+async def test_an_order_that_is_asked_about_first_costs_no_finding(
+    sqlite_ledger: Database, orders: Projections
+) -> None:
+    with statements(sqlite_ledger) as paid:
+        await orders.feed(said("order.paid", "evt_1", id="so1", order_id="A1", amount="10", trust=Trust.SIGNED))
+    assert len(paid) == 1, paid
+    with statements(sqlite_ledger) as timer:
+        await orders.pass_time(seconds=4)
+    # Whether the row is new, its lock, and its one change.
+    assert len(timer) <= 2, timer
+    assert len(orders.of_type("fulfilment.requested")) == 1

@@ -10,7 +10,8 @@ import pytest
 from consumer.errors import ConsumerError
 from consumer.events import Event
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
-from tests.support.projections import Projections, observed, own, said
+from tests.fulfilment.confirmed import said
+from tests.support.projections import Projections, observed, own
 
 
 def registered(order_id: str = "A1", session_id: str = "s1", id_: str = "", **said_: Any) -> Event:
@@ -73,6 +74,39 @@ async def test_the_right_amount_in_another_spelling_is_right(orders: Projections
     paid = said("order.paid", "evt_1", order_id="A1", amount="10.000000", service_fee="0.30", line_items=items)
     await orders.feed(paid)
     assert len(orders.emitted) == 1
+
+
+@pytest.mark.parametrize(
+    "amount", ["NaN", "Infinity", "1e1", "ten", "", "10 USDC", 10, 10.0, {"value": "10"}, ["10"], True]
+)
+@pytest.mark.parametrize("by", ["event", "read"])
+async def test_an_amount_that_cannot_be_compared_is_held_and_shown(
+    orders: Projections, amount: object, by: str
+) -> None:
+    # case: F21
+    await orders.feed(registered(expected_amount="10"))
+    if by == "event":
+        await orders.feed(said("order.paid", "evt_1", order_id="A1", amount=amount))
+    else:
+        await orders.feed(observed("order:A1", 1, {"status": "PAID", "amount": amount}))
+    assert orders.emitted == []
+    assert await open_kinds(orders) == {("amount_mismatch", "A1")}
+    assert (await orders.row(FINDINGS))["detail"]["problem"] == "the amount cannot be compared"
+    await orders.feed(own("fulfilment.released", "order:A1", {"by": "op", "reason": "looked at it"}))
+    [request] = orders.of_type("fulfilment.requested")
+    assert request.data["amount"] is None, "what is no amount is not handed on as one"
+
+
+async def test_an_amount_that_nobody_says_is_not_waited_on(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(registered(expected_amount="10"), said("order.paid", "evt_1", order_id="A1", amount=None))
+    assert len(orders.of_type("fulfilment.requested")) == 1
+
+
+async def test_an_amount_that_nobody_expects_is_not_judged(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(said("order.paid", "evt_1", order_id="A1", amount="a lot"))
+    assert len(orders.of_type("fulfilment.requested")) == 1
 
 
 async def test_a_read_that_corrects_the_amount_lets_it_go(orders: Projections) -> None:

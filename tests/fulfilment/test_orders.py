@@ -10,7 +10,8 @@ import pytest
 from consumer.errors import ConsumerError
 from consumer.events import Trust
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
-from tests.support.projections import READS, START, Projections, observed, own, said
+from tests.fulfilment.confirmed import said
+from tests.support.projections import READS, START, Projections, observed, own
 
 ODD_ID = "Bestellung №7/ä & söhne " + "x" * 104
 

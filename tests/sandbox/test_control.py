@@ -71,11 +71,82 @@ async def test_trigger_makes_any_event_with_its_state(api: Api, event_type: str)
         assert (order["status"] == "PAID") is (event_type in ("order.paid", "checkout.session.completed"))
 
 
-async def test_trigger_sends_unknown_types_made_up(api: Api) -> None:
-    made = await api.control("/trigger", {"type": "invoice.sent", "set": {"id": "in_1", "total": 3}})
+async def test_trigger_sends_unknown_types_made_up_when_told_to(api: Api) -> None:
+    # case: I7
+    made = await api.control("/trigger", {"type": "invoice.sent", "set": {"id": "in_1", "total": 3}, "any_type": True})
     event = (await api.get(f"/v1/events/{made['events'][0]['id']}")).json
     assert (event["type"], event["data"]["object"]) == ("invoice.sent", {"id": "in_1", "total": 3})
     assert (await api.control("/trigger", {"type": "webhook.test"}))["events"][0]["type"] == "webhook.test"
+
+
+async def test_trigger_can_make_up_an_event_with_nothing_behind_it(api: Api) -> None:
+    # case: F24, A47
+    set_ = {"id": "sub_nobody", "status": "ACTIVE"}
+    made = await api.control("/trigger", {"type": "subscription.created", "set": set_, "any_type": True})
+    assert [event["type"] for event in made["events"]] == ["subscription.created"]
+    assert (await api.get("/v1/subscriptions/sub_nobody")).status == 404
+
+
+async def test_trigger_refuses_a_type_that_does_not_exist_and_says_which_do(api: Api) -> None:
+    # case: I7
+    answer = await api.post("/_sandbox/trigger", {"type": "order.payed"})
+    assert answer.status == 400
+    assert all(one in answer.json["message"] for one in (*TYPES, "webhook.test"))
+    assert "\n" not in answer.json["message"]
+    assert (await api.get("/v1/events")).json["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "status"),
+    [
+        (["renewed"], "ACTIVE"),
+        (["past_due", "payment_failed", "renewed"], "ACTIVE"),
+        (["cancel_scheduled", "cancel_withdrawn"], "ACTIVE"),
+        (["past_due", "ended"], "ENDED"),
+    ],
+)
+async def test_trigger_goes_on_with_a_subscription_that_is_there(api: Api, steps: list[str], status: str) -> None:
+    id_ = (await api.control("/trigger", {"type": "subscription.created"}))["subscription_id"]
+    for step in steps:
+        made = await api.control("/trigger", {"type": f"subscription.{step}", "subscription": id_})
+        assert made["subscription_id"] == id_
+        assert f"subscription.{step}" in [event["type"] for event in made["events"]]
+    assert (await api.get(f"/v1/subscriptions/{id_}")).json["status"] == status
+    assert len((await api.get("/v1/subscriptions")).json["items"]) == 1
+
+
+async def test_trigger_pays_an_order_that_is_there_late_as_well(api: Api) -> None:
+    await api.control("/trigger", {"type": "order.expired", "set": {"order_id": "t-1"}})
+    made = await api.control("/trigger", {"type": "order.paid", "order": "t-1"})
+    assert [event["type"] for event in made["events"]] == ["order.paid"], "a late payment completes no session"
+    assert (await api.get("/v1/orders/lookup", order_id="t-1")).json["status"] == "PAID"
+    assert len((await api.get("/v1/orders")).json["items"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"type": "subscription.renewed", "subscription": "nobody"}, 404),
+        ({"type": "order.paid", "order": "nobody"}, 404),
+        ({"type": "order.paid", "subscription": "S"}, 400),
+        ({"type": "subscription.renewed", "order": "t-1"}, 400),
+        ({"type": "order.paid", "order": 3}, 400),
+        ({"type": "order.paid", "order": "t-1", "set": {"amount": "3"}}, 400),
+        ({"type": "order.paid", "order": "t-1"}, 409),
+        ({"type": "checkout.session.completed", "order": "t-1"}, 409),
+        ({"type": "order.expired", "order": "t-1"}, 409),
+    ],
+)
+async def test_trigger_refuses_what_cannot_happen_to_what_is_there(api: Api, body: dict[str, Any], status: int) -> None:
+    await api.control("/trigger", {"type": "order.paid", "set": {"order_id": "t-1"}})
+    assert (await api.post("/_sandbox/trigger", body)).status == status
+
+
+async def test_trigger_creates_no_subscription_twice_and_none_is_past_due_twice(api: Api) -> None:
+    id_ = (await api.control("/trigger", {"type": "subscription.past_due"}))["subscription_id"]
+    for what in ("created", "past_due"):
+        refused = await api.post("/_sandbox/trigger", {"type": f"subscription.{what}", "subscription": id_})
+        assert refused.status == 409
 
 
 @pytest.mark.parametrize("wrong", [{}, {"type": 3}, {"type": "order.paid", "set": 1},

@@ -225,6 +225,20 @@ def observed(
     )
 
 
+def unreadable(key: str, version: int, *, at: datetime = START, application: str = APPLICATION) -> Event:
+    """The service's answer to a read that it has no such object, as an event."""
+    kind, _, object_id = key.partition(":")
+    return own_event(
+        application=application,
+        id=f"obs_{application}_{kind}_{object_id}_{version}_unreadable",
+        type=f"{kind}.unreadable",
+        key=key,
+        source=Source.READ,
+        at=at,
+        data={"kind": kind, "id": object_id, "version": version, "read_at": at.isoformat(), "status": 404},
+    )
+
+
 def own(
     type_: str,
     key: str,

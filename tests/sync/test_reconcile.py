@@ -120,7 +120,8 @@ async def test_one_that_the_list_no_longer_shows_is_read_singly_and_never_judged
     assert len(await seen(world)) == 2
     refresh = Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures)
     await refresh.once()  # 404
-    assert len(await seen(world)) == 2
+    told = [event.type for event in await world.published() if event.type != "subscription.observed"]
+    assert told == ["subscription.unreadable"], "whoever holds it for live shows that; nothing ends by it"
     assert world.figures.value("reads_not_found", "default") == 1
 
 
@@ -255,7 +256,7 @@ async def test_it_is_due_at_first_after_its_time_and_after_a_gap(world: World) -
     assert await stage._is_due() == (False, False)
     world.clock.advance(60)
     async with world.database.transaction() as session:
-        await sense.note_walk(session, "default", recovered=0, gap=True, token=1, now=world.clock.now())
+        await sense.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
     assert await stage._is_due() == (True, False)
     world.clock.advance(1)
     await stage.once()

@@ -1,0 +1,116 @@
+"""The service says that it has no such subscription: nothing is granted unread, and nothing is taken away."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from consumer.errors import ConsumerError
+from handlers.access.tables import FINDINGS, SUBSCRIPTIONS
+from tests.access.shop import Shop
+from tests.support.projections import START, said
+
+
+async def test_a_signed_test_event_that_looks_real_grants_nothing_and_is_shown(shop: Shop) -> None:
+    # case: A47, G6
+    await shop.happens("created")
+    await shop.denies()
+    await shop.pass_time(seconds=2)
+    assert await shop.findings() == set(), "it may only be too new to be read"
+    await shop.pass_time(days=30)
+    assert shop.effects == []
+    assert await shop.findings() == {("unreadable_subscription", "S1")}
+    assert (await shop.row(FINDINGS))["detail"]["access"] == "withheld"
+
+
+async def test_a_webhook_that_waited_in_the_log_is_asked_for_before_it_is_believed(shop: Shop) -> None:
+    # case: A47
+    event = shop.event("created")
+    shop.now = START + timedelta(hours=1)
+    await shop.feed(event)
+    await shop.relay()
+    await shop.denies()
+    await shop.pass_time(minutes=1)
+    assert shop.effects == []
+
+
+async def test_one_that_was_too_new_to_be_read_is_granted_by_the_read(shop: Shop) -> None:
+    # case: A1, A34
+    await shop.happens("created")
+    await shop.denies()
+    await shop.pass_time(seconds=20)
+    await shop.reads("ACTIVE")
+    await shop.pass_time(days=1)
+    assert shop.effects == ["granted default"]
+    assert await shop.findings() == set()
+
+
+async def test_no_answer_grants_as_before(shop: Shop) -> None:
+    # case: A1, A34
+    await shop.happens("created")
+    await shop.pass_time(seconds=4)
+    assert shop.effects == ["granted default"]
+
+
+@pytest.mark.parametrize("status", ["provisional", "ACTIVE", "PAST_DUE"])
+async def test_what_is_granted_stays_granted_and_is_shown(shop: Shop, status: str) -> None:
+    # case: G7, A34, A53, B21
+    if status == "provisional":
+        await shop.happens("created")
+        await shop.pass_time(seconds=4)
+    else:
+        await shop.reads(status)
+    await shop.denies()
+    await shop.pass_time(days=10)
+    assert await shop.allowed()
+    assert shop.effects == ["granted default"]
+    assert await shop.findings() == {("unreadable_subscription", "S1")}
+    assert (await shop.row(FINDINGS))["detail"]["access"] == "kept"
+    await shop.reads("ACTIVE")
+    assert await shop.findings() == set()
+    assert shop.effects == ["granted default"]
+
+
+async def test_an_older_read_that_comes_late_does_not_say_that_it_can_be_read_now(shop: Shop) -> None:
+    # case: A40
+    await shop.reads("ACTIVE", version=3)
+    await shop.denies(version=5)
+    await shop.reads("ACTIVE", version=4)
+    assert await shop.findings() == {("unreadable_subscription", "S1")}
+    await shop.denies(version=2)
+    await shop.reads("ACTIVE", version=6)
+    assert await shop.findings() == set()
+
+
+async def test_a_charge_is_not_believed_while_it_cannot_be_read(shop: Shop) -> None:
+    # case: A10, A41
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    await shop.pass_time(days=15)
+    await shop.happens("renewed")
+    await shop.denies()
+    await shop.pass_time(minutes=1)
+    assert shop.effects == ["granted default", "revoked default"]
+    assert await shop.findings() == {("unreadable_subscription", "S1")}
+
+
+async def test_an_end_that_cannot_be_read_is_an_end(shop: Shop) -> None:
+    # case: A45, G7
+    await shop.reads("ACTIVE")
+    await shop.happens("ended", end_reason="MERCHANT_CANCELED")
+    await shop.denies()
+    assert shop.effects == ["granted default", "revoked default"]
+    assert await shop.findings() == set()
+
+
+async def test_no_such_subscription_says_nothing_of_one_nobody_spoke_of(shop: Shop) -> None:
+    # case: G7
+    await shop.denies()
+    assert await shop.rows(SUBSCRIPTIONS) == []
+
+
+async def test_the_service_cannot_say_so_by_a_webhook(shop: Shop) -> None:
+    # case: G6
+    with pytest.raises(ConsumerError, match="does not send"):
+        await shop.feed(said("subscription.unreadable", "evt_1", id="S1", envelope={"data": {"version": 9}}))

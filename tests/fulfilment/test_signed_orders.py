@@ -1,0 +1,180 @@
+"""`order.paid` by signature alone: whether there is such an order is asked first, for a moment, and nobody's goods wait
+for an API that does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from consumer.errors import ConsumerError
+from consumer.events import Trust
+from consumer.plugin import Event
+from handlers.fulfilment.tables import FINDINGS, ORDERS
+from tests.support.projections import READS, START, Projections, observed, own, said, unreadable
+
+REGISTERED = {"session_id": "s1", "order_id": "A1", "customer": "c1"}
+
+
+def signed(id_: str = "evt_1") -> Event:
+    """A webhook whose signature was checked; nobody has read it."""
+    return said("order.paid", id_, id="so1", order_id="A1", amount="10", trust=Trust.SIGNED)
+
+
+def registered() -> Event:
+    return own("checkout.registered", "order:A1", REGISTERED)
+
+
+async def requests(orders: Projections) -> int:
+    return len(orders.of_type("fulfilment.requested"))
+
+
+async def open_kinds(orders: Projections) -> set[str]:
+    return {row["kind"] for row in await orders.rows(FINDINGS) if row["closed_at"] is None}
+
+
+@pytest.mark.parametrize("status", ["PAID", "PENDING", "EXPIRED", "A_NEW_WORD", None])
+async def test_an_order_that_a_read_shows_is_fulfilled_at_once_whatever_its_status(
+    orders: Projections, status: str | None
+) -> None:
+    # case: F1, F19, F24
+    await orders.feed(signed())
+    assert await requests(orders) == 0
+    assert await orders.asked() == {("order", "A1")}
+    assert await open_kinds(orders) == set(), "a moment's question is nobody's alarm"
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": status}))
+    assert await requests(orders) == 1
+    assert await open_kinds(orders) == (set() if status == "PAID" else {"disagreement"})
+    await orders.pass_time(minutes=1)
+    assert await requests(orders) == 1
+
+
+async def test_no_answer_in_time_is_no_reason_to_keep_goods_back(orders: Projections) -> None:
+    # case: F1, G7
+    await orders.feed(signed())
+    await orders.pass_time(seconds=2.9)
+    assert await requests(orders) == 0
+    await orders.pass_time(seconds=0.2)
+    assert await requests(orders) == 1
+    row = await orders.row(ORDERS)
+    assert (row["hold"], row["requested_at"]) == (None, START + timedelta(seconds=3))
+    assert await orders.asked() == {("order", "A1")}, "still to be read"
+
+
+async def test_how_long_the_answer_may_take_is_a_setting(orders_with: Callable[..., Projections]) -> None:
+    # case: F1
+    orders = orders_with(read_within_s=60)
+    await orders.feed(signed())
+    await orders.pass_time(seconds=59)
+    assert await requests(orders) == 0
+    await orders.pass_time(seconds=2)
+    assert await requests(orders) == 1
+
+
+async def test_a_webhook_that_waited_in_the_log_has_its_order_asked_for_all_the_same(orders: Projections) -> None:
+    # case: F24
+    event = signed()
+    orders.now = START + timedelta(hours=1)
+    await orders.feed(event)
+    await orders.relay()
+    assert await requests(orders) == 0, "the time runs from when it was asked"
+    await orders.feed(unreadable("order:A1", 1, at=orders.now))
+    await orders.pass_time(minutes=1)
+    assert await requests(orders) == 0
+
+
+async def test_a_test_event_that_looks_real_is_held_and_shown_and_never_fulfilled(orders: Projections) -> None:
+    # case: F24, F20
+    await orders.feed(signed(), unreadable("order:A1", 1))
+    await orders.pass_time(days=30)
+    assert await requests(orders) == 0
+    found = await orders.row(FINDINGS)
+    assert (found["kind"], found["subject"], found["closed_at"]) == ("paid_unmatched", "A1", None)
+    assert "no such order" in found["detail"]["problem"]
+    row = await orders.row(ORDERS)
+    assert (row["paid_at"], row["hold"], row["requested_at"]) == (START, "unmatched", None), "never dropped"
+
+
+@pytest.mark.parametrize("freed_by", ["registering", "a later read", "a second event that was read", "an operator"])
+async def test_what_is_held_as_unmatched_goes_out_once_when_somebody_knows_it(
+    orders: Projections, freed_by: str
+) -> None:
+    # case: F20
+    await orders.feed(signed(), unreadable("order:A1", 1))
+    await orders.pass_time(minutes=5)
+    frees = {
+        "registering": registered(),
+        "a later read": observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PENDING"}),
+        "a second event that was read": said("order.paid", "evt_2", order_id="A1", trust=Trust.READ),
+        "an operator": own("fulfilment.released", "order:A1", {"by": "op", "reason": "known by phone"}),
+    }
+    await orders.feed(frees[freed_by])
+    assert await requests(orders) == 1
+    assert "paid_unmatched" not in await open_kinds(orders)
+    await orders.feed(*[event for event in frees.values() if event is not frees[freed_by]], signed("evt_3"))
+    await orders.pass_time(minutes=5)
+    assert await requests(orders) == 1
+
+
+@pytest.mark.parametrize(
+    "known",
+    [registered(), observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PENDING"})],
+    ids=["registered", "shown by a read"],
+)
+async def test_an_order_that_is_known_is_not_asked_for(orders: Projections, known: Event) -> None:
+    # case: F1, F20
+    await orders.feed(known, signed())
+    assert await requests(orders) == 1
+    assert await orders.asked() == set()
+    await orders.feed(unreadable("order:A1", 2))
+    assert await requests(orders) == 1
+
+
+async def test_what_went_out_unread_and_does_not_exist_is_shown_and_stays(orders: Projections) -> None:
+    # case: G7, F24, F31
+    await orders.feed(signed())
+    await orders.pass_time(seconds=4)
+    await orders.feed(unreadable("order:A1", 1))
+    assert await open_kinds(orders) == {"unreadable_order"}
+    assert (await orders.row(ORDERS))["requested_at"] is not None
+    await orders.feed(observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert await open_kinds(orders) == set(), "it was only too new to be read (case U30)"
+    assert await requests(orders) == 1
+
+
+async def test_an_answer_from_before_the_event_counts_and_the_order_is_asked_for_again(orders: Projections) -> None:
+    # case: F20, U30
+    await orders.feed(observed("payment:p1", 1, {"id": "p1", "status": "SUCCEEDED", "order_id": "A1"}))
+    await orders.feed(unreadable("order:A1", 2))
+    await orders.forget_reads()
+    await orders.feed(signed())
+    assert (await orders.row(ORDERS))["hold"] == "unmatched"
+    assert await orders.asked() == {("order", "A1")}
+    await orders.feed(observed("order:A1", 3, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert await requests(orders) == 1
+
+
+async def test_no_such_order_says_nothing_of_orders_nobody_spoke_of(orders: Projections) -> None:
+    # case: G7
+    await orders.feed(unreadable("order:A1", 1))
+    assert await orders.rows(ORDERS) == []
+    assert await orders.rows(FINDINGS) == []
+
+
+async def test_a_held_order_is_not_asked_for_over_and_over(orders: Projections) -> None:
+    # case: B23
+    await orders.feed(signed())
+    await orders.forget_reads()
+    await orders.feed(unreadable("order:A1", 1), signed("evt_2"))
+    await orders.pass_time(days=1)
+    assert await orders.rows(READS) == [], "the read itself goes on being tried; nobody asks again"
+
+
+@pytest.mark.parametrize("type_", ["order.unreadable", "fulfilment.read_due"])
+async def test_the_service_cannot_speak_for_us(orders: Projections, type_: str) -> None:
+    # case: G6
+    await orders.feed(signed())
+    with pytest.raises(ConsumerError, match="does not send"):
+        await orders.feed(said(type_, "evt_2", order_id="A1", envelope={"data": {"version": 9}, "order_id": "A1"}))
+    assert (await orders.row(ORDERS))["hold"] == "asked"

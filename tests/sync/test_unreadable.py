@@ -1,0 +1,181 @@
+"""That the service has no such object is an answer, told once per request. That it does not answer is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+
+from consumer.events import Event, Source, Trust
+from consumer.ledger import reads
+from consumer.payments import PaymentsError
+from consumer.plugin import ReadKind, ReadRequest
+from consumer.sync.refresh import Refresh, RefreshPolicy
+from tests.sync.conftest import World
+from tests.sync.test_refresh import answers, ask, paged, pending, refresh, subscription
+
+NOBODY = "/v1/subscriptions/sub_1"
+APPLICATION = "/v1/application"
+
+
+async def rounds(world: World, stage: Refresh, count: int, every_s: float = 3600.0 * 7) -> None:
+    for _ in range(count):
+        with suppress(PaymentsError):
+            await stage.once()
+        world.clock.advance(every_s)
+
+
+async def types(world: World) -> list[str]:
+    return [event.type for event in await answers(world)]
+
+
+@pytest.mark.parametrize(("kind", "object_id"), [("subscription", "sub_1"), ("order", "A/1 &é")])
+async def test_no_such_object_is_told_with_the_reads_version(world: World, kind: ReadKind, object_id: str) -> None:
+    # case: G7, F24, A47
+    await ask(world, kind, object_id)
+    await refresh(world).once()
+    [event] = await answers(world)
+    assert (event.type, event.key) == (f"{kind}.unreadable", f"{kind}:{object_id}")
+    assert (event.trust, event.source) == (Trust.READ, Source.READ)
+    assert event.id.startswith("obs_")
+    said = event.data["data"]
+    assert (said["kind"], said["id"], said["status"], said["version"]) == (kind, object_id, 404, 1)
+    assert set(said) == {"kind", "id", "version", "read_at", "status", "code", "request_id"}
+
+
+async def test_it_is_told_once_and_tried_on_until_it_can_be_read(world: World) -> None:
+    # case: G7, U30
+    await ask(world, "subscription", "sub_1")
+    stage = refresh(world)
+    await rounds(world, stage, 12)
+    assert await types(world) == ["subscription.unreadable"]
+    assert world.service.calls[NOBODY] >= 10, "the read goes on"
+    [row] = await pending(world)
+    assert row.code == "unreadable"
+    subscription(world, "ACTIVE")
+    await rounds(world, stage, 1)
+    assert await types(world) == ["subscription.unreadable", "subscription.observed"]
+    assert await pending(world) == []
+
+
+async def test_what_lags_is_found_in_seconds(world: World) -> None:
+    # case: U30, F19
+    await ask(world, "order", "A-1")
+    stage = refresh(world)
+    await stage.once()
+    world.service.records["/v1/orders/lookup?A-1"] = {"id": "o1", "order_id": "A-1", "status": "PAID"}
+    world.clock.advance(7)
+    await stage.once()
+    assert await types(world) == ["order.unreadable", "order.observed"]
+
+
+async def test_everyone_who_asks_is_answered(world: World) -> None:
+    # case: F20
+    stage = refresh(world)
+    for _ in range(3):
+        await ask(world, "subscription", "sub_1")
+        await stage.once()
+    told = await answers(world)
+    assert [event.type for event in told] == ["subscription.unreadable"] * 3
+    assert [event.data["data"]["version"] for event in told] == [1, 2, 3]
+    assert len({event.id for event in told}) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 409, 429, 500, 503])
+async def test_everything_else_is_no_answer(world: World, status: int) -> None:
+    # case: G7, A34, S5
+    subscription(world, "ACTIVE", "sub_2")
+    stage = refresh(world)
+    await ask(world, "subscription", "sub_2")
+    await stage.once()
+    await ask(world, "subscription", "sub_1")
+    world.service.failing[NOBODY] = status
+    await rounds(world, stage, 10)
+    assert await types(world) == ["subscription.observed"]
+
+
+async def test_a_404_of_an_address_that_answers_nothing_is_none(world: World) -> None:
+    # case: G7, U18
+    await ask(world, "subscription", "sub_1")
+    stage = refresh(world)
+    world.service.failing["*"] = 404
+    await rounds(world, stage, 5)
+    assert await types(world) == []
+    world.service.failing.clear()
+    await rounds(world, stage, 1)
+    assert await types(world) == ["subscription.unreadable"], "told as soon as it means something"
+
+
+async def test_an_outage_in_between_is_not_another_answer(world: World) -> None:
+    # case: G7
+    await ask(world, "subscription", "sub_1")
+    stage = refresh(world)
+    await rounds(world, stage, 1)
+    world.service.failing[NOBODY] = 500
+    await rounds(world, stage, 3)
+    world.service.failing.clear()
+    await rounds(world, stage, 2)
+    assert await types(world) == ["subscription.unreadable"]
+
+
+async def test_whether_the_address_answers_is_asked_now_and_then_only(world: World) -> None:
+    # case: B23
+    for number in range(20):
+        await ask(world, "subscription", f"gone_{number}")
+    await refresh(world).once()
+    assert len(await types(world)) == 20
+    assert world.service.calls[APPLICATION] == 1
+
+
+async def test_what_names_no_order_of_the_merchant_is_not_told_of(world: World) -> None:
+    # case: F20
+    await ask(world, "service_order", "so1")
+    await ask(world, "session", "cs1")
+    await refresh(world).once()
+    assert await types(world) == []
+    assert len(await pending(world)) == 2
+
+
+def orders(count: int, **more: object) -> list[dict[str, object]]:
+    return [{"id": f"o{n}", "order_id": f"A-{n}", "status": "PAID", "amount": "1", **more} for n in range(count)]
+
+
+async def ask_for_orders(world: World, count: int) -> None:
+    requests = [ReadRequest(kind="order", object_id=f"A-{number}") for number in range(count)]
+    async with world.database.transaction() as session:
+        await reads.ask(session, "default", requests, world.clock.now())
+
+
+def observed_orders(found: Sequence[Event]) -> set[str]:
+    return {str(event.order_id) for event in found if event.type == "order.observed"}
+
+
+async def test_many_new_orders_cost_a_read_per_page(world: World) -> None:
+    # case: B22, B23, F24
+    for one in orders(3):
+        world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
+    world.service.lists["/v1/orders"] = paged(orders(150))
+    await ask_for_orders(world, 150)
+    stage = Refresh(
+        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        policy=RefreshPolicy(page_from=100),
+    )  # fmt: skip
+    assert await stage.once() == 150
+    assert observed_orders(await answers(world)) == {f"A-{number}" for number in range(150)}
+    assert world.service.calls.total() <= 5
+
+
+async def test_a_list_of_orders_that_shows_less_is_not_used(world: World) -> None:
+    # case: B22
+    for one in orders(120):
+        world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one | {"status": "PENDING"}
+    world.service.lists["/v1/orders"] = paged([{"order_id": one["order_id"], "status": "PAID"} for one in orders(120)])
+    await ask_for_orders(world, 120)
+    stage = Refresh(
+        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        policy=RefreshPolicy(page_from=100),
+    )  # fmt: skip
+    assert await stage.once() == 120
+    shown = {event.data["data"]["record"]["status"] for event in await answers(world)}
+    assert shown == {"PENDING"}
