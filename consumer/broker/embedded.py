@@ -27,6 +27,7 @@ from consumer.broker.embedded_schema import (
     topic_layout,
     touch,
 )
+from consumer.broker.membership import Membership
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge, TopicUnknown
 
@@ -148,16 +149,19 @@ class EmbeddedBroker:
     ) -> EmbeddedSubscription:
         """See the Protocol."""
         self._subscriptions = [member for member in self._subscriptions if not member.stopped]
-        subscription = EmbeddedSubscription(
-            self._open_file(),
-            topics,
-            group,
-            clock=self._clock,
+        membership = Membership(
+            topics=tuple(topics),
+            group=group,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
             drain_s=drain_s,
             heartbeat_s=self._heartbeat_s,
             session_s=self._session_s,
+        )
+        subscription = EmbeddedSubscription(
+            self._open_file(),
+            membership,
+            clock=self._clock,
         )
         self._subscriptions.append(subscription)
         return subscription

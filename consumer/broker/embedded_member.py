@@ -6,15 +6,16 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
 from consumer.broker import embedded_group as group_sql
-from consumer.broker.base import AssignmentListener, Lag, Partition, Record
+from consumer.broker.base import Lag, Partition, Record
 from consumer.broker.embedded_file import LogFile
 from consumer.broker.embedded_schema import OFFSET_BITS, StoredRecord, read_records, topic_layout, unpack_headers
+from consumer.broker.membership import Membership
 from consumer.clock import Clock
 from consumer.errors import BrokerError, BrokerUnavailable, TopicUnknown
 
@@ -42,25 +43,14 @@ class EmbeddedSubscription:
     def __init__(
         self,
         file: LogFile,
-        topics: Sequence[str],
-        group: str,
+        membership: Membership,
         *,
         clock: Clock,
-        on_assigned: AssignmentListener | None,
-        on_revoked: AssignmentListener | None,
-        drain_s: float,
-        heartbeat_s: float,
-        session_s: float,
     ) -> None:
         self._file = file
-        self._topics = tuple(topics)
-        self._group = group
+        self._membership = membership
+        self._group = membership.group
         self._clock = clock
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
-        self._drain_s = drain_s
-        self._heartbeat_s = heartbeat_s
-        self._session_s = session_s
         self._member = ""
         self._owned: dict[int, Partition] = {}
         self._cursors: dict[int, _Cursor] = {}
@@ -75,7 +65,7 @@ class EmbeddedSubscription:
         """Join the group and start to follow it. Raises BrokerUnavailable, or TopicUnknown."""
         if self._running or self._stopped:
             return
-        for topic in self._topics:
+        for topic in self._membership.topics:
             if await self._file.read(partial(topic_layout, name=topic)) is None:
                 raise TopicUnknown(topic=topic)
         await self._join()
@@ -191,9 +181,9 @@ class EmbeddedSubscription:
             group_sql.join,
             group=self._group,
             member=member,
-            topics=self._topics,
+            topics=self._membership.topics,
             now_s=time.time(),
-            session_s=self._session_s,
+            session_s=self._membership.session_s,
         )
         self._member = member
         await self._file.write(enter, JOIN_TIMEOUT_S)
@@ -201,16 +191,16 @@ class EmbeddedSubscription:
     async def _beat(self) -> None:
         """Heartbeats are told in machine time, not by the clock: a driven clock would declare the living dead."""
         while True:
-            await asyncio.sleep(self._heartbeat_s)
+            await asyncio.sleep(self._membership.heartbeat_s)
             live = partial(
                 group_sql.beat,
                 group=self._group,
                 member=self._member,
                 now_s=time.time(),
-                session_s=self._session_s,
+                session_s=self._membership.session_s,
             )
             try:
-                if not await self._file.write(live, self._session_s):
+                if not await self._file.write(live, self._membership.session_s):
                     self._change_wake.set()
             except BrokerError as error:
                 LOG.warning("no heartbeat for group %s: %s", self._group, error.line())
@@ -257,28 +247,16 @@ class EmbeddedSubscription:
     async def _let_go(self, partition_ids: Collection[int]) -> None:
         gone = [self._cursors.pop(number).partition for number in partition_ids if number in self._cursors]
         if gone:
-            await self._tell(self._on_revoked, gone)
+            await self._membership.revoked(gone)
 
     async def _begin(self, taken: Sequence[group_sql.Taken]) -> None:
         if not taken:
             return
         self._owned.update({item.partition_id: item.partition for item in taken})
-        await self._tell(self._on_assigned, [item.partition for item in taken])
+        await self._membership.assigned([item.partition for item in taken])
         for item in taken:
             self._cursors[item.partition_id] = _Cursor(item.partition_id, item.partition, item.next_offset)
         self._records_wake.set()
-
-    async def _tell(self, listener: AssignmentListener | None, partitions: Iterable[Partition]) -> None:
-        """Await a listener for at most `drain_s`; its failure is its own and must not stop the rebalance."""
-        if listener is None:
-            return
-        try:
-            async with asyncio.timeout(self._drain_s):
-                await listener(frozenset(partitions))
-        except TimeoutError:
-            LOG.warning("a listener of group %s took longer than %s s and was cancelled", self._group, self._drain_s)
-        except Exception:
-            LOG.exception("a listener of group %s failed", self._group)
 
 
 def _record(partition: Partition, row: StoredRecord) -> Record:

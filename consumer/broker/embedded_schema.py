@@ -59,18 +59,22 @@ class Appendable(Protocol):
     def partition_id(self) -> int:
         """The partition's number in the file."""
         ...
+
     @property
     def key(self) -> bytes:
         """The record's key."""
         ...
+
     @property
     def value(self) -> bytes:
         """The record's value."""
         ...
+
     @property
     def headers(self) -> bytes | None:
         """The headers, packed; None when there are none."""
         ...
+
     @property
     def published_ms(self) -> int:
         """When it was published, in milliseconds since 1970."""

@@ -14,6 +14,7 @@ from consumer.broker.kafka_lanes import TopicLanes, size_of
 from consumer.broker.kafka_member import KafkaSubscription
 from consumer.broker.kafka_publisher import KafkaPublisher
 from consumer.broker.kafka_topics import RECORD_OVERHEAD_BYTES, FoundTopic, KafkaTopics
+from consumer.broker.membership import Membership
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerUnavailable, TopicUnknown
 
@@ -125,17 +126,20 @@ class KafkaBroker:
         """See the Protocol. Assignments are eager: at each rebalance all partitions are revoked, then given anew."""
         self._started()
         self._subscriptions = [member for member in self._subscriptions if not member.stopped]
-        subscription = KafkaSubscription(
-            self._connection,
-            topics,
-            group,
-            clock=self._clock,
-            exists=self._exists,
+        membership = Membership(
+            topics=tuple(topics),
+            group=group,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
             drain_s=drain_s,
             heartbeat_s=self._heartbeat_s,
             session_s=self._session_s,
+        )
+        subscription = KafkaSubscription(
+            self._connection,
+            membership,
+            clock=self._clock,
+            exists=self._exists,
         )
         self._subscriptions.append(subscription)
         return subscription

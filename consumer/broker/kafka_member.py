@@ -12,10 +12,11 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from consumer.broker.base import AssignmentListener, Lag, Partition, Record
+from consumer.broker.base import Lag, Partition, Record
 from consumer.broker.kafka_connection import KafkaConnection, end
 from consumer.broker.kafka_consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
 from consumer.broker.kafka_progress import Progress
+from consumer.broker.membership import Membership
 from consumer.clock import Clock
 from consumer.errors import BrokerUnavailable
 
@@ -37,26 +38,15 @@ class KafkaSubscription:
     def __init__(
         self,
         connection: KafkaConnection,
-        topics: Sequence[str],
-        group: str,
+        membership: Membership,
         *,
         clock: Clock,
         exists: Callable[[str], Awaitable[None]],
-        on_assigned: AssignmentListener | None,
-        on_revoked: AssignmentListener | None,
-        drain_s: float,
-        heartbeat_s: float,
-        session_s: float,
     ) -> None:
         self._connection = connection
-        self._topics = tuple(topics)
-        self._group = group
+        self._membership = membership
+        self._group = membership.group
         self._exists = exists
-        self._on_assigned = on_assigned
-        self._on_revoked = on_revoked
-        self._drain_s = drain_s
-        self._heartbeat_s = heartbeat_s
-        self._session_s = session_s
         self._consumer: Any | None = None
         self._listener: Listener | None = None
         self._owned: frozenset[Partition] = frozenset()
@@ -79,7 +69,7 @@ class KafkaSubscription:
         """Join the group. Raises BrokerUnavailable when that does not succeed in time, or TopicUnknown."""
         if self._running or self._stopped:
             return
-        for topic in self._topics:
+        for topic in self._membership.topics:
             await self._exists(topic)
         await self._open()
         self._running = True
@@ -248,7 +238,7 @@ class KafkaSubscription:
         self._epoch += 1
         self._reading = False
         if told:
-            await self._tell(self._on_revoked, told)
+            await self._membership.revoked(told)
         self._owned = frozenset()
         self._progress.forget()
 
@@ -258,34 +248,22 @@ class KafkaSubscription:
         self._owned = frozenset(Partition(spot.topic, spot.partition) for spot in assigned)
         if self._owned:
             self._told = self._owned
-            await self._tell(self._on_assigned, self._owned)
+            await self._membership.assigned(self._owned)
         if epoch == self._epoch:
             self._reading = True
             self._moved_at = asyncio.get_running_loop().time()
             self._change.set()
 
-    async def _tell(self, listener: AssignmentListener | None, partitions: frozenset[Partition]) -> None:
-        """Await a listener for at most `drain_s`; its failure is its own and must not stop the rebalance."""
-        if listener is None:
-            return
-        try:
-            async with asyncio.timeout(self._drain_s):
-                await listener(partitions)
-        except TimeoutError:
-            LOG.warning("a listener of group %s took longer than %s s and was cancelled", self._group, self._drain_s)
-        except Exception:
-            LOG.exception("a listener of group %s failed", self._group)
-
     async def _open(self) -> None:
         self._consumer, self._listener = await open_consumer(
             self._connection,
-            self._topics,
+            self._membership.topics,
             self._group,
             on_gain=self._gain,
             on_lose=self._lose,
-            rebalance_s=self._drain_s + REBALANCE_SLACK_S,
-            heartbeat_s=self._heartbeat_s,
-            session_s=self._session_s,
+            rebalance_s=self._membership.drain_s + REBALANCE_SLACK_S,
+            heartbeat_s=self._membership.heartbeat_s,
+            session_s=self._membership.session_s,
         )
         self._moved_at = asyncio.get_running_loop().time()
         self._change.set()
@@ -334,7 +312,7 @@ class KafkaSubscription:
         if now - self._polled_at > STALLED_AFTER_S or now - self._moved_at < STALLED_AFTER_S:
             return None
         if not self._reading:
-            limit_s = self._drain_s + REBALANCE_SLACK_S + JOIN_SLACK_S
+            limit_s = self._membership.drain_s + REBALANCE_SLACK_S + JOIN_SLACK_S
             return "no assignment after a rebalance" if now - self._moved_at > limit_s else None
         moved_at, epoch = self._moved_at, self._epoch
         lags = await self.lag()

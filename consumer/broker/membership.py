@@ -1,0 +1,45 @@
+"""Membership: what one member of a group is told, and for how long; the same on both logs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from consumer.broker.base import AssignmentListener, Partition
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """What `Broker.subscribe` was asked for. `heartbeat_s`: how often the member says that it lives; `session_s`: after
+    how long without it the member is declared dead; `drain_s`: how long a listener may take."""
+
+    topics: tuple[str, ...]
+    group: str
+    on_assigned: AssignmentListener | None = None
+    on_revoked: AssignmentListener | None = None
+    drain_s: float = 20.0
+    heartbeat_s: float
+    session_s: float
+
+    async def assigned(self, partitions: Iterable[Partition]) -> None:
+        """Await `on_assigned`, bounded; its failure is its own and must not stop the rebalance."""
+        await self._tell(self.on_assigned, partitions)
+
+    async def revoked(self, partitions: Iterable[Partition]) -> None:
+        """Await `on_revoked`, bounded; its failure is its own and must not stop the rebalance."""
+        await self._tell(self.on_revoked, partitions)
+
+    async def _tell(self, listener: AssignmentListener | None, partitions: Iterable[Partition]) -> None:
+        if listener is None:
+            return
+        try:
+            async with asyncio.timeout(self.drain_s):
+                await listener(frozenset(partitions))
+        except TimeoutError:
+            LOG.warning("a listener of group %s took longer than %s s and was cancelled", self.group, self.drain_s)
+        except Exception:
+            LOG.exception("a listener of group %s failed", self.group)
