@@ -12,21 +12,9 @@ from hypothesis import strategies as st
 
 from consumer.errors import SettingsError
 from consumer.events import Locators
-from consumer.settings import Authenticity, Role, Settings, load_settings, read_secret_file
+from consumer.settings import Authenticity, Role, Settings, load_settings
 from consumer.settings.load import FIELDS, KNOWN
-
-SECRET = "whsec_" + "c2VjcmV0LW9mLXRoZS1tZXJjaGFudA=="
-CREDENTIALS = {
-    "SVC_BASE_URL": "https://api.example.com/",
-    "SVC_APP_ID": "svc_app_1",
-    "SVC_APP_SECRET": "svc_sk_live_one",
-}
-
-
-def problems(environ: Mapping[str, str], role: Role = Role.WORK) -> list[str]:
-    with pytest.raises(SettingsError) as caught:
-        load_settings(environ, role)
-    return caught.value.problems
+from tests.settings.reading import CREDENTIALS, SECRET, problems
 
 
 def test_every_default_of_the_contract_holds() -> None:
@@ -118,21 +106,6 @@ def test_serve_with_signatures_needs_no_api_secret() -> None:
     assert not application.has_credentials
 
 
-@pytest.mark.parametrize("role", [Role.SYNC, Role.SERVE])
-def test_of_several_applications_one_may_be_without_credentials_but_not_half(role: Role) -> None:
-    # case: S7, S8
-    bare = {"CONSUMER_APPLICATIONS": '[{"name": "club"}]'}
-    settings = load_settings(CREDENTIALS | bare, role)
-    assert [one.name for one in settings.applications if one.has_credentials] == ["default"]
-    half = {"CONSUMER_APPLICATIONS": '[{"name": "club", "app_id": "svc_app_club"}]'}
-    assert [line.partition(":")[0] for line in problems(CREDENTIALS | half, role)] == [
-        "CONSUMER_APPLICATIONS.club.base_url",
-        "CONSUMER_APPLICATIONS.club.app_secret",
-    ]
-    none = {"CONSUMER_APPLICATIONS": '[{"name": "club"}, {"name": "shop"}]'}
-    assert len(problems(none, role)) == 6
-
-
 def test_half_an_application_is_a_problem_for_work() -> None:
     assert problems({"SVC_APP_ID": "svc_app_1", "SVC_BASE_URL": "https://api.example.com"}) == [
         "SVC_APP_SECRET: missing; role 'work' needs it"
@@ -176,61 +149,6 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert problems({"CONSUMER_CONFIG": str(tmp_path / "none")}, Role.OPERATE) == [
         "CONSUMER_CONFIG: the file cannot be read: No such file or directory"
     ]
-
-
-def test_several_applications_inherit_locators_and_authenticity_but_no_secret(tmp_path: Path) -> None:
-    # case: I26, S13
-    path = tmp_path / "consumer.toml"
-    path.write_text(
-        f"""
-        CONSUMER_AUTHENTICITY = "signature"
-        CONSUMER_LOCATE_ID = ["/x/id"]
-        CONSUMER_WEBHOOK_SECRETS = "{SECRET}"
-        [CONSUMER_APPLICATIONS.shop]
-        base_url = "https://shop.example.com"
-        app_id = "svc_app_shop"
-        app_secret = "svc_sk_live_shop"
-        webhook_secrets = ["{SECRET}"]
-        locators = {{ order = "/data/n" }}
-        [CONSUMER_APPLICATIONS.club]
-        authenticity = "api"
-        """
-    )
-    settings = load_settings({"CONSUMER_CONFIG": str(path), **CREDENTIALS}, Role.OPERATE)
-    assert [application.name for application in settings.applications] == ["default", "shop", "club"]
-    shop, club = settings.application("shop"), settings.application("club")
-    assert shop is not None
-    assert club is not None
-    assert shop.authenticity is Authenticity.SIGNATURE
-    assert club.authenticity is Authenticity.API
-    assert (shop.locators.id, shop.locators.order) == (("/x/id",), ("/data/n",))
-    assert club.webhook_secrets == ()
-    assert not club.has_credentials
-    assert settings.application("none") is None
-
-
-def test_applications_may_be_a_list_with_names() -> None:
-    environ = {"CONSUMER_APPLICATIONS": '[{"name": "shop"}, {"name": "club"}]'}
-    assert [found.name for found in load_settings(environ, Role.WORK).applications] == ["shop", "club"]
-
-
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        ("{", "CONSUMER_APPLICATIONS: must be JSON"),
-        ("[1]", "CONSUMER_APPLICATIONS: must be a table per application"),
-        ('{"Shop!": {}}', "CONSUMER_APPLICATIONS: a name is 1 to 64 of"),
-        ('[{"name": "a"}, {"name": "a"}]', "CONSUMER_APPLICATIONS: holds the same name twice"),
-        ('{"default": {}}', "CONSUMER_APPLICATIONS: holds 'default'"),
-        ('{"a": {"app_id": "svc_app_1"}}', "CONSUMER_APPLICATIONS: two applications have the same app_id"),
-        ('{"a": {"app_idd": "x"}}', "CONSUMER_APPLICATIONS.a.app_idd: there is no such setting"),
-        ('{"a": {"locators": {"idd": "/x"}}}', "CONSUMER_APPLICATIONS.a.locators.idd: there is no such fact"),
-        ('{"a": {"locators": {"id": 5}}}', "CONSUMER_APPLICATIONS.a.locators.id: "),
-    ],
-)
-def test_a_bad_table_of_applications_is_reported(raw: str, expected: str) -> None:
-    found = problems({**CREDENTIALS, "CONSUMER_APPLICATIONS": raw})
-    assert any(line.startswith(expected) for line in found), found
 
 
 @pytest.mark.parametrize(
@@ -286,59 +204,6 @@ def test_a_bad_value_is_reported_under_its_name(name: str, value: str, expected:
     # case: S11, S12
     found = problems({name: value})
     assert any(line.startswith(f"{name}: ") and expected in line for line in found), found
-
-
-def test_one_or_two_secrets_are_taken() -> None:
-    # case: S2, S12
-    one = load_settings(CREDENTIALS, Role.SYNC).applications[0]
-    two = load_settings({**CREDENTIALS, "SVC_APP_SECRET": "svc_sk_live_a, svc_sk_live_b"}, Role.SYNC).applications[0]
-    assert [secret.get_secret_value() for secret in one.app_secrets] == ["svc_sk_live_one"]
-    assert [secret.get_secret_value() for secret in two.app_secrets] == ["svc_sk_live_a", "svc_sk_live_b"]
-
-
-def test_a_secret_may_come_from_a_file_which_is_read_again_by_the_same_rules(tmp_path: Path) -> None:
-    # case: S4
-    path = tmp_path / "secret"
-    path.write_text("svc_sk_live_a\n")
-    environ = {"SVC_BASE_URL": "https://x.example", "SVC_APP_ID": "svc_app_1", "SVC_APP_SECRET_FILE": str(path)}
-    [application] = load_settings(environ, Role.SYNC).applications
-    assert application.secret_file == path
-    assert application.has_credentials
-    path.write_text("svc_sk_live_b\nsvc_sk_live_c")
-    assert [secret.get_secret_value() for secret in read_secret_file(path)] == ["svc_sk_live_b", "svc_sk_live_c"]
-    for text, reason in (
-        ("", "empty"),
-        ("other", "must begin"),
-        ("svc_sk_live_1,svc_sk_live_2,svc_sk_live_3", "at most"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=reason):
-            read_secret_file(path)
-        assert problems(environ, Role.SYNC)[0].startswith("SVC_APP_SECRET_FILE: ")
-
-
-def test_a_secret_given_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    path.write_text("svc_sk_live_a")
-    found = problems({**CREDENTIALS, "SVC_APP_SECRET_FILE": str(path)}, Role.SYNC)
-    assert found == ["SVC_APP_SECRET: is given twice: as a value and as a file; give one of them"]
-
-
-def test_other_secrets_may_come_from_files(tmp_path: Path) -> None:
-    (tmp_path / "url").write_text("postgresql+asyncpg://u:p@db/x\n")
-    (tmp_path / "hooks").write_text(f"{SECRET}\n{SECRET}\n")
-    environ = {
-        "CONSUMER_DATABASE_URL_FILE": str(tmp_path / "url"),
-        "CONSUMER_WEBHOOK_SECRETS_FILE": str(tmp_path / "hooks"),
-        "CONSUMER_AUTHENTICITY": "signature",
-    }
-    settings = load_settings(environ, Role.SERVE)
-    assert settings.database_url.get_secret_value() == "postgresql+asyncpg://u:p@db/x"
-    assert len(settings.applications[0].webhook_secrets) == 2
-    environ["CONSUMER_DATABASE_URL_FILE"] = str(tmp_path / "none")
-    assert problems(environ, Role.SERVE) == [
-        "CONSUMER_DATABASE_URL_FILE: the file cannot be read: No such file or directory"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -416,41 +281,6 @@ def test_kafka_servers_and_their_protection_are_checked_together(tmp_path: Path)
         "CONSUMER_KAFKA_CERT_FILE: the file cannot be read: No such file or directory",
         "CONSUMER_KAFKA_KEY_FILE: a client certificate and its key go together",
     ]
-
-
-@pytest.mark.parametrize(
-    ("extra", "expected"),
-    [
-        ({"CONSUMER_SIGNATURE_HEADER": "x-sig"}, ["CONSUMER_SIGNATURE_HEADER: has no effect"]),
-        (
-            {"CONSUMER_SIGNATURE_SCHEME": "hmac"},
-            ["CONSUMER_SIGNATURE_HEADER: missing", "CONSUMER_SIGNATURE_TIMESTAMP:"],
-        ),
-        (
-            {
-                "CONSUMER_SIGNATURE_SCHEME": "hmac",
-                "CONSUMER_SIGNATURE_HEADER": "x-sig",
-                "CONSUMER_SIGNATURE_CONTENT": "{bodi}",
-            },
-            ["CONSUMER_SIGNATURE_CONTENT: must hold {body} once"],
-        ),
-    ],
-)
-def test_a_layout_of_signatures_is_whole_or_refused(extra: Mapping[str, str], expected: list[str]) -> None:
-    found = problems(extra)
-    assert len(found) == len(expected)
-    assert all(line.startswith(start) for line, start in zip(found, expected, strict=True))
-
-
-def test_another_layout_of_signatures_takes_plain_secrets() -> None:
-    environ = {
-        "CONSUMER_AUTHENTICITY": "signature",
-        "CONSUMER_WEBHOOK_SECRETS": "any text-1",
-        "CONSUMER_SIGNATURE_SCHEME": "hmac",
-        "CONSUMER_SIGNATURE_HEADER": "X-Signature",
-        "CONSUMER_SIGNATURE_CONTENT": "{header:x-id}.{body}",
-    }
-    assert load_settings(environ, Role.SERVE).signature_header == "x-signature"
 
 
 def test_an_accepted_body_always_fits_the_topic() -> None:

@@ -179,3 +179,10 @@ async def simulated(clock: SteppedClock, **assumptions: object) -> AsyncIterator
         async with PaymentsClient(sandbox.base_url, credentials, clock=clock, on_attempt=attempts.append) as client:
             reader = Reader(application="default", client=client)
             yield Simulated(sandbox=sandbox, reader=reader, clock=clock, attempts=attempts)
+
+
+@pytest.fixture
+async def service_side(clock: SteppedClock) -> AsyncIterator[Simulated]:
+    """The simulator; a module whose world reads it sets `world.reader` to its reader."""
+    async with simulated(clock) as found:
+        yield found

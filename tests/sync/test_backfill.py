@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -26,20 +25,9 @@ from tests.sync.service import ScriptedService
 
 
 @pytest.fixture
-async def service_side(clock: SteppedClock) -> AsyncIterator[Simulated]:
-    async with simulated(clock) as found:
-        yield found
-
-
-@pytest.fixture
-def world(
-    broker: EmbeddedBroker,
-    sqlite_ledger: Database,
-    service: ScriptedService,
-    service_side: Simulated,
-    clock: SteppedClock,
-) -> World:
-    return World(broker=broker, database=sqlite_ledger, service=service, reader=service_side.reader, clock=clock)
+def world(world: World, service_side: Simulated) -> World:
+    world.reader = service_side.reader
+    return world
 
 
 def backfill(world: World, token: int = 1) -> Backfill:

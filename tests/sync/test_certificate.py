@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,14 @@ from consumer.ledger.tables import RunStatus
 from consumer.reason import Reason
 from consumer.sync.backfill import Backfill
 from consumer.sync.certificate import Certifier, digest, equations, faults
-from tests.sync.conftest import Simulated, SteppedClock, World, delivery, simulated
+from tests.sync.conftest import Simulated, SteppedClock, World, delivery
 from tests.sync.service import ScriptedService
 
 
 @pytest.fixture
-async def service_side(clock: SteppedClock) -> AsyncIterator[Simulated]:
-    async with simulated(clock) as found:
-        yield found
-
-
-@pytest.fixture
-def world(
-    broker: EmbeddedBroker,
-    sqlite_ledger: Database,
-    service: ScriptedService,
-    service_side: Simulated,
-    clock: SteppedClock,
-) -> World:
-    return World(broker=broker, database=sqlite_ledger, service=service, reader=service_side.reader, clock=clock)
+def world(world: World, service_side: Simulated) -> World:
+    world.reader = service_side.reader
+    return world
 
 
 def holds(document: dict[str, Any]) -> bool:

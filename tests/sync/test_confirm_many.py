@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import orjson
 import pytest
@@ -14,25 +14,14 @@ from consumer.sync.backfill import Backfill
 from consumer.sync.confirm import Confirm
 from consumer.sync.reader import Reader
 from consumer.sync.report import Progress
-from tests.sync.conftest import Simulated, SteppedClock, World, delivery, simulated
+from tests.sync.conftest import Simulated, SteppedClock, World, delivery
 from tests.sync.service import ScriptedService
 
 
 @pytest.fixture
-async def service_side(clock: SteppedClock) -> AsyncIterator[Simulated]:
-    async with simulated(clock) as found:
-        yield found
-
-
-@pytest.fixture
-def world(
-    broker: EmbeddedBroker,
-    sqlite_ledger: Database,
-    service: ScriptedService,
-    service_side: Simulated,
-    clock: SteppedClock,
-) -> World:
-    return World(broker=broker, database=sqlite_ledger, service=service, reader=service_side.reader, clock=clock)
+def world(world: World, service_side: Simulated) -> World:
+    world.reader = service_side.reader
+    return world
 
 
 def stages(world: World) -> tuple[Confirm, Backfill]:

@@ -1,0 +1,99 @@
+"""Secrets: as values or in files, one or two, and the layout of signatures they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from consumer.settings import Role, load_settings, read_secret_file
+from tests.settings.reading import CREDENTIALS, SECRET, problems
+
+
+def test_one_or_two_secrets_are_taken() -> None:
+    # case: S2, S12
+    one = load_settings(CREDENTIALS, Role.SYNC).applications[0]
+    two = load_settings({**CREDENTIALS, "SVC_APP_SECRET": "svc_sk_live_a, svc_sk_live_b"}, Role.SYNC).applications[0]
+    assert [secret.get_secret_value() for secret in one.app_secrets] == ["svc_sk_live_one"]
+    assert [secret.get_secret_value() for secret in two.app_secrets] == ["svc_sk_live_a", "svc_sk_live_b"]
+
+
+def test_a_secret_may_come_from_a_file_which_is_read_again_by_the_same_rules(tmp_path: Path) -> None:
+    # case: S4
+    path = tmp_path / "secret"
+    path.write_text("svc_sk_live_a\n")
+    environ = {"SVC_BASE_URL": "https://x.example", "SVC_APP_ID": "svc_app_1", "SVC_APP_SECRET_FILE": str(path)}
+    [application] = load_settings(environ, Role.SYNC).applications
+    assert application.secret_file == path
+    assert application.has_credentials
+    path.write_text("svc_sk_live_b\nsvc_sk_live_c")
+    assert [secret.get_secret_value() for secret in read_secret_file(path)] == ["svc_sk_live_b", "svc_sk_live_c"]
+    for text, reason in (
+        ("", "empty"),
+        ("other", "must begin"),
+        ("svc_sk_live_1,svc_sk_live_2,svc_sk_live_3", "at most"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=reason):
+            read_secret_file(path)
+        assert problems(environ, Role.SYNC)[0].startswith("SVC_APP_SECRET_FILE: ")
+
+
+def test_a_secret_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("svc_sk_live_a")
+    found = problems({**CREDENTIALS, "SVC_APP_SECRET_FILE": str(path)}, Role.SYNC)
+    assert found == ["SVC_APP_SECRET: is given twice: as a value and as a file; give one of them"]
+
+
+def test_other_secrets_may_come_from_files(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("postgresql+asyncpg://u:p@db/x\n")
+    (tmp_path / "hooks").write_text(f"{SECRET}\n{SECRET}\n")
+    environ = {
+        "CONSUMER_DATABASE_URL_FILE": str(tmp_path / "url"),
+        "CONSUMER_WEBHOOK_SECRETS_FILE": str(tmp_path / "hooks"),
+        "CONSUMER_AUTHENTICITY": "signature",
+    }
+    settings = load_settings(environ, Role.SERVE)
+    assert settings.database_url.get_secret_value() == "postgresql+asyncpg://u:p@db/x"
+    assert len(settings.applications[0].webhook_secrets) == 2
+    environ["CONSUMER_DATABASE_URL_FILE"] = str(tmp_path / "none")
+    assert problems(environ, Role.SERVE) == [
+        "CONSUMER_DATABASE_URL_FILE: the file cannot be read: No such file or directory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({"CONSUMER_SIGNATURE_HEADER": "x-sig"}, ["CONSUMER_SIGNATURE_HEADER: has no effect"]),
+        (
+            {"CONSUMER_SIGNATURE_SCHEME": "hmac"},
+            ["CONSUMER_SIGNATURE_HEADER: missing", "CONSUMER_SIGNATURE_TIMESTAMP:"],
+        ),
+        (
+            {
+                "CONSUMER_SIGNATURE_SCHEME": "hmac",
+                "CONSUMER_SIGNATURE_HEADER": "x-sig",
+                "CONSUMER_SIGNATURE_CONTENT": "{bodi}",
+            },
+            ["CONSUMER_SIGNATURE_CONTENT: must hold {body} once"],
+        ),
+    ],
+)
+def test_a_layout_of_signatures_is_whole_or_refused(extra: Mapping[str, str], expected: list[str]) -> None:
+    found = problems(extra)
+    assert len(found) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(found, expected, strict=True))
+
+
+def test_another_layout_of_signatures_takes_plain_secrets() -> None:
+    environ = {
+        "CONSUMER_AUTHENTICITY": "signature",
+        "CONSUMER_WEBHOOK_SECRETS": "any text-1",
+        "CONSUMER_SIGNATURE_SCHEME": "hmac",
+        "CONSUMER_SIGNATURE_HEADER": "X-Signature",
+        "CONSUMER_SIGNATURE_CONTENT": "{header:x-id}.{body}",
+    }
+    assert load_settings(environ, Role.SERVE).signature_header == "x-signature"
