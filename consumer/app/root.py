@@ -42,6 +42,7 @@ from consumer.telemetry.otlp import OtlpExporter
 from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
 from consumer.work.contexts import Contexts
+from consumer.work.last_words import leave
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry, load_registry
 from consumer.work.worker import Worker, WorkerConfig, build_worker, worker_id
@@ -283,8 +284,10 @@ class App:
                     batch=settings.work_batch,
                     concurrency=settings.work_concurrency,
                     drain_s=settings.drain_s,
+                    cutoff_s=settings.work_cutoff_s,
                 ),
                 watch=self._watch,
+                give_up=leave if settings.role is Role.WORK else None,
             )
             await self.worker.run(stop)
 

@@ -184,6 +184,13 @@ class Settings(BaseSettings):
     work_concurrency: int = _setting(
         "CONSUMER_WORK_CONCURRENCY", 64, "effect handlers that run at once in one process", ge=1, le=5000
     )
+    work_cutoff_s: float = _setting(
+        "CONSUMER_WORK_CUTOFF_S",
+        5.0,
+        "how long a transactional handler may block the worker's event loop before it is cut off; 0 means for ever",
+        ge=0,
+        le=10,
+    )
     drain_s: Seconds = _setting("CONSUMER_DRAIN_S", 20.0, "longest time a stop or a rebalance waits for work", le=600)
     handlers: HandlerNames = _setting("CONSUMER_HANDLERS", None, "allow-list of handlers; all found when left out")
     renamed_handlers: Renames = _setting(

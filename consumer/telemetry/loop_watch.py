@@ -113,7 +113,7 @@ class LoopWatch:
             if age < self._blocked_after_s or heartbeat == reported:
                 continue
             reported = heartbeat
-            self._report(Blocked(seconds=age, at=_where(sys._current_frames().get(loop_thread)), task=_task_of(loop)))
+            self._report(Blocked(seconds=age, at=where(sys._current_frames().get(loop_thread)), task=_task_of(loop)))
 
     def _report(self, blocked: Blocked) -> None:
         if self._metrics is not None:
@@ -123,8 +123,8 @@ class LoopWatch:
             self._on_blocked(blocked)
 
 
-def _where(frame: FrameType | None) -> str:
-    """What ran, innermost first, one place per package: `urllib3.…:10 < plugin.handler:ship:7 < consumer.…`."""
+def where(frame: FrameType | None) -> str:
+    """What runs there, innermost first, one place per package: `urllib3.…:10 < plugin.handler:ship:7 < consumer.…`."""
     places: list[str] = []
     package = ""
     while frame is not None and len(places) < PLACES_MAX:

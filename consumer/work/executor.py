@@ -18,8 +18,10 @@ from consumer.work.errand import Errand
 from consumer.work.handler_loop import HandlerLoop
 from consumer.work.loops import TASK_PREFIX, Loops
 from consumer.work.outcome import Outcome, Succeeded, failed
+from consumer.work.stay import entered, staying
 
 CANCEL_GRACE_S = 2.0
+BREATH_S = 0.05
 ABANDONED_MAX = 100
 
 Make = Callable[[HandlerLoop], Context]
@@ -77,12 +79,12 @@ class Executor:
         if task is not None:
             task.set_name(TASK_PREFIX + handler.name)  # so that a blocked loop is blamed on the right one
         try:
-            async with asyncio.timeout(allowed_s) as limit:
-                return await _guarded(handler, event, ctx)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return failed(HandlerTimeout(f"the handler did not finish in {allowed_s:g} s"))
+            with staying(handler) as stay:
+                outcome = stay.outcome(await _in_time(handler, event, ctx, allowed_s))
+            if stay.cuts:
+                # Everything else on the loop is late now: let it go first, the next handler may block it again.
+                await asyncio.sleep(BREATH_S)
+            return outcome
         finally:
             if task is not None:
                 task.set_name(name)
@@ -94,10 +96,20 @@ class Executor:
             self._abandoned.append(errand)
 
 
+async def _in_time(handler: Handler, event: Event, ctx: Context, allowed_s: float) -> Outcome:
+    try:
+        async with asyncio.timeout(allowed_s) as limit:
+            return await _guarded(handler, event, ctx)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return failed(HandlerTimeout(f"the handler did not finish in {allowed_s:g} s"))
+
+
 async def _guarded(handler: Handler, event: Event, ctx: Context) -> Outcome:
     function: Callable[[Event, Context], Awaitable[object]] = handler.function
     try:
-        result = await function(event, ctx)
+        result = await entered(function, event, ctx)
     except asyncio.CancelledError:
         # Ours (time over, worker stops) goes on up; the handler's own invention is a failure like any other.
         task = asyncio.current_task()

@@ -17,6 +17,8 @@ WINDOW = 100
 RATIO = 0.5
 HANGS_MAX = 5
 BLOCKS_MAX = 5
+CUTS_MAX = 3
+CALM = 1000
 LOST_MAX = 3
 ABANDONED_MAX = 20
 
@@ -29,6 +31,14 @@ class Record:
     dead_in_a_row: int = 0
     hangs_in_a_row: int = 0
     blocks: int = 0
+    cuts: int = 0
+    calm: int = 0
+
+    def succeeded(self, status: RunStatus) -> None:
+        """After many successes what happened once is no reason any more."""
+        self.calm += status is RunStatus.SUCCEEDED
+        if self.calm >= CALM:
+            self.blocks = self.cuts = self.calm = 0
 
 
 class Guard:
@@ -51,6 +61,7 @@ class Guard:
             return self._stop(handler.name, f"hung in its transaction {HANGS_MAX} times in a row")
         if status not in (RunStatus.SUCCEEDED, RunStatus.DEAD):
             return None
+        record.succeeded(status)
         is_dead = status is RunStatus.DEAD
         record.newest.append(is_dead)
         record.dead_in_a_row = record.dead_in_a_row + 1 if is_dead else 0
@@ -63,6 +74,15 @@ class Guard:
         return (
             self._stop(handler, f"blocked the event loop {BLOCKS_MAX} times") if record.blocks >= BLOCKS_MAX else None
         )
+
+    def cut(self, handler: str) -> str | None:
+        """A transactional handler blocked the worker's own loop until it was cut off: all waited for that long."""
+        record = self._records.setdefault(handler, Record())
+        record.cuts += 1
+        record.calm = 0
+        if record.cuts < CUTS_MAX:
+            return None
+        return self._stop(handler, f"blocked the worker until it was cut off, {CUTS_MAX} times")
 
     def lost(self, handler: str, loops: int) -> str | None:
         """An effect handler has not given back that many loops."""

@@ -28,6 +28,7 @@ from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.results import Result, Results, conclude, store
 from consumer.work.savepoint import in_savepoint
+from consumer.work.stay import was_cut
 
 CLAIM_LEASE_S = 15.0
 IDLE_S = 0.5
@@ -75,6 +76,10 @@ class Runner:
     def wake(self) -> None:
         """There may be due runs: look now."""
         self._wake.set()
+
+    def go_singly(self, handler: str) -> None:
+        """The handler harmed those it shared a worker with: one run of it at a time, until one succeeds."""
+        self._hung.add(handler)
 
     @property
     def in_flight(self) -> int:
@@ -147,7 +152,7 @@ class Runner:
         return started
 
     def _room(self, handler: Handler, now: datetime) -> int:
-        # A handler that hung in its transaction goes one at a time: on SQLite everybody waits for it.
+        # A handler that hung in its transaction, or blocked it, goes one at a time: on SQLite everybody waits for it.
         own = 1 if handler.name in self._hung else handler.concurrency
         room = min(own - self._busy[handler.name], self._concurrency - len(self._claimed))
         return self._breakers.room(handler, now, room) if room > 0 else 0
@@ -198,6 +203,9 @@ class Runner:
         """A transactional handler's further attempt: its writes, what it emits and its mark commit together."""
         started_at = self._clock.now()
         try:
+            if handler.name in self.paused:  # since it was claimed
+                await self._give_back_one(run)
+                return
             result = await self._attempt_in_transaction(handler, run, event)
         except LedgerError as error:
             _log.warning("run_not_stored", handler=handler.name, event_id=event.id, code=error.code)
@@ -213,6 +221,11 @@ class Runner:
                 self._forget([run])
             else:
                 self._stored([result])
+
+    async def _give_back_one(self, run: ClaimedRun) -> None:
+        async with self._database.transaction() as session:
+            await runs.give_back(session, [run.id], worker=self._worker)
+        self._forget([run])
 
     async def _attempt_in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> Result | None:
         started_at = self._clock.now()
@@ -234,7 +247,7 @@ class Runner:
         return result
 
     def _remember_hanging(self, handler: Handler, outcome: Outcome) -> None:
-        if has_timed_out(outcome):
+        if has_timed_out(outcome) or was_cut(outcome):
             self._hung.add(handler.name)
         else:
             self._hung.discard(handler.name)

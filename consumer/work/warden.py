@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 
 import structlog
 
@@ -70,6 +71,10 @@ class Warden:
         if harm.lost:
             self._pause(harm.handler, self._guard.lost(harm.handler, harm.lost))
 
+    def cut(self, harm: Harm) -> None:
+        """A transactional handler blocked the worker's own loop and was cut off."""
+        self._pause(harm.handler, self._guard.cut(harm.handler))
+
     def blocked(self, found: Blocked) -> None:
         """The worker's own loop stood still; only a transactional handler can be blamed for it."""
         task = found.task or ""
@@ -92,19 +97,7 @@ class Warden:
     async def store(self) -> None:
         """Put the pauses into the ledger, with an audit row each. Raises LedgerError; call again then."""
         for name, reason in list(self._unstored.items()):
-            now = self._clock.now()
-            async with self._database.transaction() as session:
-                if name not in await handlers.paused(session):
-                    await handlers.pause(session, name, by=BY, reason=reason, now=now)
-                    audit.note(
-                        session,
-                        at=now,
-                        application="",
-                        actor=self._worker,
-                        action="handler.pause",
-                        subject=f"handler:{name}",
-                        reason=reason,
-                    )
+            await pause_in(self._database, name, reason, actor=self._worker, now=self._clock.now())
             del self._unstored[name]
 
     def _pause(self, name: str, reason: str | None) -> None:
@@ -115,3 +108,20 @@ class Warden:
         self._observer.stopped(name)
         self._unstored[name] = reason
         self.on_pause(name)
+
+
+async def pause_in(database: Database, name: str, reason: str, *, actor: str, now: datetime) -> None:
+    """Pause a handler in the ledger, for everybody, with an audit row; one that is paused stays so, for its first
+    reason. Raises LedgerError."""
+    async with database.transaction() as session:
+        if name not in await handlers.paused(session):
+            await handlers.pause(session, name, by=BY, reason=reason, now=now)
+            audit.note(
+                session,
+                at=now,
+                application="",
+                actor=actor,
+                action="handler.pause",
+                subject=f"handler:{name}",
+                reason=reason,
+            )

@@ -20,10 +20,11 @@ from consumer.ledger.tables import RunStatus
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 from consumer.work.breakers import Breakers
 from consumer.work.contexts import Contexts
+from consumer.work.cutoff import CUTOFF_S, Cutoff
 from consumer.work.executor import Executor
 from consumer.work.intake import Intake, Taken
 from consumer.work.letters import Letters
-from consumer.work.loops import LOST_AFTER_S, Loops
+from consumer.work.loops import LOST_AFTER_S, Harm, Loops
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry
 from consumer.work.relay import Relay
@@ -45,7 +46,8 @@ class WorkerConfig:
     """Bounds of one worker: records per transaction, runs at once, seconds to end cleanly.
 
     `dead_topic` is where dead letters are copied to, by default `topic` with `.dead` behind it. A handler's loop that
-    is blocked for `lost_after_s` seconds after that was noticed is given up.
+    is blocked for `lost_after_s` seconds after that was noticed is given up. A transactional handler that blocks the
+    worker's own loop is cut off after `cutoff_s` seconds (0: never).
     """
 
     topic: str
@@ -55,6 +57,7 @@ class WorkerConfig:
     concurrency: int = 64
     drain_s: float = 20.0
     lost_after_s: float = LOST_AFTER_S
+    cutoff_s: float = CUTOFF_S
 
 
 class Worker:
@@ -73,6 +76,7 @@ class Worker:
         executor: Executor,
         breakers: Breakers,
         warden: Warden,
+        cutoff: Cutoff,
         clock: Clock,
         observer: Observer,
         config: WorkerConfig,
@@ -88,6 +92,7 @@ class Worker:
         self._executor = executor
         self._breakers = breakers
         self._warden = warden
+        self._cutoff = cutoff
         self._watch = watch
         self._clock = clock
         self._observer = observer
@@ -116,7 +121,7 @@ class Worker:
             loop = asyncio.get_running_loop()
             self._watch.tell(lambda found: _call(loop, self._warden.blocked, found))
         try:
-            async with asyncio.TaskGroup() as group:
+            async with self._cutoff.guarding(), asyncio.TaskGroup() as group:
                 group.create_task(self._run_intake(stop, intake_over), name="work:intake")
                 group.create_task(self._runner.run(intake_over, self._config.drain_s), name="work:runner")
                 group.create_task(self._relay.run(intake_over), name="work:relay")
@@ -130,6 +135,8 @@ class Worker:
             try:
                 async with self._database.transaction() as session:
                     await handlers.register(session, self._registry.handlers, self._clock.now())
+                    paused = await handlers.paused(session)
+                self._honour(paused)  # before the first batch: it may hold what a handler was paused for
                 return
             except LedgerError as error:
                 if not error.retryable:
@@ -302,8 +309,11 @@ def build_worker(
     observer: Observer,
     config: WorkerConfig,
     watch: LoopWatch | None = None,
+    give_up: Callable[[str, str], None] | None = None,
 ) -> Worker:
-    """Put a worker together; `locators` per application, `watch` on the loop it is going to run on."""
+    """Put a worker together; `locators` per application, `watch` on the loop it is going to run on, `give_up` (handler,
+    reason) ends the process when a handler blocks it and cannot be cut off.
+    """
     name = worker_id()
     warden = Warden(database=database, registry=registry, clock=clock, observer=observer, worker=name)
     executor = Executor(Loops(on_harm=warden.harm, lost_after_s=config.lost_after_s))
@@ -344,6 +354,11 @@ def build_worker(
         observe=observe,
         on_emitted=relay.wake,
     )
+
+    def cut(harm: Harm) -> None:
+        runner.go_singly(harm.handler)
+        warden.cut(harm)
+
     return Worker(
         database=database,
         broker=broker,
@@ -355,6 +370,7 @@ def build_worker(
         executor=executor,
         breakers=breakers,
         warden=warden,
+        cutoff=Cutoff(config.cutoff_s, on_cut=cut, give_up=give_up),
         clock=clock,
         observer=observer,
         config=config,

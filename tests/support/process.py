@@ -99,6 +99,11 @@ class ConsumerProcess:
         self._process.kill()
         self._process.wait(10)
 
+    def wait(self, within_s: float) -> int:
+        """Its exit code, when it ends by itself. Raises TimeoutExpired."""
+        assert self._process is not None
+        return self._process.wait(within_s)
+
     def stop(self, within_s: float = 40.0) -> int:
         """SIGTERM, and its exit code; SIGKILL when it takes too long."""
         if self._process is None or self._process.poll() is not None:
