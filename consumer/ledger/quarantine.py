@@ -154,6 +154,13 @@ async def hint_ids_of(session: AsyncSession, application: str, event_ids: Sequen
     return list(await session.scalars(select(_HINTS.c.event_id).where(where)))
 
 
+async def newest_hint_at(session: AsyncSession, application: str, event_ids: Sequence[str]) -> datetime | None:
+    """When the newest of these hints was received. At most a few hundred ids at once."""
+    where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
+    found: datetime | None = await session.scalar(select(func.max(_HINTS.c.received_at)).where(where))
+    return found
+
+
 async def put_off_hints(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:
     """Look at these again at `next_at`; `counted` says whether the service denied them this time."""
     if keys:

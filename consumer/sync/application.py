@@ -93,6 +93,7 @@ class ApplicationSync:
             policy=policy.confirm,
             walk=self.backfill.catch_up,
             published=self.backfill.recent,
+            heard=self.backfill.heard,
         )
         self.refresh = Refresh(reader, database, outlet, clock=clock, figures=self.figures, policy=policy.refresh)
         self._trouble = Trouble(f"identity {reader.application}")

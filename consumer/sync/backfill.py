@@ -49,6 +49,7 @@ class _Tally:
     known: int = 0
     published: int = 0
     recovered: int = 0
+    unannounced: list[str] = field(default_factory=list)
     strange: int = 0
     history: int = 0
 
@@ -96,6 +97,7 @@ class Backfill:
         self._on_report = on_report
         self._on_gap = on_gap
         self._recent = Recent()
+        self._heard_at: datetime | None = None
         self._walking = asyncio.Lock()
         self._began: datetime | None = None
         self._peeked: frozenset[str] = frozenset()
@@ -145,6 +147,11 @@ class Backfill:
     def recent(self) -> Recent:
         """The ids published a short while ago."""
         return self._recent
+
+    def heard(self, received_at: datetime, published: Sequence[str] = ()) -> None:
+        """A webhook that came then proved to be real; `published` are the events it brought: no walk brings them."""
+        self._heard_at = max(received_at, self._heard_at or received_at)
+        self._recent.add(published)
 
     async def _peek(self, api: Resources) -> None:
         """Look at what came to a newest-first list since the walk under way began. The bookmark stays."""
@@ -196,15 +203,21 @@ class Backfill:
             seconds=self._clock.monotonic() - tally.began, dry_run=options.dry_run,
         )  # fmt: skip
         if options.follows_bookmark:
-            await self._sense(report, now)
+            await self._sense(report, tally.unannounced, now)
         self._say(report)
         return report
 
-    async def _sense(self, report: BackfillReport, now: datetime) -> None:
+    async def _sense(self, report: BackfillReport, unannounced: Sequence[str], now: datetime) -> None:
         """Webhooks that are silent make the walks more frequent; a gap calls for a reconcile walk (O1, B13)."""
         async with self._database.transaction() as session:
             condition = await sense.note_walk(
-                session, self.application, recovered=report.recovered, gap=report.gap, token=self._token(), now=now
+                session,
+                self.application,
+                recovered=unannounced,
+                gap=report.gap,
+                heard_at=self._heard_at,
+                token=self._token(),
+                now=now,
             )
         silent = condition.silent_since is not None
         often = min(self._policy.silent_interval_s, self._policy.interval_s)
@@ -251,7 +264,9 @@ class Backfill:
         tally.listed += len(page.items)
         tally.known += len(listed.events) - len(missing)
         tally.published += len(wanted)
-        tally.recovered += len([event for event in wanted if event.id not in announced])
+        unannounced = [event.id for event in wanted if event.id not in announced]
+        tally.recovered += len(unannounced)
+        tally.unannounced = [*tally.unannounced, *unannounced][-sense.PENDING_MAX :]
         tally.strange += len(listed.strange)
         tally.history += len(missing) - len(wanted) if options.since is None else 0
         if options.dry_run:
@@ -262,6 +277,8 @@ class Backfill:
             plan=SEED if options.seed else None,
         )
         self._recent.add([event.id for event in wanted])
+        if announced:
+            self.heard(max(one.received_at for one in announced.values()))
         self._count(page, wanted, listed.events, announced)
         token = self._token() if options.follows_bookmark else 0
         async with self._database.transaction() as session:

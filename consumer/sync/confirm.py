@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import structlog
@@ -54,7 +55,8 @@ class Confirm:
 
     `walk` walks the list of events up to now, settles the hints it meets and says whether it saw all of it
     (`Backfill.catch_up`). Without it every hint is read singly. `published` are the ids published a short while ago,
-    which the workers may not have recorded yet.
+    which the workers may not have recorded yet. `heard` is told when a webhook came that proved to be real, and which
+    events were published for such.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Confirm:
         policy: ConfirmPolicy | None = None,
         walk: Callable[[], Awaitable[bool]] | None = None,
         published: Container[str] = (),
+        heard: Callable[[datetime, Sequence[str]], None] | None = None,
     ) -> None:
         self.application = reader.application
         self._reader = reader
@@ -79,6 +82,7 @@ class Confirm:
         self._policy = policy or ConfirmPolicy()
         self._walk = walk
         self._published = published
+        self._heard = heard
         self._hold = Hold(clock)
         self._singles = Share(clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
         self._walk_at = clock.monotonic()
@@ -117,15 +121,15 @@ class Confirm:
         known: list[str] = []
         for chunk in _chunks(list(due)):
             async with self._database.reading() as session:
-                there = await events.known(session, [(self.application, event_id) for event_id in chunk])
+                recorded = await events.known(session, [(self.application, event_id) for event_id in chunk])
+                there = [one for one in chunk if (self.application, one) in recorded or one in self._published]
+                heard_at = await quarantine.newest_hint_at(session, self.application, there) if there else None
             if there:
                 async with self._database.transaction() as session:
-                    await quarantine.drop_hints(session, sorted(there))
-            known += [event_id for _, event_id in there]
-        for chunk in _chunks([event_id for event_id in due if event_id in self._published]):
-            async with self._database.transaction() as session:
-                await quarantine.drop_hints(session, [(self.application, event_id) for event_id in chunk])
-            known += chunk
+                    await quarantine.drop_hints(session, [(self.application, event_id) for event_id in sorted(there)])
+            if heard_at is not None and self._heard is not None:
+                self._heard(heard_at, ())
+            known += there
         for event_id in known:
             due.pop(event_id, None)
         self.figures.count("hints_known", self.application, len(known))
@@ -234,6 +238,8 @@ class Confirm:
         await self._outlet.publish(publish)
         async with self._database.transaction() as session:
             await quarantine.drop_hints(session, [(self.application, hint.event_id) for hint in good])
+        if good and self._heard is not None:
+            self._heard(max(hint.received_at for hint in good), [event.id for event in publish])
         self.figures.count("hints_confirmed", self.application, len(good))
         await self._denials.failed(failed)
         return len(good) + await self._denials.store(denied, reasons)

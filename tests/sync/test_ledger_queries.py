@@ -102,7 +102,7 @@ async def test_outcomes_sources_and_keys(database: Database) -> None:
 async def test_a_gap_is_open_until_a_reconcile_walk_that_began_after_it(database: Database) -> None:
     # case: B13
     async with database.transaction() as session:
-        await sense.note_walk(session, "default", recovered=0, gap=True, token=1, now=NOW)
+        await sense.note_walk(session, "default", recovered=(), gap=True, token=1, now=NOW)
         await sense.note_reconciled(session, "default", began=NOW - timedelta(seconds=1), token=1)
         assert (await sense.condition(session, "default")).gap_at == NOW
         await sense.note_reconciled(session, "default", began=NOW + timedelta(seconds=1), token=1)

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from consumer.events import Event, Source, Trust
-from consumer.ledger import events
+from consumer.ledger import events, quarantine
 from consumer.sync.backfill import Backfill, BackfillPolicy
+from consumer.sync.confirm import Confirm
 from consumer.sync.sense import Condition, after_walk, condition
-from tests.sync.conftest import SteppedClock, World
+from tests.sync.conftest import SteppedClock, World, delivery
 
 NOW = SteppedClock().now()
 
 
+def walked(
+    before: Condition,
+    found: Sequence[str] = (),
+    *,
+    recorded: Mapping[str, Source] | None = None,
+    heard_at: datetime | None = None,
+    now: datetime = NOW,
+) -> Condition:
+    """After a walk that found these unannounced, when those of before are recorded as brought by the list."""
+    recorded = dict.fromkeys(before.pending, Source.BACKFILL) if recorded is None else recorded
+    return after_walk(
+        before, recovered=found, recorded=recorded, gap=False, last_webhook_at=heard_at, now=now
+    )  # fmt: skip
+
+
 def test_events_without_any_webhook_over_several_walks_are_silence() -> None:
     # case: O1
-    found = Condition()
-    found = after_walk(found, recovered=50, gap=False, last_webhook_at=None, now=NOW)
+    found = walked(Condition(), [f"evt_{number}" for number in range(50)])
+    assert (found.silent_since, len(found.pending)) == (None, 50), "their webhooks may wait for a worker"
+    found = walked(found, ["evt_a"])
     assert found.silent_since is None, "one walk may have come before the webhooks"
-    found = after_walk(found, recovered=1, gap=False, last_webhook_at=None, now=NOW)
+    found = walked(found)
     assert found.silent_since == NOW
-    later = after_walk(found, recovered=5, gap=False, last_webhook_at=None, now=NOW + timedelta(hours=1))
+    later = walked(found, ["evt_b"], now=NOW + timedelta(hours=1))
     assert later.silent_since == NOW
 
 
@@ -28,24 +47,36 @@ def test_a_quiet_service_is_no_silence() -> None:
     # case: O1
     found = Condition()
     for _ in range(100):
-        found = after_walk(found, recovered=0, gap=False, last_webhook_at=None, now=NOW)
+        found = walked(found)
     assert found.silent_since is None
 
 
 def test_some_lost_webhooks_are_no_silence_and_the_first_heard_ends_it() -> None:
     # case: O1
     found = Condition(silent_since=NOW, recovered=9, walks=3)
-    found = after_walk(found, recovered=2, gap=False, last_webhook_at=NOW, now=NOW)
+    found = walked(found, ["evt_1", "evt_2"], heard_at=NOW)
     assert (found.silent_since, found.recovered) == (None, 0)
     for number in range(1, 20):
         heard = NOW + timedelta(seconds=number)
-        found = after_walk(found, recovered=2, gap=False, last_webhook_at=heard, now=heard)
+        found = walked(found, [f"evt_{number}a", f"evt_{number}b"], heard_at=heard, now=heard)
         assert found.silent_since is None
+
+
+def test_while_no_worker_records_nothing_is_judged_and_what_webhooks_brought_first_is_heard() -> None:
+    # case: O1
+    found = Condition(silent_since=NOW)
+    ids = [f"evt_{number:04}" for number in range(300)]
+    for start in range(0, 300, 10):
+        found = walked(found, ids[start : start + 10], recorded={})
+    assert (found.silent_since, found.recovered, found.walks) == (NOW, 0, 0)
+    assert found.pending == tuple(ids[-200:])
+    one_heard = dict.fromkeys(found.pending, Source.BACKFILL) | {ids[-1]: Source.WEBHOOK}
+    assert walked(found, recorded=one_heard) == Condition()
 
 
 def test_a_condition_survives_its_storage() -> None:
     # case: B10
-    full = Condition(silent_since=NOW, gap_at=NOW, last_webhook_at=NOW, recovered=3, walks=2)
+    full = Condition(silent_since=NOW, gap_at=NOW, last_webhook_at=NOW, recovered=3, walks=2, pending=("evt_1",))
     assert Condition.load(full.dump()) == full
     assert Condition.load(None) == Condition()
 
@@ -67,6 +98,7 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
     for _ in range(3):
         more(2)
         await stage.once()
+        await world.work()
     assert stage.interval_s == 10
     assert world.figures.value("webhooks_silent", "default") == 1
     async with world.database.reading() as session:
@@ -81,3 +113,79 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
     await stage.once()
     assert stage.interval_s == 60
     assert world.figures.value("webhooks_silent", "default") == 0
+
+
+async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_told_once_they_were_read(
+    world: World,
+) -> None:
+    # case: O1
+    numbers = iter(range(1, 100))
+    listed: list[dict[str, object]] = []
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
+    stage = Backfill(
+        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+    )
+
+    async def walk(*, webhooks: bool) -> bool:
+        """Two events, signed webhooks of which reach the log or do not; then a walk. Whether that is silence."""
+        for _ in range(2):
+            event = world.service.event(next(numbers))
+            listed.append(event)
+            if webhooks:
+                await world.outlet.publish([signed(str(event["id"]), world)])
+        world.clock.advance(60)
+        await stage.once()
+        return world.figures.value("webhooks_silent", "default") == 1
+
+    for _ in range(5):
+        assert not await walk(webhooks=True), "the workers stand still, the webhooks wait in the log"
+    await world.work()
+    for _ in range(3):
+        assert not await walk(webhooks=True), "the workers have caught up, and go on"
+        await world.work()
+    for _ in range(5):
+        assert not await walk(webhooks=False), "the workers stand still: nobody can tell"
+    await world.work()
+    await walk(webhooks=False)
+    await world.work()
+    assert await walk(webhooks=False), "now it is known: nothing came but by the list"
+    await world.work()
+    await walk(webhooks=True)
+    await world.work()
+    assert not await walk(webhooks=True), "it is over by itself"
+
+
+def signed(event_id: str, world: World) -> Event:
+    """What `serve` publishes for a webhook whose signature it checked."""
+    return Event(
+        application="default", id=event_id, type="order.paid", key=event_id, trust=Trust.SIGNED,
+        source=Source.WEBHOOK, raw=b'{"id":"%s","type":"order.paid"}' % event_id.encode(),
+        received_at=world.clock.now(),
+    )  # fmt: skip
+
+
+async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are_published_once(world: World) -> None:
+    # case: O1, B4
+    listed: list[dict[str, object]] = []
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
+    stage = Backfill(
+        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+    )
+    confirm = Confirm(
+        world.reader, world.database, world.outlet, clock=world.clock, walk=stage.catch_up,
+        published=stage.recent, heard=stage.heard,
+    )  # fmt: skip
+    for number in range(1, 9):
+        event = world.service.event(number)
+        listed.append(event)
+        announced = replace(delivery(b"{}", number, event_id=str(event["id"])), received_at=world.clock.now())
+        async with world.database.transaction() as session:
+            await quarantine.keep_hints(session, [announced], world.clock.now())
+        assert await confirm.once() == 1
+        world.clock.advance(60)
+        await stage.once()
+        assert world.figures.value("webhooks_silent", "default") == 0
+    found = [event.id for event in await world.published()]
+    assert sorted(found) == sorted({str(event["id"]) for event in listed}), "each once"
+    async with world.database.reading() as session:
+        assert (await condition(session, "default")).last_webhook_at is not None
