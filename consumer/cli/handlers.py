@@ -99,15 +99,17 @@ def check(as_json: Json = False) -> None:
 def new(
     name: Annotated[str, typer.Argument(help="Name of the package, like shop-shipping.")],
     into: Annotated[Path, typer.Option(help="Folder in which its folder is made.")] = Path(),
+    tables: Annotated[bool, typer.Option("--tables", help="A handler with a table of its own and migrations.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a package with a handler, its tests and a pyproject.toml that installs."""
-    written = write_package(name, into)
+    written = write_package(name, into, tables=tables)
     output = Output(as_json)
     output.document({"name": name, "folder": str(into / name), "files": [str(one) for one in written]})
     for path in written:
         output.line(str(path))
-    output.line(f"next: pip install -e {into / name} && pytest {into / name} && consumer handlers check")
+    upgrade = " && consumer db upgrade" if tables else ""
+    output.line(f"next: pip install -e {into / name} && pytest {into / name} && consumer handlers check{upgrade}")
 
 
 @app.command()

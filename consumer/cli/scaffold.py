@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import keyword
 import re
 import sys
@@ -14,28 +15,21 @@ from consumer.errors import UsageError
 TEMPLATE = "handlers.template"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
 NAME_MAX_CHARS = 50
+REVISION_MAX_CHARS = 32
+_FIRST = "_0001"
 
 
-def write_package(name: str, into: Path) -> list[Path]:
-    """Write the package `name` into the new folder `into / name`; returns the files. Raises UsageError."""
+def write_package(name: str, into: Path, *, tables: bool = False) -> list[Path]:
+    """Write the package `name` into the new folder `into / name`; returns the files. Raises UsageError.
+
+    With `tables`, its handler is transactional and has a table and a branch of migrations of its own.
+    """
     package = package_name(name)
     folder = into / name
     if folder.exists():
         raise UsageError("there is something of that name already", path=str(folder))
-    template = files(TEMPLATE)
-    words = {"name": name, "package": package, "plugin": package}
-
-    def text(file: str) -> str:
-        return template.joinpath(file).read_text(encoding="utf-8")
-
-    contents = {
-        folder / "pyproject.toml": _filled(text("package.toml"), words),
-        folder / "README.md": _filled(text("package.md"), words),
-        folder / package / "__init__.py": f'"""A handler for payments-consumer: see `{package}/handler.py`."""\n',
-        folder / package / "py.typed": "",
-        folder / package / "handler.py": _renamed(text("handler.py"), package),
-        folder / "tests" / "test_handler.py": _renamed(text("tests/test_handler.py"), package),
-    }
+    files_of = _with_tables if tables else _with_an_effect
+    contents = {folder / path: text for path, text in files_of(name, package).items()}
     try:
         for path, content in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +37,35 @@ def write_package(name: str, into: Path) -> list[Path]:
     except OSError as error:
         raise UsageError(f"the package cannot be written: {error.strerror}", path=str(folder)) from error
     return list(contents)
+
+
+def _with_an_effect(name: str, package: str) -> dict[str, str]:
+    words = {"name": name, "package": package, "plugin": package}
+    return {
+        "pyproject.toml": _filled(_template("package.toml"), words),
+        "README.md": _filled(_template("package.md"), words),
+        f"{package}/__init__.py": _introduction(package),
+        f"{package}/py.typed": "",
+        f"{package}/handler.py": _renamed(_template("handler.py"), package),
+        "tests/test_handler.py": _renamed(_template("tests/test_handler.py"), package),
+    }
+
+
+def _with_tables(name: str, package: str) -> dict[str, str]:
+    words = {"name": name, "package": package, "plugin": package, "revision": revision_id(package)}
+    return {
+        "pyproject.toml": _filled(_template("package.toml") + _template("tables.toml"), words),
+        "README.md": _filled(_template("tables.md"), words),
+        f"{package}/__init__.py": _introduction(package),
+        f"{package}/py.typed": "",
+        f"{package}/handler.py": _renamed(_template("projection.py"), package),
+        f"{package}/tables.py": _renamed(_template("tables.py"), package),
+        f"{package}/migrations/__init__.py": _renamed(_template("migrations/__init__.py"), package),
+        f"{package}/migrations/versions/0001_{package}.py": _renamed(
+            _template("migrations/versions/0001_template.py"), package
+        ),
+        "tests/test_handler.py": _renamed(_template("tests/test_projection.py"), package),
+    }
 
 
 def package_name(name: str) -> str:
@@ -55,6 +78,22 @@ def package_name(name: str) -> str:
     return package
 
 
+def revision_id(package: str) -> str:
+    """The id of the package's first revision: at most 32 characters, since that is what Alembic's table holds."""
+    if len(package) + len(_FIRST) <= REVISION_MAX_CHARS:
+        return package + _FIRST
+    mark = "_" + hashlib.sha256(package.encode()).hexdigest()[:8]
+    return package[: REVISION_MAX_CHARS - len(mark) - len(_FIRST)] + mark + _FIRST
+
+
+def _template(file: str) -> str:
+    return files(TEMPLATE).joinpath(file).read_text(encoding="utf-8")
+
+
+def _introduction(package: str) -> str:
+    return f'"""A handler for payments-consumer: see `{package}/handler.py`."""\n'
+
+
 def _filled(text: str, words: dict[str, str]) -> str:
     for word, value in words.items():
         text = text.replace("{" + word + "}", value)
@@ -62,4 +101,16 @@ def _filled(text: str, words: dict[str, str]) -> str:
 
 
 def _renamed(text: str, package: str) -> str:
-    return text.replace(TEMPLATE, package).replace("template:", f"{package}:")
+    """The template's text about a package of that name: imports, names of handlers, tables, revisions."""
+    names = {
+        f"{TEMPLATE}.projection": f"{package}.handler",
+        TEMPLATE: package,
+        "template:": f"{package}:",
+        "template_0001": revision_id(package),
+        "template_": f"{package}_",
+        '("template",)': f'("{package}",)',
+        "Template": "".join(part.capitalize() for part in package.split("_")),
+    }
+    for name, own in names.items():
+        text = text.replace(name, own)
+    return text

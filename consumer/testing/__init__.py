@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from consumer.testing.assertions import assert_idempotent, assert_order_independent
+    from consumer.testing.migrated import assert_migrated
     from consumer.testing.outside import Answer, Outside, Request
     from consumer.testing.workbench import Ran, Workbench
 
@@ -17,6 +18,7 @@ __all__ = [
     "Request",
     "Workbench",
     "assert_idempotent",
+    "assert_migrated",
     "assert_order_independent",
 ]
 _HOMES = {
@@ -26,6 +28,7 @@ _HOMES = {
     "Ran": "workbench",
     "Workbench": "workbench",
     "assert_idempotent": "assertions",
+    "assert_migrated": "migrated",
     "assert_order_independent": "assertions",
 }
 

@@ -19,6 +19,8 @@ from consumer.plugin import Context, Event, Handler
 from consumer.work.registry import GROUP, Registry
 
 TRANSACTION_MAX_S = 60.0
+REVISION_CHARS = 32
+"""What Alembic's own table holds; SQLite lets more pass, PostgreSQL does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +139,16 @@ def _of_revisions(labels: set[str]) -> list[Problem]:
         script = ScriptDirectory.from_config(schema.alembic_config())
         heads = script.get_heads()
         bases = {label for base in script.get_bases() for label in _labels(script, base)}
+        long = sorted(one.revision for one in script.walk_revisions() if len(one.revision) > REVISION_CHARS)
     except Exception as error:  # noqa: BLE001 - a migration is a plugin's own code
         return [Problem(plugin="migrations", text=f"cannot be read: {type(error).__name__}: {error}"[:300])]
     found = [
         Problem(plugin=label, text="its first migration lacks branch_labels with the name of the plugin")
         for label in sorted(labels - bases)
+    ]
+    found += [
+        Problem(plugin="migrations", text=f"the id of a revision has at most {REVISION_CHARS} characters: {one}")
+        for one in long
     ]
     wanted = len(labels) + 1
     if not found and len(heads) > wanted:

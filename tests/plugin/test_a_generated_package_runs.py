@@ -3,44 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import site
-import subprocess
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
 
-from consumer.cli.scaffold import write_package
+from consumer.cli.scaffold import REVISION_MAX_CHARS, revision_id, write_package
 from consumer.errors import UsageError
+from tests.support.environment import install_packages, make_environment
+from tests.support.environment import run_module as run
 from tests.support.load import SECRET, paid_orders, send
 from tests.support.ports import eventually
-from tests.support.process import INHERITED, ConsumerProcess, ended
+from tests.support.process import ConsumerProcess, ended
 
 NAME, PLUGIN = "shop-shipping", "shop_shipping"
 
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """An environment of its own that sees everything of this one, so that installing changes nothing here."""
-    folder = tmp_path / "environment"
-    venv.create(folder, with_pip=False, symlinks=True)
-    inside = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-    outside = [*site.getsitepackages(), sysconfig.get_path("purelib")]
-    (inside / "outside.pth").write_text("".join(f"import site; site.addsitedir({one!r})\n" for one in set(outside)))
-    return str(folder / "bin" / "python")
-
-
-def run(python: str, *arguments: str, cwd: Path, environ: dict[str, str] | None = None) -> str:
-    """Run a module to its end, which must be a good one; what it printed."""
-    inherited = {key: os.environ[key] for key in INHERITED if key in os.environ and key != "VIRTUAL_ENV"}
-    done = subprocess.run(
-        [python, "-m", *arguments], cwd=cwd, env=inherited | (environ or {}), capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """The Python of an environment of its own."""
+    return make_environment(tmp_path / "environment")
 
 
 # case: H11
@@ -48,7 +29,7 @@ def run(python: str, *arguments: str, cwd: Path, environ: dict[str, str] | None 
 async def test_written_installed_tested_checked_and_run(tmp_path: Path, python: str) -> None:
     run(python, "consumer", "handlers", "new", NAME, cwd=tmp_path)
     folder = tmp_path / NAME
-    run(python, "pip", "install", "-q", "--no-deps", "--no-build-isolation", "-e", str(folder), cwd=tmp_path)
+    install_packages(python, folder)
     assert "5 passed" in run(python, "pytest", "-q", "-p", "no:cacheprovider", str(folder), cwd=tmp_path)
     checked = json.loads(run(python, "consumer", "handlers", "check", "--json", cwd=tmp_path))
     assert f"{PLUGIN}:ship" in checked["handlers"]
@@ -82,4 +63,14 @@ def test_names_that_cannot_be_are_refused(tmp_path: Path) -> None:
     for name in ("json", "Shop", "1shop", "shop--ping", "class", "../shop", "consumer", "a" * 51):
         with pytest.raises(UsageError):
             write_package(name, tmp_path)
+        with pytest.raises(UsageError):
+            write_package(name, tmp_path, tables=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_ids_of_revisions_fit_into_alembics_table_and_differ() -> None:
+    """PostgreSQL refuses one of more than 32 characters; SQLite would not notice."""
+    assert revision_id("shop_sales") == "shop_sales_0001"
+    long = [revision_id("a" * 40 + suffix) for suffix in ("", "b", "c")]
+    assert len(set(long)) == 3
+    assert {len(one) for one in long} == {REVISION_MAX_CHARS}

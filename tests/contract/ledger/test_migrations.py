@@ -45,7 +45,8 @@ def models() -> MetaData:
     mappers: list[Mapper[Any]] = list(SQLModel._sa_registry.mappers)
     found = MetaData()
     for mapper in mappers:
-        if mapper.class_.__module__.startswith(("consumer.", "handlers.")):
+        module = mapper.class_.__module__
+        if module.startswith(("consumer.", "handlers.")) and not module.startswith("handlers.template."):
             mapper.local_table.to_metadata(found)  # type: ignore[attr-defined]  # a mapped class has a Table here
     assert len(found.tables) > 20
     return found
