@@ -75,7 +75,8 @@ def _told(difference: Any) -> str:
     if isinstance(difference, list):
         return "; ".join(_told(one) for one in difference)
     what, *subject = difference
-    return f"{what.replace('_', ' ')}: {' '.join(_named(one) for one in subject if one is not None and not isinstance(one, dict))}"
+    names = [_named(one) for one in subject if one is not None and not isinstance(one, dict)]
+    return f"{what.replace('_', ' ')}: {' '.join(names)}"
 
 
 def _named(one: Any) -> str:

@@ -15,7 +15,7 @@ from consumer.work.inspection import inspect_plugins, signature_problems
 from consumer.work.registry import load_registry
 
 GOOD = """
-from consumer.plugin import Context, Event, RetryLater, handles
+from consumer.plugin import Context, Event, RetryLater, Snapshot, handles
 
 @handles("order.paid")
 async def ship(event: Event, ctx: Context) -> None:
@@ -25,13 +25,45 @@ async def ship(event: Event, ctx: Context) -> None:
     order = await ctx.payments.orders.lookup(event.order_id or "")
     if order.is_paid:
         ctx.log.info("paid", order_id=order.order_id)
+
+@handles("order.paid", transactional=True)
+async def keep(event: Event, ctx: Context) -> None:
+    snapshot = await ctx.snapshot()
+    if snapshot is None:
+        ctx.request_read("order", event.order_id or "")
+        return
+    status: str | None = snapshot.status
+    other: Snapshot | None = await ctx.snapshot("subscription", "sub_1")
+    ctx.emit("shop.kept", event.key, {"status": status, "version": snapshot.version, "other": other is not None})
 """
 WRONG = {
     "one parameter": ("async def ship(event: Event) -> None: ...", "a handler takes exactly (event, ctx)"),
     "not async": ("def ship(event: Event, ctx: Context) -> None: ...", "a handler is an async function"),
     "wrong type": ("async def ship(event: str, ctx: Context) -> None: ...", "'event' is annotated str, it gets Event"),
     "swapped": ("async def ship(ctx: Context, event: Event) -> None: ...", "'ctx' is annotated Context, it gets Event"),
+    "wrong context": ("async def ship(event: Event, ctx: dict[str, str]) -> None: ...", "'ctx' is annotated dict"),
+    "a third parameter": (
+        "async def ship(event: Event, ctx: Context, more: int) -> None: ...",
+        "a handler takes exactly (event, ctx)",
+    ),
+    "a generator": (
+        "async def ship(event: Event, ctx: Context) -> AsyncIterator[None]: yield",
+        "a handler is an async function",
+    ),
     "returns": ("async def ship(event: Event, ctx: Context) -> int: return 1", "annotated to return int"),
+}
+KINDS = {"effect": "@handles('order.paid')", "transactional": "@handles('order.paid', transactional=True)"}
+HEAD = "from collections.abc import AsyncIterator\nfrom consumer.plugin import Context, Event, handles\n"
+CARELESS = {
+    "not waited for": ("s = ctx.snapshot(); print(s.status)", 'has no attribute "status"'),
+    "may be None": ("s = await ctx.snapshot(); print(s.status)", 'of "Snapshot | None" has no attribute "status"'),
+    "no such kind": ("await ctx.snapshot('payment', 'p1')", "No overload variant of"),
+    "half a name": ("await ctx.snapshot('order')", "No overload variant of"),
+    "changed": ("s = await ctx.snapshot()\n    if s: s.status = 'PAID'", 'Property "status" defined in "Snapshot" is'),
+    "record changed": ("s = await ctx.snapshot()\n    if s: s.record['a'] = 1", "Unsupported target for indexed"),
+    "no such field": ("s = await ctx.snapshot()\n    if s: print(s.state)", 'has no attribute "state"'),
+    "status as text": ("s = await ctx.snapshot()\n    if s: x: str = s.status", "Incompatible types in assignment"),
+    "an ended transaction, not awaited": ("ctx.session.commit()", "Value of type"),
 }
 
 
@@ -39,9 +71,12 @@ WRONG = {
 def test_mypy_says_what_is_expected(tmp_path: Path) -> None:
     """One call for all: starting mypy is what takes the time."""
     (tmp_path / "good.py").write_text(GOOD)
-    head = 'from consumer.plugin import Context, Event, handles\n\n@handles("order.paid")\n'
-    for number, (source, _) in enumerate(WRONG.values()):
-        (tmp_path / f"wrong_{number}.py").write_text(head + source + "\n")
+    wrong = [(name, kind, source) for name, (source, _) in WRONG.items() for kind in KINDS]
+    for number, (_, kind, source) in enumerate(wrong):
+        (tmp_path / f"wrong_{number}.py").write_text(f"{HEAD}\n{KINDS[kind]}\n{source}\n")
+    for number, (source, _) in enumerate(CARELESS.values()):
+        body = f"async def ship(event: Event, ctx: Context) -> None:\n    {source}"
+        (tmp_path / f"careless_{number}.py").write_text(f"{HEAD}\n{KINDS['effect']}\n{body}\n")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"),
          *[str(path) for path in sorted(tmp_path.glob("*.py"))]],
@@ -49,16 +84,20 @@ def test_mypy_says_what_is_expected(tmp_path: Path) -> None:
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert not [line for line in lines if "good.py" in line], done.stdout
-    for number, name in enumerate(WRONG):
+    for number, (name, kind, _) in enumerate(wrong):
         found = [line for line in lines if f"wrong_{number}.py" in line]
-        assert found, f"mypy let pass: {name}"
+        assert found, f"mypy let pass: {name}, {kind}"
         assert 'expected "Callable[[Event, Context], Coroutine[Any, Any, None]]"' in found[0]
+    for number, (name, (_, said)) in enumerate(CARELESS.items()):
+        found = [line for line in done.stdout.splitlines() if f"careless_{number}.py" in line]
+        assert any(said in line for line in found), (name, found)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", WRONG)
-def test_check_says_it_too(name: str) -> None:
+def test_check_says_it_too(name: str, kind: str) -> None:
     source, problem = WRONG[name]
-    module = plugin(f"from consumer.plugin import Context, Event, handles\n@handles('order.paid')\n{source}")
+    module = plugin(f"{HEAD}{KINDS[kind]}\n{source}")
     registry = load_registry(["wrong"], extra={"wrong": module})
     found = [one.line() for one in inspect_plugins(registry) if one.plugin == "wrong"]
     assert len(found) == (2 if name == "swapped" else 1)
