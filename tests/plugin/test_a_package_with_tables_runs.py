@@ -65,7 +65,7 @@ def assert_agree(sales: int, points: int, marks: int) -> None:
         pytest.fail(f"{sales} + {points} rows, but {marks} marks")
 
 
-# case: G2, G5, H1, B36
+# case: G2, G5, H1
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_from_nothing_to_rows_that_commit_with_their_mark(tmp_path: Path, database_url: str) -> None:
