@@ -26,7 +26,7 @@ from consumer.sync.listed import Recent, understand
 from consumer.sync.mark import ListOrder, Mark
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
-from consumer.sync.report import BackfillOptions, BackfillReport, Progress
+from consumer.sync.report import BackfillOptions, BackfillReport, Progress, Sight
 from consumer.sync.rounds import Trouble, repeat
 from consumer.sync.verdict import as_webhook, say_differences
 from consumer.wire import SEED
@@ -98,6 +98,7 @@ class Backfill:
         self._on_gap = on_gap
         self._recent = Recent()
         self._heard_at: datetime | None = None
+        self._walk: Walk | None = None
         self._walking = asyncio.Lock()
         self._began: datetime | None = None
         self._peeked: frozenset[str] = frozenset()
@@ -125,23 +126,25 @@ class Backfill:
         async with self._walking:
             return await self._once(options or BackfillOptions(), on_progress, self._api)
 
-    async def catch_up(self) -> bool:
+    async def catch_up(self) -> Sight:
         """Walk with confirm's priority: settles at a hundred events a read what many hints announced.
 
-        True when everything listed up to now has been walked; False when only the newest part was, because a long walk
-        is under way, or because this one turned out long: the loop goes on with it, less urgently. Raises as `once`.
+        ALL when everything listed up to now has been walked. NEWEST when only the newest part was, because a long walk
+        is under way, or because this one turned out long: the loop goes on with it, less urgently. NOTHING when such
+        a walk has yet to come to the newest part, which lies at the list's far end. Raises as `once`.
         """
         api = self._reader.client.with_priority(Priority.CONFIRM)
         if self._walking.locked():
-            await self._peek(api)
-            return False
+            if self._walk is not None and self._walk.order is not ListOrder.NEWEST_FIRST:
+                return Sight.NOTHING  # the newest are beyond where it is: to look for them would be to walk it twice
+            return await self._peek(api)
         try:
             async with self._walking:
                 await self._once(BackfillOptions(), _not_long, api)
-        except _LongWalk:
+        except _LongWalk as cut:
             self.wake.set()
-            return False
-        return True
+            return Sight.NEWEST if cut.order is ListOrder.NEWEST_FIRST else Sight.NOTHING
+        return Sight.ALL
 
     @property
     def recent(self) -> Recent:
@@ -153,7 +156,7 @@ class Backfill:
         self._heard_at = max(received_at, self._heard_at or received_at)
         self._recent.add(published)
 
-    async def _peek(self, api: Resources) -> None:
+    async def _peek(self, api: Resources) -> Sight:
         """Look at what came to a newest-first list since the walk under way began. The bookmark stays."""
         mark = await self.mark()
         known = frozenset(mark.resume.head_ids if mark.resume else mark.head_ids) | self._peeked
@@ -167,10 +170,11 @@ class Backfill:
             async with aclosing(walk.pages()) as pages:
                 async for page in pages:
                     if walk.order is not ListOrder.NEWEST_FIRST:
-                        return
+                        return Sight.NOTHING
                     await self._page(page, walk, PEEK, tally, floor - self._policy.history)
                     seen = seen or [item.id for item in page.items if item.id]
         self._peeked = frozenset(seen)
+        return Sight.NEWEST
 
     async def _once(
         self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None, api: Resources
@@ -189,11 +193,18 @@ class Backfill:
             since=floor if mark.walked_at is None else None,
         )
         tally = _Tally(began=self._clock.monotonic())
-        async with aclosing(walk.pages()) as pages:
-            async for page in pages:
-                await self._page(page, walk, options, tally, floor)
-                if on_progress is not None:
-                    on_progress(self._progress(walk, page, mark, options, tally))
+        self._walk = walk
+        try:
+            async with aclosing(walk.pages()) as pages:
+                async for page in pages:
+                    await self._page(page, walk, options, tally, floor)
+                    if on_progress is not None:
+                        on_progress(self._progress(walk, page, mark, options, tally))
+        except _LongWalk as cut:
+            cut.order = walk.order
+            raise
+        finally:
+            self._walk = None
         report = BackfillReport(
             application=self.application, order=walk.order, pages=walk.pages_read, listed=tally.listed,
             known=tally.known, published=tally.published,
@@ -356,6 +367,8 @@ class Backfill:
 
 class _LongWalk(Exception):
     """A walk for hints has become too long for its priority. It is cut as a crash would cut it."""
+
+    order = ListOrder.UNKNOWN
 
 
 def _not_long(progress: Progress) -> None:

@@ -25,6 +25,7 @@ from consumer.sync.denials import Denials
 from consumer.sync.figures import Figures
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader, held_up_s
+from consumer.sync.report import Sight
 from consumer.sync.rounds import Trouble, repeat
 from consumer.sync.share import Share
 from consumer.sync.verdict import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed, say_differences
@@ -39,7 +40,8 @@ class ConfirmPolicy:
     """`patience_s`: how long an event that the service denies is asked for again. `batch`: hints looked at per round.
     `concurrency`: single reads at once. `idle_s`: how often the ledger is looked at when nothing wakes the stage.
     `single_per_s`, `single_burst`: single reads on average and at once. `walk_every_s`: the least time between two
-    walks when the last one confirmed next to nothing."""
+    walks when the last one confirmed next to nothing. `hidden_per_s`: single reads on average while a long walk has
+    yet to come to the newest events."""
 
     patience_s: float = PATIENCE_S
     batch: int = 20_000
@@ -47,13 +49,14 @@ class ConfirmPolicy:
     idle_s: float = 1.0
     single_per_s: float = 1.0
     single_burst: int = 20
+    hidden_per_s: float = 2.0
     walk_every_s: float = 5.0
 
 
 class Confirm:
     """Works off the hints of one application. One process at a time does (see Leader).
 
-    `walk` walks the list of events up to now, settles the hints it meets and says whether it saw all of it
+    `walk` walks the list of events up to now, settles the hints it meets and says how much it saw
     (`Backfill.catch_up`). Without it every hint is read singly. `published` are the ids published a short while ago,
     which the workers may not have recorded yet. `heard` is told when a webhook came that proved to be real, and which
     events were published for such.
@@ -68,7 +71,7 @@ class Confirm:
         clock: Clock,
         figures: Figures | None = None,
         policy: ConfirmPolicy | None = None,
-        walk: Callable[[], Awaitable[bool]] | None = None,
+        walk: Callable[[], Awaitable[Sight]] | None = None,
         published: Container[str] = (),
         heard: Callable[[datetime, Sequence[str]], None] | None = None,
     ) -> None:
@@ -85,6 +88,7 @@ class Confirm:
         self._heard = heard
         self._hold = Hold(clock)
         self._singles = Share(clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
+        self._hidden = Share(clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
         self._walk_at = clock.monotonic()
         self._denials = Denials(reader.application, database, clock, self.figures, self._policy.patience_s)
         self.wake = asyncio.Event()
@@ -137,10 +141,11 @@ class Confirm:
 
     # --- many --------------------------------------------------------------------------------------------------
 
-    async def _by_walking(self, due: Mapping[str, int], walk: Callable[[], Awaitable[bool]]) -> int:
-        """Walk, then deny what was due before the walk began and did not turn up in it."""
+    async def _by_walking(self, due: Mapping[str, int], walk: Callable[[], Awaitable[Sight]]) -> int:
+        """Walk, then deny what was due before the walk began and did not turn up in it. What no walk can see for now
+        is read singly, as far as the share goes: those first that were never looked at."""
         try:
-            saw_all = await walk()
+            sight = await walk()
         except PaymentsError as error:
             self._walk_at = self._clock.monotonic() + self._policy.walk_every_s
             if self._hold.take(error):
@@ -155,7 +160,10 @@ class Confirm:
                 rows = await quarantine.hint_ids_of(session, self.application, chunk)
             left |= {event_id: due[event_id] for event_id in rows}
         confirmed_now = len(due) - len(left)
-        over = await self._deny(left) if saw_all else 0
+        if sight is Sight.NOTHING:
+            some = [one for one in due if one in left][: self._hidden.grant(len(left))]
+            return confirmed_now + await self._one_by_one({one: left[one] for one in some}, granted=True)
+        over = await self._deny(left) if sight is Sight.ALL else 0
         useful = confirmed_now >= self._policy.single_burst
         self._walk_at = self._clock.monotonic() + (0.0 if useful else self._policy.walk_every_s)
         return confirmed_now + over

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from consumer.sync.mark import ListOrder
+
+
+class Sight(StrEnum):
+    """How much of the list a walk for hints has seen: all of it up to now, the newest part, or neither."""
+
+    ALL = "all"
+    NEWEST = "newest"
+    NOTHING = "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import orjson
@@ -14,7 +15,7 @@ from consumer.sync.backfill import Backfill
 from consumer.sync.confirm import Confirm
 from consumer.sync.reader import Reader
 from consumer.sync.report import Progress
-from tests.sync.conftest import Simulated, SteppedClock, World, delivery
+from tests.sync.conftest import Simulated, SteppedClock, World, delivery, simulated
 from tests.sync.service import ScriptedService
 
 
@@ -35,6 +36,8 @@ def stages(world: World) -> tuple[Confirm, Backfill]:
         clock=world.clock,
         figures=world.figures,
         walk=backfill.catch_up,
+        published=backfill.recent,
+        heard=backfill.heard,
     )
     return confirm, backfill
 
@@ -155,6 +158,61 @@ async def test_a_walk_for_hints_that_turns_out_long_is_left_to_backfill(world: W
     report = await backfill.once()
     assert report.pages <= 35, "it goes on where the other was cut"
     assert {event.id for event in await world.published()} == {*missed, *news}
+
+
+@pytest.mark.parametrize("forged_count", [0, 60])
+async def test_while_a_long_walk_from_the_oldest_event_on_is_under_way_fresh_hints_cost_one_read_each(
+    world: World, clock: SteppedClock, forged_count: int
+) -> None:
+    # case: B5, B23, I15
+    async with simulated(clock, events_order="oldest_first") as service_side:
+        world.reader = service_side.reader
+        service_side.emit(8000)
+        confirm, backfill = stages(world)
+        walking = asyncio.create_task(backfill.once())
+        while len(service_side.attempts) < 3:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
+        news = service_side.emit(60)
+        forged = [f"evt_forged{number}" for number in range(forged_count)]
+        await hint(world, [*forged, *news])
+        began = clock.monotonic()
+        while not walking.done() and await _any_waits(world, news):
+            if not await confirm.once():
+                clock.advance(0.2)
+        waited_s = clock.monotonic() - began
+        assert not walking.done(), "they did not wait for the walk"
+        reads = [attempt.route for attempt in service_side.attempts]
+        assert len(news) <= reads.count("/v1/events/{id}") <= len(news) + 2 * forged_count
+        assert waited_s <= (len(news) + 2 * forged_count) / 2 + 5, "two a second"
+        report = await walking
+        lists = [attempt.route for attempt in service_side.attempts].count("/v1/events")
+        assert lists == report.pages == 81, "nobody walked it twice"
+        found = [event.id for event in await world.published() if event.id in set(news)]
+        assert sorted(found) == sorted(news), "each was published once"
+
+
+async def _any_waits(world: World, ids: Sequence[str]) -> bool:
+    async with world.database.reading() as session:
+        return bool(await quarantine.hint_ids_of(session, "default", ids))
+
+
+@pytest.mark.parametrize("size", [500, 4000])
+async def test_once_the_list_is_walked_fresh_hints_cost_the_same_however_long_it_is(
+    world: World, clock: SteppedClock, size: int
+) -> None:
+    # case: B5, B6, I15
+    async with simulated(clock, events_order="oldest_first") as service_side:
+        world.reader = service_side.reader
+        service_side.emit(size)
+        confirm, backfill = stages(world)
+        await backfill.once()
+        for _ in range(3):
+            news = service_side.emit(150)
+            await hint(world, news)
+            before = len(service_side.attempts)
+            assert await confirm.once() == 150
+            assert len(service_side.attempts) - before <= 6, "the head, the overlap, and what is new"
+        assert await waiting(world) == 0
 
 
 async def test_an_event_that_is_readable_but_not_listed_is_read_before_it_would_be_refused(
