@@ -19,8 +19,8 @@ from consumer.ledger.events import to_event
 from consumer.ledger.tables import EventRow
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
-from tests.access.history import Service, reconcile, services, webhooks
-from tests.support.projections import OUTBOX, START, Projections, observed, own, said
+from tests.access.history import Service, denials, reconcile, services, webhooks
+from tests.support.projections import OUTBOX, START, Projections, observed, own, said, unreadable
 
 MODULES = ("handlers.fulfilment.handler", "handlers.access.handler")
 EVENTS: Table = EventRow.__table__
@@ -65,8 +65,15 @@ async def test_a_full_life_rebuilds_to_the_same_rows(sqlite_ledger: Database) ->
         observed("payment:p1", 1, {"id": "p1", "status": "SUCCEEDED", "order_id": "A1"}),
         observed("payment:p2", 2, {"id": "p2", "status": "SUCCEEDED", "order_id": "A1"}),
         said("subscription.created", "evt_3", id="S1", customer_reference="c"),
+        said("order.paid", "evt_4", order_id="A2"),
+        said("order.paid", "evt_5", order_id="A3"),
+        unreadable("order:A3", 4),
+        said("subscription.created", "evt_6", id="S2", customer_reference="d"),
+        unreadable("subscription:S2", 5),
     )
     await world.pass_time(minutes=1)
+    await world.feed(unreadable("order:A2", 6, at=world.now))
+    await world.feed(own("checkout.registered", "order:A3", {"session_id": "s3", "order_id": "A3"}, at=world.now))
     world_read = {"status": "PAST_DUE", "customer_reference": "c"}
     await world.feed(observed("subscription:S1", 3, world_read, at=world.now))
     await world.feed(own("access.held", "customer:c", {"by": "op"}, at=world.now, id_="drv_hold"))
@@ -79,6 +86,7 @@ async def test_a_full_life_rebuilds_to_the_same_rows(sqlite_ledger: Database) ->
         "access.granted",
         "access.revoked",
     ]
+    assert len(world.of_type("fulfilment.requested")) == 3
     await same_after_rebuild(world, "default")
 
 
@@ -108,6 +116,7 @@ def test_any_history_rebuilds_to_the_same_rows(
     # case: G9
     application = f"app{next(_names)}"
     happened = webhooks(service, application, thin=data.draw(st.booleans()))
+    happened += data.draw(st.lists(st.sampled_from(denials(service, application)), max_size=2, unique=True))
     order = data.draw(st.permutations(happened + data.draw(st.lists(st.sampled_from(happened), max_size=3))))
 
     async def run() -> None:

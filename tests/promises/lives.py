@@ -178,6 +178,22 @@ class Life:
         """A read of every state on the way."""
         return [self.reading(application, n + 1, *one) for n, one in enumerate(self.shown)]
 
+    def denials(self, application: str) -> list[Event]:
+        """What reads that lag behind the events say of every order and subscription: there is none."""
+        known = [(kind, id_) for kind, id_, _ in self.records() if kind != "payment"]
+        return [
+            own_event(
+                application=application,
+                id=f"obs_{application}_{number}_unreadable",
+                type=f"{kind}.unreadable",
+                key=f"{kind}:{id_}",
+                source=Source.READ,
+                at=self.now,
+                data={"kind": kind, "id": id_, "version": number, "read_at": self.now.isoformat(), "status": 404},
+            )
+            for number, (kind, id_) in enumerate(known, start=1)
+        ]
+
     def reconcile(self, application: str) -> list[Event]:
         """One pass over the final state of everything."""
         first = len(self.shown) + 1000

@@ -46,19 +46,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def arriving(data: Any, life: Life, application: str) -> list[Event]:
-    """What reaches us: any part of the webhooks, any number of times, some reads of the way, in any order."""
+    """What reaches us: any part of the webhooks, any number of times, some reads of the way, some answers that there is
+    no such thing yet, in any order."""
     webhooks = life.webhooks(application)
     kept = data.draw(st.lists(st.sampled_from(webhooks), max_size=2 * len(webhooks)), label="kept") if webhooks else []
     readings = life.readings(application)
     reads = data.draw(st.lists(st.sampled_from(readings), max_size=6), label="reads") if readings else []
-    return list(data.draw(st.permutations(kept + reads), label="order"))
+    denials = life.denials(application)
+    denied = data.draw(st.lists(st.sampled_from(denials), max_size=3), label="denied") if denials else []
+    return list(data.draw(st.permutations(kept + reads + denied), label="order"))
 
 
-async def experience(world: World, life: Life, application: str, events: list[Event]) -> Projections:
+async def experience(world: World, life: Life, application: str, events: list[Event], *, waits: bool) -> Projections:
     """Two workers share what arrives; then one reconcile, and time for what settles."""
     two = [Projections(world.database, *MODULES, now=life.now, application=application) for _ in range(2)]
     await asyncio.gather(two[0].feed(*events[::2]), two[1].feed(*events[1::2]))
-    await two[0].relay()
+    await (two[0].pass_time(seconds=5) if waits else two[0].relay())  # some orders go out unread, some are held
     await two[1].feed(*life.reconcile(application))
     await two[0].relay()
     before = await effects(two[0], application)
@@ -124,9 +127,10 @@ async def check_money(shop: Projections, life: Life, application: str) -> None:
 def examine(world: World, life: Life, data: Any) -> None:
     application = next(world.names)
     events = arriving(data, life, application)
+    waits = data.draw(st.booleans(), label="waits")
 
     async def run() -> None:
-        shop = await experience(world, life, application, events)
+        shop = await experience(world, life, application, events, waits=waits)
         await check(shop, life, application)
 
     world.runner.run(run())
