@@ -41,7 +41,7 @@ class SettingsError(ConsumerError):
 
 
 class PortTaken(ConsumerError):
-    """The address to listen on cannot be had."""
+    """The address to listen on cannot be had: see CONSUMER_PORT and CONSUMER_INTERNAL_PORT."""
 
     code = "port_taken"
 
