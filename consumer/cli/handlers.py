@@ -68,7 +68,10 @@ def list_handlers(as_json: Json = False) -> None:
         if row["paused"]:
             output.line(f"paused: {row['name']}: by {row['paused_by']}: {row['paused_reason']}")
         elif row["waiting_since"]:
-            output.line(f"waits: {row['name']}: what it depends on does not answer: {row['waiting_reason']}")
+            since = f"{row['waiting_since']:%Y-%m-%d %H:%M} UTC"
+            output.line(
+                f"waits: {row['name']}: what it depends on does not answer since {since}: {row['waiting_reason']}"
+            )
     for plugin in broken:
         output.line(f"broken: {plugin['plugin']}: {plugin['reason']}")
 

@@ -71,6 +71,7 @@ class ClaimedRun:
     key: str
     attempts: int
     plan: str | None
+    created_at: datetime
     due_at: datetime
 
     @property
@@ -207,6 +208,7 @@ async def claim(
             _RUNS.c.key,
             _RUNS.c.attempts,
             _RUNS.c.plan,
+            _RUNS.c.created_at,
             _RUNS.c.next_at.label("due_at"),
         )
     )

@@ -5,6 +5,11 @@ time. Then half-open: one run goes as a probe; it closes the breaker or opens it
 
 An attempt that failed because of that is *spared*, it costs nothing, while the breaker is open; and a run's last
 attempt is spared unless another run just succeeded, which proves that the dependency answers others.
+
+A poison event looks like an outage for as long as nothing else is tried. Two things tell them apart. Probes go round:
+what failed last is due last, so another event is the next probe when there is one, and its success closes the breaker
+and has the poison's failures count. When there is no other, an outage is the better guess for `patience_s`; a run
+older than that, and still the only one that fails, has its failures counted again, so that it comes to an end.
 """
 
 from __future__ import annotations
@@ -12,15 +17,35 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+PATIENCE_S = 3 * 86400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strike:
+    """An attempt that did not get through, of which run and how old that is (seconds).
+
+    `is_last`: the run would be dead by it. `certain`: the failure itself says so (a refused connection), and is not
+    just a handler that was not done in time, which may be its own fault.
+    """
+
+    run: str
+    age_s: float = 0.0
+    is_last: bool = False
+    certain: bool = True
+
 
 @dataclass(frozen=True, kw_only=True)
 class BreakerPolicy:
-    """`after` failures in a row open it (0: never); it stays open for `first_s`, growing by `factor` to `ceiling_s`."""
+    """`after` failures in a row open it (0: never); it stays open for `first_s`, growing by `factor` to `ceiling_s`.
+
+    A run that fails alone is spared for `patience_s` of its life: longer than any outage that catches up by itself.
+    """
 
     after: int = 5
     first_s: float = 1.0
     factor: float = 2.0
     ceiling_s: float = 60.0
+    patience_s: float = PATIENCE_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +59,19 @@ class Breaker:
     wait_s: float = 0.0
     reason: str = ""
     probing: bool = False
+    failing: str | None = None
+    is_alone: bool = True
 
     @property
     def is_open(self) -> bool:
         """Whether runs wait (half-open included)."""
         return self.open_since is not None
+
+    @property
+    def explanation(self) -> str:
+        """Why runs wait, for an operator: an outage, or perhaps one event that never gets through."""
+        only = f" (only {self.failing} was tried)" if self.is_alone and self.failing else ""
+        return f"{self.reason}{only}"
 
     def room(self, now: datetime, limit: int) -> int:
         """How many runs may start now, of `limit` that could."""
@@ -60,37 +93,31 @@ class Breaker:
         """An attempt got through: it succeeded, or failed in a way that is its own."""
         return Breaker(has_succeeded=self.has_succeeded or succeeded)
 
-    def unreachable(
-        self, policy: BreakerPolicy, now: datetime, reason: str, *, is_last: bool, certain: bool = True
-    ) -> tuple[Breaker, bool]:
-        """An attempt did not get through; the breaker after it, and whether the attempt is spared.
-
-        `is_last`: the run would be dead by it. `certain`: the failure itself says so (a refused connection), and is
-        not just a handler that was not done in time, which may be its own fault.
-        """
+    def unreachable(self, policy: BreakerPolicy, now: datetime, reason: str, strike: Strike) -> tuple[Breaker, bool]:
+        """An attempt did not get through; the breaker after it, and whether the attempt is spared."""
         if policy.after == 0:
             return self, False
-        streak = self.streak + 1
+        struck = self._struck_by(strike.run)
+        is_patience_over = struck.is_alone and strike.age_s >= policy.patience_s
+        if is_patience_over and strike.is_last:
+            return Breaker(), False  # it is dead now, and nothing waits any more
         if self.is_open:
-            return self._again(policy, now, reason, streak), True
-        is_proven_up = self.has_succeeded and streak == 1
-        must_spare = is_last and certain and not is_proven_up
-        if streak < policy.after and not must_spare:
-            return replace(self, streak=streak), False
+            return struck._again(policy, now, reason), not is_patience_over
+        is_proven_up = self.has_succeeded and struck.streak == 1
+        must_spare = strike.is_last and strike.certain and not is_proven_up
+        if struck.streak < policy.after and not must_spare:
+            return struck, False
         wait_s = policy.first_s
-        opened = Breaker(
-            streak=streak,
-            has_succeeded=self.has_succeeded,
-            open_since=now,
-            until=now + timedelta(seconds=wait_s),
-            wait_s=wait_s,
-            reason=reason,
-        )
-        return opened, True
-
-    def _again(self, policy: BreakerPolicy, now: datetime, reason: str, streak: int) -> Breaker:
-        if not self.probing or (self.until is not None and now < self.until):
-            return replace(self, streak=streak)  # it was under way when the breaker opened: nothing new
-        wait_s = min(self.wait_s * policy.factor, policy.ceiling_s)
         until = now + timedelta(seconds=wait_s)
-        return replace(self, streak=streak, until=until, wait_s=wait_s, reason=reason, probing=False)
+        opened = replace(struck, open_since=now, until=until, wait_s=wait_s, reason=reason)
+        return opened, not is_patience_over
+
+    def _struck_by(self, run: str) -> Breaker:
+        is_alone = self.is_alone and self.failing in (None, run)
+        return replace(self, streak=self.streak + 1, failing=run, is_alone=is_alone)
+
+    def _again(self, policy: BreakerPolicy, now: datetime, reason: str) -> Breaker:
+        if not self.probing or (self.until is not None and now < self.until):
+            return self  # it was under way when the breaker opened: nothing new
+        wait_s = min(self.wait_s * policy.factor, policy.ceiling_s)
+        return replace(self, until=now + timedelta(seconds=wait_s), wait_s=wait_s, reason=reason, probing=False)

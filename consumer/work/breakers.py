@@ -9,8 +9,9 @@ from datetime import datetime
 import structlog
 
 from consumer.errors import HandlerTimeout
+from consumer.ledger.runs import ClaimedRun
 from consumer.plugin import Handler
-from consumer.work.breaker import Breaker, BreakerPolicy
+from consumer.work.breaker import Breaker, BreakerPolicy, Strike
 from consumer.work.outcome import Failed, Outcome, Succeeded
 
 _log = structlog.get_logger(__name__)
@@ -42,21 +43,22 @@ class Breakers:
         """The handler was resumed by an operator: it starts anew."""
         self._set(handler, Breaker())
 
-    def judge(self, handler: Handler, outcome: Outcome, *, attempt: int, now: datetime) -> Outcome:
-        """Take an outcome in; returns it as it counts: a spared failure costs no attempt and has its time."""
+    def judge(self, handler: Handler, run: ClaimedRun, outcome: Outcome, now: datetime) -> Outcome:
+        """Take a run's outcome in; returns it as it counts: a spared failure costs no attempt and has its time."""
         found = self._all.get(handler.name, Breaker())
         match outcome:
             case Succeeded():
                 self._set(handler.name, found.answered(succeeded=True))
                 return outcome
             case Failed(failure, _) if failure.unreachable and not failure.permanent:
-                after, is_spared = found.unreachable(
-                    BreakerPolicy(after=handler.breaker_after),
-                    now,
-                    failure.reason,
-                    is_last=attempt >= handler.retry.attempts,
+                strike = Strike(
+                    run=f"{run.application}/{run.event_id}",
+                    age_s=(now - run.created_at).total_seconds(),
+                    is_last=run.attempts + 1 >= handler.retry.attempts,
                     certain=failure.code != HandlerTimeout.code,
                 )
+                policy = BreakerPolicy(after=handler.breaker_after)
+                after, is_spared = found.unreachable(policy, now, failure.reason, strike)
                 self._set(handler.name, after)
                 return _spared(outcome, after, now) if is_spared else outcome
             case Failed(failure, _) if failure.after_s is not None:

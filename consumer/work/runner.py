@@ -196,7 +196,7 @@ class Runner:
 
         outcome = await self._executor.effect(handler, event, make)
         now = self._clock.now()
-        outcome = self._breakers.judge(handler, outcome, attempt=attempt, now=now)
+        outcome = self._breakers.judge(handler, run, outcome, now)
         self._results.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
 
     async def _in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> None:

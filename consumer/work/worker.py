@@ -101,7 +101,7 @@ class Worker:
         self._polling = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._told_waiting: frozenset[str] = frozenset()
+        self._told_waiting: dict[str, bool] = {}
         warden.on_pause = self._pause_here
 
     @property
@@ -272,14 +272,15 @@ class Worker:
     async def _tell_waiting(self) -> None:
         """Write down which handlers wait for what they depend on, when that has changed."""
         waiting = self._breakers.open()
-        if waiting.keys() == self._told_waiting:
+        told = {name: breaker.is_alone for name, breaker in waiting.items()}
+        if told == self._told_waiting:
             return
         async with self._database.transaction() as session:
             for name, breaker in waiting.items():
-                await handlers.set_waiting(session, name, since=breaker.open_since, reason=breaker.reason)
-            for name in self._told_waiting - waiting.keys():
+                await handlers.set_waiting(session, name, since=breaker.open_since, reason=breaker.explanation)
+            for name in self._told_waiting.keys() - waiting.keys():
                 await handlers.set_waiting(session, name, since=None, reason=None)
-        self._told_waiting = frozenset(waiting)
+        self._told_waiting = told
 
     async def _measure(self) -> None:
         now = self._clock.now()

@@ -7,6 +7,7 @@ import asyncio
 import json
 import socket
 import time
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,13 +17,14 @@ import aiohttp
 import pytest
 from sqlalchemy import text
 
-from consumer.broker import Broker, EmbeddedBroker
+from consumer.broker import Broker, EmbeddedBroker, open_broker
 from consumer.ledger import Database, runs, schema
 from consumer.ledger import handlers as known_handlers
 from consumer.ledger.tables import AttemptRow, HandlerRow
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, command, ended
+from tests.work.membership import watching
 from tests.work.workshop import make_topics, message, service_event
 
 CUTOFF_S = 1.0
@@ -92,6 +94,7 @@ class Place:
     broker: Broker
     environ: dict[str, str]
     folder: Path
+    topic: str = "payments.events"
 
     def worker(self, plugin: str, name: str = "work") -> ConsumerProcess:
         """A `work` process with this plugin."""
@@ -101,7 +104,7 @@ class Place:
     async def publish(self, first: int, count: int, kind: str = "order.cut") -> None:
         """Events of as many orders."""
         events = [service_event(f"evt_{n}", kind, f"order-{n}") for n in range(first, first + count)]
-        await self.broker.publish_many("payments.events", [message(event) for event in events])
+        await self.broker.publish_many(self.topic, [message(event) for event in events])
 
     async def done(self, handler: str) -> int:
         """How many runs of the handler succeeded."""
@@ -281,3 +284,37 @@ async def test_one_that_cannot_be_cut_off_is_paused_before_the_process_ends(plac
         print(f"\ngave up after {seconds:.1f} s; started again: {rate:.0f} events/s")
         assert worker.stop() == 0
     assert await place.done("cut:blocks") == 0
+
+
+# case: H4
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.timeout(180)
+async def test_it_stays_in_its_kafka_group(place: Place, kafka_url: str) -> None:
+    """With the default limit: three times 5 s, and Kafka sees the same member all the time."""
+    prefix = f"cut-{uuid.uuid4().hex[:8]}"
+    broker = open_broker(kafka_url)
+    await broker.start()
+    place.broker, place.topic = broker, f"{prefix}.events"
+    place.environ |= {"CONSUMER_BROKER_URL": kafka_url, "CONSUMER_TOPIC_PREFIX": prefix, "CONSUMER_WORK_CUTOFF_S": "5"}
+    worker = place.worker(plugin_that(["loop"], 0))
+    try:
+        with ended(worker):
+            worker.spawn()
+            await worker.ready()
+            async with watching(kafka_url, f"{prefix}.work") as group:
+                await eventually(lambda: "Stable" in group.states, within_s=30)
+                group.states.clear()
+                group.members.clear()
+                began = time.monotonic()
+                await place.publish(0, 5)
+                await eventually(lambda: place.is_paused("cut:loop"), within_s=60, every_s=0.1)
+                seconds = time.monotonic() - began
+                rate = await place.pace(5)
+                print(f"\non Kafka: paused after {seconds:.1f} s, then {rate:.0f} events/s; {group.looks} looks: "
+                      f"{group.states}, {len(group.members)} set(s) of members")  # fmt: skip
+                assert group.never_changed
+                assert len(group.members[0]) == 1
+            assert worker.stop() == 0
+    finally:
+        await broker.stop()

@@ -13,7 +13,7 @@ from yarl import URL
 
 from consumer.errors import HandlerTimeout
 from consumer.payments import AuthenticationError, OrderAlreadyPaid, ServiceUnreachable
-from consumer.work.breaker import Breaker, BreakerPolicy
+from consumer.work.breaker import PATIENCE_S, Breaker, BreakerPolicy, Strike
 from consumer.work.outcome import failed
 from consumer.work.reach import is_unreachable
 
@@ -22,9 +22,11 @@ POLICY = BreakerPolicy(after=3, first_s=1, factor=2, ceiling_s=5)
 
 
 def struck(
-    breaker: Breaker, *, at: datetime = NOW, is_last: bool = False, certain: bool = True
-) -> tuple[Breaker, bool]:
-    return breaker.unreachable(POLICY, at, "refused", is_last=is_last, certain=certain)
+    breaker: Breaker, *, at: datetime = NOW, is_last: bool = False, certain: bool = True, run: str = "evt_1",
+    age_s: float = 0.0,
+) -> tuple[Breaker, bool]:  # fmt: skip
+    strike = Strike(run=run, age_s=age_s, is_last=is_last, certain=certain)
+    return breaker.unreachable(POLICY, at, "refused", strike)
 
 
 def opened() -> Breaker:
@@ -96,9 +98,40 @@ def test_a_probe_that_says_nothing_frees_the_place() -> None:
 def test_it_can_be_turned_off() -> None:
     breaker, off = Breaker(), BreakerPolicy(after=0)
     for _ in range(50):
-        breaker, spared = breaker.unreachable(off, NOW, "refused", is_last=True)
+        breaker, spared = breaker.unreachable(off, NOW, "refused", Strike(run="evt_1", is_last=True))
         assert not spared
     assert not breaker.is_open
+
+
+# case: R10, R11
+def test_one_that_fails_alone_counts_again_when_it_is_older_than_any_outage() -> None:
+    breaker = opened()
+    assert "only evt_1" in breaker.explanation
+    assert breaker.until is not None
+    probe = breaker.probed()
+    _, spared = struck(probe, at=breaker.until, age_s=PATIENCE_S - 1)
+    assert spared
+    after, spared = struck(probe, at=breaker.until, age_s=PATIENCE_S)
+    assert not spared
+    assert after.is_open  # the next event is still a probe
+    after, spared = struck(probe, at=breaker.until, age_s=PATIENCE_S, is_last=True)
+    assert not spared
+    assert not after.is_open
+
+
+# case: R11
+def test_when_others_fail_too_it_is_an_outage_however_long() -> None:
+    breaker = opened()
+    assert breaker.until is not None
+    breaker, _ = struck(breaker.probed(), at=breaker.until, run="evt_2")
+    assert "only" not in breaker.explanation
+    assert breaker.until is not None
+    for run in ("evt_1", "evt_2", "evt_1"):
+        breaker, spared = struck(breaker.probed(), at=breaker.until, run=run, age_s=10 * PATIENCE_S, is_last=True)
+        assert spared
+        assert breaker.until is not None
+    _, spared = struck(breaker.answered(succeeded=True), run="evt_1", age_s=10 * PATIENCE_S)
+    assert not spared
 
 
 def http_error(status: int) -> aiohttp.ClientResponseError:
