@@ -8,6 +8,7 @@ Three ways, each slower and safer than the one before; a batch takes the first t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -36,6 +37,8 @@ from consumer.work.registry import Registry
 from consumer.work.resolution import attempt_row, resolve
 from consumer.work.savepoint import in_savepoint
 from consumer.work.stay import was_cut
+
+NAME_CHARS = 100
 
 _log = structlog.get_logger(__name__)
 
@@ -142,7 +145,7 @@ class Intake:
             raise
         except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
             _log.exception("event_cannot_be_stored", application=event.application, event_id=event.id)
-            return await self._store([], [(_event_delivery(event), Reason.NOT_STORABLE)], Way.SINGLY)
+            return await self._store([], [(event_delivery(event), Reason.NOT_STORABLE)], Way.SINGLY)
 
     def _decode(self, records: Sequence[Record]) -> tuple[list[Arrival], list[tuple[Delivery, Reason]]]:
         arrived: dict[EventKey, Arrival] = {}
@@ -273,14 +276,24 @@ def _as_delivery(record: Record, application: str) -> Delivery:
     )
 
 
-def _event_delivery(event: Event) -> Delivery:
+def event_delivery(event: Event) -> Delivery:
+    """The event as a delivery to be kept raw, by its delivery's id, or else by its own: another event never has it."""
     return Delivery(
         application=event.application,
-        id=event.delivery_id or f"event/{event.id}"[:100],
+        id=event.delivery_id or _named_by(event.id),
         raw=event.raw,
         received_at=event.received_at,
         event_id=event.id,
     )
+
+
+def _named_by(event_id: str) -> str:
+    """At most 100 characters without a NUL, as the quarantine keeps names; what does not fit ends in a digest."""
+    name = f"event/{event_id}"
+    if len(name) <= NAME_CHARS and "\0" not in name:
+        return name
+    digest = hashlib.sha256(event_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{name.replace(chr(0), '')[: NAME_CHARS - 33]}/{digest}"
 
 
 def _sum(parts: Sequence[Taken]) -> Taken:
