@@ -35,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 def doctor(
     learn: Annotated[
-        bool, typer.Option("--learn", help="Propose locators and authenticity from what was captured.")
+        bool, typer.Option("--learn", help="Propose locators, list order and authenticity from what was captured.")
     ] = False,
     test_event: Annotated[
         bool, typer.Option("--test-event", help="Have a test event sent and follow it (ten an hour are allowed).")
@@ -166,7 +166,11 @@ def _shown(proposal: Proposal) -> dict[str, Any]:
 
 def _say(name: str, proposal: Proposal, output: Output) -> None:
     output.line(f"{name}: learned from {proposal.bodies} captured bodies")
-    output.line(f"  authenticity: {proposal.authenticity} {' '.join(proposal.signature_headers)}".rstrip())
+    output.line(f"  list order: {proposal.list_order.value.replace('_', ' ')} (seen on every walk, nothing to set)")
+    if proposal.deliveries:
+        output.line(f"  authenticity: {proposal.authenticity} {' '.join(proposal.signature_headers)}".rstrip())
+    else:
+        output.line("  authenticity: no delivery waits or lies in quarantine: `--test-event --learn` has one sent")
     for fact, places in proposal.places.items():
         best = ", ".join(f"{place.pointer} {place.share:.0%}" for place in places) or "not found"
         output.line(f"  {fact}: found in {proposal.fits[fact]:.0%} today; best: {best}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -22,7 +22,7 @@ from consumer.ledger.database_time import database_time
 from consumer.ledger.events import EventFilter
 from consumer.payments import AuthenticationError, PaymentsError
 from consumer.sync.identity import Identity
-from consumer.sync.learn import Proposal, propose
+from consumer.sync.learn import Proposal, listed_order, propose
 from consumer.sync.mark import SKEW as TIME_SKEW
 from consumer.sync.mark import order_of
 from consumer.sync.reader import Reader
@@ -169,14 +169,16 @@ async def clock_skew(database: Database, clock: Clock) -> Check:
 
 
 async def learn(reader: Reader, database: Database) -> Proposal:
-    """Locators and authenticity as the captured deliveries and the listed events suggest (`doctor --learn`)."""
+    """Locators, list order and authenticity as the captured deliveries and the listed events suggest
+    (`doctor --learn`)."""
     async with database.reading() as session:
         kept = await quarantine.newest(session, application=reader.application, limit=SAMPLES)
         hints = await quarantine.newest_hints(session, reader.application, limit=SAMPLES)
     raws = [*(row.raw for row in kept), *(row.raw for row in hints)]
     headers = [orjson.loads(one) for one in (*(row.headers for row in kept), *(row.headers for row in hints))]
     listed = [item.raw for item in (await reader.client.events.list(limit=100)).items]
-    return propose([*_documents(raws), *listed], headers, reader.locators)
+    found = propose([*_documents(raws), *listed], headers, reader.locators)
+    return replace(found, list_order=listed_order(listed, found, reader.locators))
 
 
 def _documents(raws: Sequence[bytes]) -> list[dict[str, object]]:

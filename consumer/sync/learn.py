@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from consumer.events import Locators, first, parse_time
+from consumer.sync.mark import ListOrder, order_of
 
 DEPTH_MAX: Final = 5
 LEAVES_MAX: Final = 500
@@ -40,7 +41,8 @@ class Proposal:
     """`places`: fact to the best pointers, best first. `fits`: fact to the share that today's locators find.
 
     `authenticity`: `signature` when Standard Webhooks headers were captured, `hmac` for another signature header
-    (named in `signature_headers`), else `api`.
+    (named in `signature_headers`), else `api`. `deliveries`: how many deliveries' headers that was seen in; nothing is
+    concluded from none. `list_order`: in which order the events are listed; every walk sees that for itself.
     """
 
     bodies: int
@@ -48,6 +50,8 @@ class Proposal:
     fits: Mapping[str, float]
     authenticity: str
     signature_headers: tuple[str, ...]
+    deliveries: int = 0
+    list_order: ListOrder = ListOrder.UNKNOWN
 
     @property
     def settings(self) -> dict[str, str]:
@@ -80,8 +84,23 @@ def propose(bodies: Sequence[Mapping[str, Any]], headers: Sequence[Mapping[str, 
     names = _signature_names(headers)
     kind = "signature" if names >= _STANDARD else "hmac" if names else "api"
     return Proposal(
-        bodies=len(bodies), places=places, fits=fits, authenticity=kind, signature_headers=tuple(sorted(names))
+        bodies=len(bodies),
+        places=places,
+        fits=fits,
+        authenticity=kind,
+        signature_headers=tuple(sorted(names)),
+        deliveries=len(headers),
     )
+
+
+def listed_order(listed: Sequence[Mapping[str, Any]], proposal: Proposal, locators: Locators) -> ListOrder:
+    """In which order these events came from the list, by the time that today's locators or, failing them, the proposed
+    ones find."""
+    for pointers in (locators.time, tuple(place.pointer for place in proposal.places["time"])):
+        order = order_of([parse_time(first(body, pointers)) for body in listed])
+        if order is not ListOrder.UNKNOWN:
+            return order
+    return ListOrder.UNKNOWN
 
 
 def _leaves(document: Any, at: str = "", depth: int = 0) -> Iterator[Leaf]:

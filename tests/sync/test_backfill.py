@@ -298,9 +298,10 @@ async def test_thirty_thousand_missed_events_come_back_at_the_limits_pace_in_fla
         seconds = clock.monotonic() - began
         assert report.published == 30_000
         assert report.pages == 300
-        # 300 requests a minute are the ceiling of one address: 300 pages take a minute at best.
-        assert 60 * 0.95 <= seconds <= 60 / 0.93
         growth = resident[-1] - resident[1]
+        # 300 requests a minute are the ceiling of one address: 300 pages take a minute at best.
+        print(f"{report.pages} pages in {seconds:.1f} s: {60 / seconds:.1%} of the ceiling, {growth} bytes more")
+        assert 60 * 0.95 <= seconds <= 60 / 0.95
         assert growth < 24 * 2**20, f"{growth} bytes more after 20,000 events"
         async with world.database.reading() as session:
             assert await bookmarks.load(session, "default", WALK)

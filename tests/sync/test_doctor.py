@@ -18,6 +18,7 @@ from consumer.sync import doctor
 from consumer.sync.doctor import Grade
 from consumer.sync.identity import Identity
 from consumer.sync.learn import propose
+from consumer.sync.mark import ListOrder
 from consumer.sync.reader import Reader
 from tests.sync.conftest import SECRETS, SteppedClock, World, delivery, simulated
 
@@ -50,6 +51,11 @@ async def test_locators_are_learned_from_what_the_service_lists(
         assert found.grade is Grade.OK or "order" in found.text, found.text
         after = (await doctor.learn(again, sqlite_ledger)).fits
         assert (after["id"], after["type"], after["subscription"]) == (1.0, 1.0, 1.0)
+        assert proposal.list_order is ListOrder.NEWEST_FIRST, "by the proposed time: today's locators find none"
+        assert proposal.deliveries == 0
+    async with simulated(clock, events_order="oldest_first", **SHAPES[shape]) as service_side:
+        service_side.emit(5)
+        assert (await doctor.learn(service_side.reader, sqlite_ledger)).list_order is ListOrder.OLDEST_FIRST
 
 
 def test_the_signature_scheme_is_told_from_the_headers() -> None:
