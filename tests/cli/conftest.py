@@ -8,6 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from tests.support.desk import Desk
 from tests.support.process import command
 
 Run = Callable[..., "CompletedProcess[str]"]
@@ -21,6 +22,12 @@ def environ(tmp_path: Path) -> dict[str, str]:
         "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
         "CONSUMER_LOG_LEVEL": "error",
     }
+
+
+@pytest.fixture
+def desk(environ: dict[str, str]) -> Desk:
+    """The same, called in this process."""
+    return Desk(environ)
 
 
 @pytest.fixture

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.cli.conftest import Run
+from tests.support.desk import Desk
 
 SECRET = "svc_sk_live_very-secret-indeed"
 
 
 # case: S11, S9
-@pytest.mark.slow
-def test_three_problems_three_lines_exit_2(consumer: Run) -> None:
-    done = consumer(
+def test_three_problems_three_lines_exit_2(desk: Desk) -> None:
+    done = desk.call(
         "serve",
         CONSUMER_DATABASE_URL="mysql://root:hunter2@db/consumer",
         CONSUMER_DATABSE_URL="sqlite+aiosqlite:///x.db",
@@ -31,9 +28,8 @@ def test_three_problems_three_lines_exit_2(consumer: Run) -> None:
 
 
 # case: S9, S12, C28
-@pytest.mark.slow
-def test_no_problem_repeats_a_secret(consumer: Run) -> None:
-    done = consumer(
+def test_no_problem_repeats_a_secret(desk: Desk) -> None:
+    done = desk.call(
         "sync",
         SVC_BASE_URL="http://api.example.com",
         SVC_APP_ID="nonsense-id",

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
-
-pytestmark = pytest.mark.slow
+from tests.support.desk import Desk
 
 
 def _is_one_line(text: str, code: str) -> bool:
@@ -29,47 +27,47 @@ def _is_one_line(text: str, code: str) -> bool:
         (["backfill", "--certificate", "none.json"], "usage"),
     ],
 )
-def test_wrong_words_exit_2(consumer: Run, arguments: list[str], code: str) -> None:
-    done = consumer(*arguments)
+def test_wrong_words_exit_2(desk: Desk, arguments: list[str], code: str) -> None:
+    done = desk.call(*arguments)
     assert done.returncode == 2
     assert _is_one_line(done.stderr, code), done.stderr
 
 
-def test_a_ledger_without_a_schema_says_what_to_do(consumer: Run, tmp_path: Path) -> None:
+def test_a_ledger_without_a_schema_says_what_to_do(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "consumer.db").touch()
-    done = consumer("events", "list")
+    done = desk.call("events", "list")
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "schema_outdated"), done.stderr
     assert "consumer db upgrade" in done.stderr
 
 
-def test_a_database_that_is_away(consumer: Run) -> None:
-    done = consumer("events", "list", CONSUMER_DATABASE_URL="postgresql+asyncpg://nobody@127.0.0.1:1/none")
+def test_a_database_that_is_away(desk: Desk) -> None:
+    done = desk.call("events", "list", CONSUMER_DATABASE_URL="postgresql+asyncpg://nobody@127.0.0.1:1/none")
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "ledger_unavailable"), done.stderr
 
 
-def test_a_file_that_is_no_database(consumer: Run, tmp_path: Path) -> None:
+def test_a_file_that_is_no_database(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "consumer.db").write_bytes(b"this is not a database, but it is long enough to be looked at" * 100)
-    done = consumer("db", "upgrade")
+    done = desk.call("db", "upgrade")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("error[")
     assert "internal" not in done.stderr
 
 
-def test_an_event_nobody_knows(consumer: Run) -> None:
-    assert consumer("db", "upgrade").returncode == 0
-    done = consumer("events", "show", "evt_none")
+def test_an_event_nobody_knows(desk: Desk) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    done = desk.call("events", "show", "evt_none")
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "not_found"), done.stderr
 
 
-def test_a_port_that_is_taken(consumer: Run) -> None:
+def test_a_port_that_is_taken(desk: Desk) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = consumer(
+        done = desk.call(
             "serve",
             CONSUMER_PORT=str(taken.getsockname()[1]),
             CONSUMER_INTERNAL_PORT="0",

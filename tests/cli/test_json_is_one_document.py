@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
-from tests.cli.conftest import Run
-
-pytestmark = pytest.mark.slow
+from tests.support.desk import Desk
 
 
-def test_of_every_command_that_looks(consumer: Run) -> None:
-    upgraded = json.loads(consumer("db", "upgrade", "--json").stdout)
+def test_of_every_command_that_looks(desk: Desk) -> None:
+    upgraded = json.loads(desk.call("db", "upgrade", "--json").stdout)
     assert upgraded["missing"] == []
     for arguments, key in [
         (["db", "current"], "current"),
@@ -21,18 +17,18 @@ def test_of_every_command_that_looks(consumer: Run) -> None:
         (["quarantine", "list"], "quarantine"),
         (["status"], "status"),
     ]:
-        done = consumer(*arguments, "--json")
+        done = desk.call(*arguments, "--json")
         document = json.loads(done.stdout)
         assert key in document, arguments
-    names = [handler["name"] for handler in json.loads(consumer("handlers", "list", "--json").stdout)["handlers"]]
+    names = [handler["name"] for handler in json.loads(desk.call("handlers", "list", "--json").stdout)["handlers"]]
     assert any("fulfilment" in name for name in names)
     assert any("access" in name for name in names)
 
 
-def test_status_tells_by_its_exit_code(consumer: Run) -> None:
+def test_status_tells_by_its_exit_code(desk: Desk) -> None:
     """Without a schema nothing can go on: 2. With one, but nobody who ever worked on events: 1."""
-    assert consumer("status").returncode == 2
-    consumer("db", "upgrade")
-    lonely = consumer("status")
+    assert desk.call("status").returncode == 2
+    desk.call("db", "upgrade")
+    lonely = desk.call("status")
     assert (lonely.returncode, lonely.stdout.splitlines()[0]) == (1, "degraded")
     assert "[no_worker]" in lonely.stdout

@@ -59,6 +59,17 @@ class RecordingBroker:
         self.published: list[tuple[str, Message]] = []
         self.answer: Callable[[float], Awaitable[None]] | None = None
 
+    def hold(self) -> tuple[asyncio.Event, asyncio.Event]:
+        """Acknowledge nothing from now on until the second event is set; the first tells that something came."""
+        came, release = asyncio.Event(), asyncio.Event()
+
+        async def held(_: float) -> None:
+            came.set()
+            await release.wait()
+
+        self.answer = held
+        return came, release
+
     async def start(self) -> None: ...
 
     async def stop(self, timeout_s: float = 10.0) -> None: ...

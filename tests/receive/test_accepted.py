@@ -36,13 +36,7 @@ async def test_200_comes_after_the_acknowledgement_and_not_before(
     recording: RecordingBroker, logs: io.StringIO
 ) -> None:
     # case: I1
-    acknowledged, asked = asyncio.Event(), asyncio.Event()
-
-    async def wait(_: float) -> None:
-        asked.set()
-        await acknowledged.wait()
-
-    recording.answer = wait
+    asked, acknowledged = recording.hold()
     async with running(recording, logs) as rig:
         request = asyncio.create_task(rig.signed())
         await asyncio.wait_for(asked.wait(), 5)

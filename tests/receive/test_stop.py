@@ -12,13 +12,7 @@ async def test_requests_in_flight_end_true_and_later_ones_are_503(
     recording: RecordingBroker, logs: io.StringIO
 ) -> None:
     # case: I4, O8
-    release, asked = asyncio.Event(), asyncio.Event()
-
-    async def slow(_: float) -> None:
-        asked.set()
-        await release.wait()
-
-    recording.answer = slow
+    asked, release = recording.hold()
     async with running(recording, logs) as rig:
         early = asyncio.create_task(rig.signed())
         await asyncio.wait_for(asked.wait(), 5)
@@ -40,13 +34,7 @@ async def test_requests_in_flight_end_true_and_later_ones_are_503(
 
 async def test_a_stop_is_bounded(recording: RecordingBroker, logs: io.StringIO) -> None:
     # case: I4
-    release, asked = asyncio.Event(), asyncio.Event()
-
-    async def slow(_: float) -> None:
-        asked.set()
-        await release.wait()
-
-    recording.answer = slow
+    asked, release = recording.hold()
     async with running(recording, logs) as rig:
         request = asyncio.create_task(rig.signed())
         await asyncio.wait_for(asked.wait(), 5)

@@ -33,10 +33,10 @@ class Desk:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = dict(environ)
 
-    def call(self, *words: str) -> Called:
-        """Run one command to its end."""
+    def call(self, *words: str, **more: str) -> Called:
+        """Run one command to its end, with `more` settings."""
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-        with self._settings(), _logging_as_it_was(), redirect_stdout(out), redirect_stderr(err):
+        with self._settings(more), _logging_as_it_was(), redirect_stdout(out), redirect_stderr(err):
             code = run(list(words))
         out.seek(0)
         err.seek(0)
@@ -49,9 +49,9 @@ class Desk:
         return json.loads(done.stdout) if code == 0 else done.stderr
 
     @contextmanager
-    def _settings(self) -> Iterator[None]:
+    def _settings(self, more: Mapping[str, str]) -> Iterator[None]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
-        with patch.dict(os.environ, {**kept, **self._environ}, clear=True):
+        with patch.dict(os.environ, {**kept, **self._environ, **more}, clear=True):
             yield
 
 

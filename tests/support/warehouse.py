@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from types import TracebackType
-from typing import Self
 
 from aiohttp import web
+
+from tests.support.loopback import LoopbackServer
 
 PLUGIN = """
 from consumer.plugin import Context, Event, handles
@@ -19,27 +19,13 @@ async def ship(event: Event, ctx: Context) -> None:
 """
 
 
-class Warehouse:
+class Warehouse(LoopbackServer):
     """`async with Warehouse() as warehouse`: listens on `warehouse.url` on the loopback."""
 
     def __init__(self) -> None:
+        super().__init__(self._ship, "/ship")
         self.calls: Counter[str] = Counter()
         self.keys: defaultdict[str, set[str]] = defaultdict(set)
-        self.url = ""
-        self._runner: web.ServerRunner | None = None
-
-    async def __aenter__(self) -> Self:
-        self._runner = web.ServerRunner(web.Server(self._ship, access_log=None))
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/ship"
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
 
     def plugin(self) -> str:
         """The source of a plugin that ships here."""

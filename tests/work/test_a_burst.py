@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 from aiohttp import web
@@ -18,6 +16,7 @@ from sqlalchemy import text
 
 from consumer.broker import EmbeddedBroker
 from consumer.ledger import Database, schema
+from tests.support.loopback import LoopbackServer
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
@@ -45,29 +44,15 @@ async def record(event: Event, ctx: Context) -> None:
 """
 
 
-class Book:
+class Book(LoopbackServer):
     """Where effects arrive: what came for each key, in order, and when."""
 
     def __init__(self) -> None:
+        super().__init__(self._take)
         self.came: defaultdict[int, list[int]] = defaultdict(list)
         self.successes: dict[str, tuple[int, int]] = {}
         self.last_at: dict[int, float] = {}
         self.calls = 0
-        self._runner: web.ServerRunner | None = None
-        self.url = ""
-
-    async def __aenter__(self) -> Self:
-        self._runner = web.ServerRunner(web.Server(self._take, access_log=None))
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/"
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
 
     async def _take(self, request: web.BaseRequest) -> web.Response:
         effect = await request.json()
