@@ -59,7 +59,9 @@ def _play(engine: Engine, event_type: str, settings: dict[str, Any], body: Mappi
     if event_type not in TYPES:
         known = ", ".join((*TYPES, TEST_TYPE))
         raise Refusal(
-            "validation_failed", f"no such event type; there are {known} (any_type makes one up)", field="type"
+            "validation_failed",
+            f"no such event type; there are {known} (any_type, --any-type, makes one up)",
+            field="type",
         )
     _check(settings)
     is_subscription = event_type.startswith("subscription.")
