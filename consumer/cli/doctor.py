@@ -153,7 +153,7 @@ async def _service(reader: Reader, database: Database, settings: Settings) -> As
     yield sync_doctor.environment((one.base_url if one else None) or "", settings.topic_prefix)
     accepted = await sync_doctor.credentials(reader)
     yield accepted
-    if accepted.grade is not Grade.WARN:
+    if accepted.grade is Grade.OK or reader.client.service_clock is not None:
         yield sync_doctor.service_clock(reader)  # a refusal tells the time, too
     if accepted.grade is Grade.OK:
         yield await sync_doctor.identity(reader, database, SystemClock())

@@ -20,7 +20,7 @@ from consumer.ledger import Database, quarantine
 from consumer.ledger import events as ledger_events
 from consumer.ledger.database_time import database_time
 from consumer.ledger.events import EventFilter
-from consumer.payments import AuthenticationError, PaymentsError
+from consumer.payments import AuthenticationError, BudgetExhausted, PaymentsError, RateLimitError
 from consumer.sync.identity import Identity
 from consumer.sync.learn import Proposal, listed_order, propose
 from consumer.sync.mark import SKEW as TIME_SKEW
@@ -59,8 +59,10 @@ async def credentials(reader: Reader) -> Check:
         await reader.client.application.retrieve()
     except AuthenticationError as error:
         return Check(name="credentials", grade=Grade.FAIL, text=error.message)
-    except PaymentsError as error:
-        return Check(name="credentials", grade=Grade.WARN, text=f"could not be checked: {error.line()}")
+    except (BudgetExhausted, RateLimitError) as error:
+        return Check(name="credentials", grade=Grade.WARN, text=f"could not be checked now: {error.line()}")
+    except PaymentsError as error:  # refused a moment ago, or nobody answers there
+        return Check(name="credentials", grade=Grade.FAIL, text=f"could not be checked: {error.line()}")
     return Check(name="credentials", grade=Grade.OK, text="accepted")
 
 

@@ -20,6 +20,7 @@ from consumer.sync.identity import Identity
 from consumer.sync.learn import propose
 from consumer.sync.mark import ListOrder
 from consumer.sync.reader import Reader
+from tests.support.ports import free_port
 from tests.sync.conftest import SECRETS, SteppedClock, World, delivery, simulated
 
 SHAPES = {
@@ -98,6 +99,16 @@ async def test_refused_credentials_and_a_foreign_application_are_findings(world:
     assert found.grade is Grade.FAIL
     for cause in ("header", "revoked or expired", "disabled", "approved and active"):
         assert cause in found.text
+    again = await doctor.credentials(world.reader)
+    assert again.grade is Grade.FAIL, "the circuit is open now: that is no better"
+
+
+async def test_a_service_that_does_not_answer_is_no_good_set_up() -> None:
+    # case: S1
+    credentials = Credentials("svc_app_test", ["svc_sk_live_test"])
+    async with PaymentsClient(f"http://127.0.0.1:{free_port()}", credentials) as client:
+        found = await doctor.credentials(Reader(application="default", client=client))
+    assert (found.grade, "service_unreachable" in found.text) == (Grade.FAIL, True)
 
 
 def test_a_test_service_with_production_topics_is_pointed_out() -> None:
