@@ -39,7 +39,7 @@ async def _with_database(*, upgrade: bool) -> SchemaState:
 
 def _show(found: SchemaState, as_json: bool) -> None:
     output = Output(as_json)
-    missing = sorted(found.wanted - found.current)
+    missing = sorted(found.missing)
     output.document({"current": sorted(found.current), "wanted": sorted(found.wanted), "missing": missing})
     output.line(f"schema at {', '.join(sorted(found.current)) or 'nothing'}")
     output.line("up to date" if found.is_current else f"missing: {', '.join(missing)}; run `consumer db upgrade`")

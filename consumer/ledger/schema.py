@@ -13,14 +13,14 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
+from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from consumer.errors import HandlerInvalid, SchemaOutdated
+from consumer.ledger import revisions
 from consumer.ledger.database import Database, translated
 
 GROUP = "consumer.migrations"
@@ -30,15 +30,21 @@ _LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for ea
 
 @dataclass(frozen=True)
 class SchemaState:
-    """The revisions the database has, and those this version wants."""
+    """The newest revision the database has of each branch, those this version wants, and all that were applied."""
 
     current: frozenset[str]
     wanted: frozenset[str]
+    applied: frozenset[str]
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The wanted revisions that were not applied."""
+        return self.wanted - self.applied
 
     @property
     def is_current(self) -> bool:
         """Whether nothing is missing; a newer database (expand first, contract later) is fine too (case O9)."""
-        return self.wanted <= self.current
+        return not self.missing
 
 
 def branches() -> Mapping[str, Path]:
@@ -63,14 +69,27 @@ def alembic_config() -> Config:
 
 
 async def upgrade(database: Database) -> SchemaState:
-    """Bring all branches to their heads, in one transaction; safe to run from several processes at once."""
+    """Bring all branches to their heads, in one transaction; safe to run from several processes at once.
+
+    Branches of which the database has more than this version knows, and those of plugins that are not installed (any
+    more), stay as they are.
+    """
     config = alembic_config()
+    script = ScriptDirectory.from_config(config)
 
     def run(connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         config.attributes["connection"] = connection
-        command.upgrade(config, "heads")
+        begin_at = revisions.starts(revisions.applied_to(connection, script), script)
+
+        def steps(_: object, __: object) -> object:
+            # What `alembic upgrade heads` does, but from what is known here: it stops at a revision it does not know.
+            return script._upgrade_revs("heads", begin_at)  # type: ignore[arg-type]  # it takes several, as Alembic's own do
+
+        with EnvironmentContext(config, script, fn=steps, destination_rev="heads"):
+            script.run_env()
+        revisions.note_all(connection, script)
 
     with translated():
         async with database.engine.begin() as connection:
@@ -80,19 +99,21 @@ async def upgrade(database: Database) -> SchemaState:
 
 async def state(database: Database) -> SchemaState:
     """What the database has against what this version wants."""
-    wanted = frozenset(ScriptDirectory.from_config(alembic_config()).get_heads())
+    script = ScriptDirectory.from_config(alembic_config())
+    wanted = frozenset(script.get_heads())
 
-    def heads(connection: Connection) -> frozenset[str]:
-        return frozenset(MigrationContext.configure(connection).get_current_heads())
+    def look(connection: Connection) -> SchemaState:
+        current = revisions.heads_of(connection)
+        return SchemaState(current=current, wanted=wanted, applied=revisions.applied_to(connection, script))
 
     with translated():
         # It only looks: on SQLite it must not wait for whoever writes.
         async with database.engine.execution_options(consumer_writes=False).connect() as connection:
-            return SchemaState(current=await connection.run_sync(heads), wanted=wanted)
+            return await connection.run_sync(look)
 
 
 async def require_current(database: Database) -> None:
     """Raise SchemaOutdated when the database lacks a migration of this version."""
     found = await state(database)
     if not found.is_current:
-        raise SchemaOutdated(missing=",".join(sorted(found.wanted - found.current)))
+        raise SchemaOutdated(missing=",".join(sorted(found.missing)))

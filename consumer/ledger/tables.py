@@ -327,3 +327,13 @@ class AuditRow(LedgerRow, table=True):
     after: str | None = Field(default=None, sa_column=Column(Text))
     reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
     code_version: str = Field(default="", sa_column=Column(String(40), nullable=False))
+
+
+class RevisionRow(LedgerRow, table=True):
+    """A migration that was applied, of any branch. Alembic itself keeps each branch's newest one only, which says
+    nothing to code that is older than it."""
+
+    __tablename__ = "revisions"
+
+    id: str = Field(sa_column=Column(String(32), primary_key=True))
+    applied_at: datetime = time_column()

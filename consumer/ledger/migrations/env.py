@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlmodel import SQLModel
 
-import consumer.ledger.tables  # noqa: F401 - fills the metadata
+from consumer.ledger.revisions import remember
 
 connection = context.config.attributes["connection"]
 context.configure(
@@ -14,6 +14,7 @@ context.configure(
     render_as_batch=connection.dialect.name == "sqlite",
     transaction_per_migration=False,
     user_module_prefix="consumer.columns.",
+    on_version_apply=remember,
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import MetaData, inspect
+from sqlalchemy import MetaData, inspect, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 from sqlmodel import SQLModel
@@ -256,6 +256,95 @@ async def test_a_database_that_is_ahead_is_fine(
     found = await schema.state(database)
     assert "newer_plugin_0001" in found.current - found.wanted
     await schema.require_current(database)
+
+
+@pytest.fixture
+def code_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Turns this code into that of the release before: its ledger's branch lacks the newest revision."""
+
+    def turn() -> None:
+        found = dict(schema.branches())
+        older = tmp_path / "older" / "versions"
+        shutil.copytree(found["ledger"], older)
+        newest = max(older.glob("0*.py"))
+        newest.unlink()
+        monkeypatch.setattr(schema, "branches", lambda: {**found, "ledger": older})
+
+    return turn
+
+
+# case: O9
+async def test_code_that_is_older_than_the_database_starts_and_may_upgrade(
+    database: Database, code_before: Callable[[], None]
+) -> None:
+    """A rolling deploy migrates first: a process of the version before that starts (again) after that still works."""
+    before, newest = await told(database), await schema.state(database)
+    code_before()
+    await schema.require_current(database)
+    state = await schema.state(database)
+    assert state.is_current
+    assert state.wanted - state.current == {one for one in state.wanted if one.startswith("ledger_")}
+    assert (await schema.upgrade(database)).current == newest.current
+    assert await told(database) == before
+
+
+# case: O9
+async def test_older_code_on_a_newer_database_still_adds_what_its_plugins_lack(
+    database: Database, code_before: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = 'op.create_table("late_point", sa.Column("id", sa.Integer(), primary_key=True))'
+    with installed(tmp_path, monkeypatch, "late_plugin", create):
+        code_before()
+        with pytest.raises(SchemaOutdated):
+            await schema.require_current(database)
+        state = await schema.upgrade(database)
+        assert state.is_current
+        assert "late_plugin_0001" in state.current
+        assert "late_point" in await told(database)
+
+
+# case: O9, H7
+async def test_a_plugin_that_is_gone_leaves_its_tables_and_hinders_no_upgrade(
+    empty: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = 'op.create_table("gone_point", sa.Column("id", sa.Integer(), primary_key=True))'
+    with installed(tmp_path, monkeypatch, "gone_plugin", create):
+        await schema.upgrade(empty)
+    state = await schema.upgrade(empty)
+    assert state.is_current
+    assert "gone_plugin_0001" in state.current - state.wanted
+    assert "gone_point" in await told(empty)
+    shutil.rmtree(tmp_path / "gone_plugin")
+    shutil.rmtree(tmp_path / "gone_plugin-1.0.dist-info")
+    with installed(tmp_path, monkeypatch, "gone_plugin", create):
+        assert (await schema.upgrade(empty)).is_current, "it comes back, and its table is there already"
+
+
+async def test_a_database_from_before_revisions_were_noted_is_upgraded(database: Database) -> None:
+    """Then all there is to go by is what Alembic keeps."""
+    async with database.transaction() as session:
+        await session.execute(text("DELETE FROM revisions"))
+    await schema.require_current(database)
+    await schema.upgrade(database)
+    scripts = ScriptDirectory.from_config(schema.alembic_config())
+    async with database.reading() as session:
+        noted = set(await session.scalars(text("SELECT id FROM revisions")))
+    assert noted == {one.revision for one in scripts.walk_revisions()}
+
+
+async def test_what_is_taken_back_is_not_applied_any_more(empty: Database) -> None:
+    def down(connection: Connection) -> None:
+        config = schema.alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "access@base")
+
+    await schema.upgrade(empty)
+    async with empty.engine.begin() as connection:
+        await connection.run_sync(down)
+    state = await schema.state(empty)
+    assert {one.rpartition("_")[0] for one in state.missing} == {"access"}
+    assert not {one for one in state.applied if one.startswith("access")}
+    assert (await schema.upgrade(empty)).is_current
 
 
 def test_migrations_that_cannot_be_imported_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
