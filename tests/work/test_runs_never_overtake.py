@@ -1,4 +1,6 @@
-"""A model of the runs' states against the ledger's own SQL: nothing overtakes, nothing is lost, nothing is stuck."""
+"""A model of the runs' states against the ledger's own SQL and the workers' own breakers: two workers that claim, fail,
+crash and come back, an operator who pauses, resumes, redrives, discards and restores. Nothing overtakes, nothing is
+lost, nothing is stuck, and an outage burns no last attempt."""
 
 from __future__ import annotations
 
@@ -17,21 +19,22 @@ from sqlalchemy import select
 
 from consumer.clock import DrivenClock
 from consumer.events import Event, Source, Trust
-from consumer.ledger import Database, dead, events, runs
+from consumer.ledger import Database, dead, events, handlers, runs
 from consumer.ledger.dead import DeadFilter
 from consumer.ledger.runs import ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunRow, RunStatus
 from consumer.plugin import Context, Handler
 from consumer.retry import Failure, OnDead, RetryPolicy
 from consumer.testing.workbench import empty_ledger
-from consumer.work.outcome import Failed, Succeeded
+from consumer.work.breakers import Breakers
+from consumer.work.outcome import Failed, Outcome, Succeeded
 from consumer.work.results import conclude, store
 
 T = TypeVar("T")
 KEYS = ("order:a", "order:b")
 WORKERS = ("w1", "w2")
 LEASE_S = 15.0
-WHAT = st.sampled_from(["succeed", "fail", "fail", "reject", "later"])
+WHAT = st.sampled_from(["succeed", "fail", "fail", "reject", "later", "unreachable", "unreachable"])
 
 
 async def nothing(event: Event, ctx: Context) -> None:
@@ -41,7 +44,7 @@ async def nothing(event: Event, ctx: Context) -> None:
 ON_DEAD: dict[str, OnDead] = {"blocks": "block", "goes-on": "continue"}
 HANDLERS = {
     name: Handler(
-        name=name, types=("*",), function=nothing, on_dead=on_dead, version="v1",
+        name=name, types=("*",), function=nothing, on_dead=on_dead, version="v1", breaker_after=2,
         retry=RetryPolicy(attempts=2, first_s=5, ceiling_s=5, jitter=0),
     )
     for name, on_dead in ON_DEAD.items()
@@ -60,10 +63,15 @@ class Lanes(RuleBasedStateMachine):
         self.clock = DrivenClock()
         self.count = 0
         self.held: dict[str, dict[tuple[str, str, str], ClaimedRun]] = {worker: {} for worker in WORKERS}
-        # The model: what arrived, and which runs are settled for good or given up, per lane in order of arrival.
+        # The model: what arrived, per lane in order of arrival.
         self.arrived: dict[tuple[str, str], list[str]] = {(h, k): [] for h in HANDLERS for k in KEYS}
-        self.done: list[tuple[str, str, str]] = []
-        self.redriven: set[tuple[str, str]] = set()
+        self.breakers = {worker: Breakers() for worker in WORKERS}
+        self.paused: set[str] = set()
+        self.do(self.register())
+
+    async def register(self) -> None:
+        async with self.database.transaction() as session:
+            await handlers.register(session, list(HANDLERS.values()), self.clock.now())
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
@@ -108,16 +116,25 @@ class Lanes(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS), name=st.sampled_from(sorted(HANDLERS)), limit=st.integers(1, 3))
     def claim(self, worker: str, name: str, limit: int) -> None:
+        """As the runner does: nothing of a paused handler, and no more than its breaker has room for."""
+        room = self.breakers[worker].room(HANDLERS[name], self.clock.now(), limit)
+
         async def take() -> list[ClaimedRun]:
             async with self.database.transaction() as session:
+                if name in await handlers.paused(session) or not room:
+                    return []
                 return list(
-                    await runs.claim(session, handler=name, worker=worker, limit=limit, now=self.clock.now(),
+                    await runs.claim(session, handler=name, worker=worker, limit=room, now=self.clock.now(),
                                      lease_s=LEASE_S)
                 )  # fmt: skip
 
-        for run in self.do(take()):
+        claimed = self.do(take())
+        for run in claimed:
+            assert name not in self.paused
             self.may_start(run)
             self.held[worker][run.id] = run
+        if claimed:
+            self.breakers[worker].started(HANDLERS[name])
 
     def may_start(self, run: ClaimedRun) -> None:
         """Nothing overtakes: every earlier run of the lane is settled (or dead where that does not block)."""
@@ -144,11 +161,13 @@ class Lanes(RuleBasedStateMachine):
             "fail": Failed(Failure("handler_failed", "x"), "f"),
             "reject": Failed(Failure("rejected", "x", permanent=True), "f"),
             "later": Failed(Failure("retry_later", "x", after_s=3), "f"),
+            "unreachable": Failed(Failure("handler_failed", "x", unreachable=True), "f"),
         }[what]
         now = self.clock.now()
         event = an_event(run.event_id, run.key, self.clock)
+        outcome = self.judged(worker, run, outcome, what)  # type: ignore[arg-type]  # a dict of both
         result = conclude(
-            HANDLERS[run.handler], run, event, outcome, worker=worker, started_at=now, now=now  # type: ignore[arg-type]  # a dict of both
+            HANDLERS[run.handler], run, event, outcome, worker=worker, started_at=now, now=now
         )  # fmt: skip
 
         async def write() -> None:
@@ -157,10 +176,40 @@ class Lanes(RuleBasedStateMachine):
 
         self.do(write())
 
+    def judged(self, worker: str, run: ClaimedRun, outcome: Outcome, what: str) -> Outcome:
+        """As its worker's breaker counts it."""
+        breakers, handler = self.breakers[worker], HANDLERS[run.handler]
+        before = breakers.open().get(handler.name)
+        judged = breakers.judge(handler, run, outcome, self.clock.now())
+        if what == "unreachable":
+            after = breakers.open().get(handler.name)
+            is_spared = isinstance(judged, Failed) and judged.failure.after_s is not None
+            assert is_spared == (after is not None), "an attempt is spared exactly while the breaker is open"
+            assert before is None or after is not None, "no failure closes a breaker"
+        return judged
+
+    @rule(name=st.sampled_from(sorted(HANDLERS)), is_pause=st.booleans())
+    def pause_or_resume(self, name: str, is_pause: bool) -> None:
+        async def act() -> None:
+            async with self.database.transaction() as session:
+                if is_pause:
+                    await handlers.pause(session, name, by="op", reason="model", now=self.clock.now())
+                else:
+                    await handlers.resume(session, name)
+
+        self.do(act())
+        if is_pause:
+            self.paused.add(name)
+            return
+        self.paused.discard(name)
+        for worker in WORKERS:
+            self.breakers[worker].forget(name)
+
     @rule(worker=st.sampled_from(WORKERS))
     def crash(self, worker: str) -> None:
-        """A worker is killed: its claims stay in the ledger until they run out."""
+        """A worker is killed: its claims stay in the ledger until they run out, its breakers are forgotten."""
         self.held[worker].clear()
+        self.breakers[worker] = Breakers()
 
     @rule(worker=st.sampled_from(WORKERS))
     def stop_cleanly(self, worker: str) -> None:
@@ -171,6 +220,7 @@ class Lanes(RuleBasedStateMachine):
 
         self.do(give())
         self.held[worker].clear()
+        self.breakers[worker] = Breakers()
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 20.0]))
     def pass_time(self, seconds: float) -> None:
@@ -210,9 +260,17 @@ class Lanes(RuleBasedStateMachine):
             assert (row.next_at is not None) == (row.status == "retrying") or row.status == "skipped"
 
     def drain(self) -> None:
-        """Nothing is stuck: with time, house-keeping and a handler that works, every lane comes to its end."""
+        """Nothing is stuck: with time, house-keeping and a handler that works, every lane comes to its end. Nobody
+        closes a breaker: probes must do that. What is paused stays so, untouched, until it is resumed."""
         for worker in WORKERS:
             self.held[worker].clear()
+        self.probe_lost()
+        before = [(row.event_id, row.status) for row in self.rows() if row.handler in self.paused]
+        for name in self.paused:
+            self.claim("w1", name, 3)
+        assert before == [(row.event_id, row.status) for row in self.rows() if row.handler in self.paused]
+        for name in sorted(self.paused):
+            self.pause_or_resume(name, False)
         for _ in range(4 * (self.count + 2)):
             self.clock.advance(LEASE_S + 10)
             self.keep_house()
@@ -238,8 +296,15 @@ class Lanes(RuleBasedStateMachine):
             async with self.database.transaction() as session:
                 await runs.finish(session, [done], worker="w1", now=self.clock.now())
 
+        self.breakers["w1"].judge(HANDLERS[run.handler], run, Succeeded(), self.clock.now())
         self.do(write())
         del self.held["w1"][run.id]
+
+    def probe_lost(self) -> None:
+        """What the drain forgets is given back by a runner that stops; its breakers go with it."""
+        for worker in WORKERS:
+            if any(breaker.probing for breaker in self.breakers[worker].open().values()):
+                self.breakers[worker] = Breakers()
 
     def rows(self) -> list[RunRow]:
         async def read() -> list[RunRow]:
