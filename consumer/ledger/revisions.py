@@ -50,7 +50,7 @@ def remember(
     ctx: MigrationContext,
     step: MigrationInfo,
     heads: Collection[Any],  # noqa: ARG001 - the hook has them
-    run_args: Mapping[str, Any],  # noqa: ARG001
+    run_args: Mapping[str, Any],  # noqa: ARG001 - Alembic calls it so
 ) -> None:
     """Alembic's hook after each migration: note it, or that it was taken back."""
     connection = ctx.connection
