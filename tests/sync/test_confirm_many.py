@@ -281,6 +281,7 @@ async def test_ten_thousand_forged_among_a_thousand_real_cost_their_share_and_de
         world.clock.advance(1)
     minutes = (world.clock.monotonic() - began) / 60
     reads = len(service_side.attempts) - real_reads
+    print(f"10,000 forged: a real one waited {late:.0f} s at most; {reads / minutes / 3:.0f} % of the budget spent")
     assert late <= 10, f"a real event waited {late} s behind forged ones"
     assert reads / minutes <= 0.3 * 300, f"{reads} reads in {minutes:.1f} minutes"
     async with world.database.reading() as session:
