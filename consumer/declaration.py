@@ -1,4 +1,4 @@
-"""Declaration: what `@handles` accepts, checked while the module is imported; every refusal says what it wants. Pure."""
+"""Declaration: what `@handles` accepts, checked as the module is imported; every refusal says what it wants. Pure."""
 
 from __future__ import annotations
 
