@@ -72,12 +72,26 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
     await session.execute(statement, rows)
 
 
-async def due(session: AsyncSession, now: datetime, limit: int, application: str | None = None) -> Sequence[ReadRow]:
+async def due(
+    session: AsyncSession, now: datetime, limit: int, application: str | None = None, kind: str | None = None
+) -> Sequence[ReadRow]:
     """The reads to do now, oldest first."""
     statement = select(ReadRow).where(_READS.c.due_at <= now).order_by(_READS.c.due_at).limit(limit)
     if application is not None:
         statement = statement.where(_READS.c.application == application)
+    if kind is not None:
+        statement = statement.where(_READS.c.kind == kind)
     return (await session.execute(statement)).scalars().all()
+
+
+async def due_of(
+    session: AsyncSession, application: str, kind: str, object_ids: Sequence[str], now: datetime
+) -> Sequence[ReadRow]:
+    """The reads of these objects that are to be done now. At most a few hundred ids at once."""
+    if not object_ids:
+        return []
+    one = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
+    return (await session.execute(select(ReadRow).where(one, _READS.c.object_id.in_(list(object_ids))))).scalars().all()
 
 
 async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -> None:

@@ -11,7 +11,7 @@ all the same (U30). That it does not answer is none, and nothing is told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -21,7 +21,7 @@ import structlog
 from consumer.clock import Clock
 from consumer.ledger import Database, reads
 from consumer.ledger.tables import ReadRow
-from consumer.payments import ApiError, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
+from consumer.payments import ApiError, Cursor, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
 from consumer.retry import RetryPolicy
 from consumer.sync.figures import Figures
 from consumer.sync.observation import Observation, Unreadable, shape
@@ -35,7 +35,12 @@ ALARM_AFTER_ATTEMPTS = 8
 ANSWERS_FOR_S = 60.0
 PROBE_AGAIN_S = 5.0
 SHAPES_MAX = 8
+BARREN_MAX = 2
 TOLD = "unreadable"  # the code of a read whose asker knows that the service shows no such object
+
+
+Kind = Literal["subscription", "order"]
+KINDS: tuple[Kind, ...] = ("subscription", "order")
 
 
 def _slow() -> RetryPolicy:
@@ -46,11 +51,13 @@ def _slow() -> RetryPolicy:
 class RefreshPolicy:
     """`batch`: reads per round; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
     `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`: from how many due reads of
-    one kind on its list is paged, as long as a page answers at least `page_yield` of them on average."""
+    one kind on its list is paged, until `BARREN_MAX` pages running answered less than `page_yield` of them each;
+    `pages`: how many of them a round."""
 
     batch: int = 1000
     page_from: int = 200
     page_yield: int = 10
+    pages: int = 20
     concurrency: int = 4
     idle_s: float = 1.0
     retry: RetryPolicy = field(default_factory=_slow)
@@ -79,6 +86,7 @@ class Refresh:
         self._hold = Hold(clock)
         self._answers, self._answers_until = False, 0.0
         self._order_shapes: dict[str, None] = {}
+        self._walks: dict[Kind, tuple[Cursor | None, int]] = {}  # where the next round goes on, after barren pages
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"refresh {reader.application}")
 
@@ -98,17 +106,13 @@ class Refresh:
         """
         self._hold.check()
         async with self._database.reading() as session:
-            due = await reads.due(session, self._clock.now(), self._policy.batch, self.application)
+            left = list(await reads.due(session, self._clock.now(), self._policy.batch, self.application))
         held_up, answered = list[PaymentsError](), list[ReadRow]()
-        for kind in ("subscription", "order"):
-            rows = [row for row in due if row.kind == kind]
-            if len(rows) >= self._policy.page_from:
-                if kind == "order" and not self._order_shapes:
-                    await self._work_off(iter(rows[:1]), held_up, answered)  # shows how full a record is
-                    rows = [row for row in rows if row not in answered]
-                answered += await self._by_pages(kind, rows, held_up)
-        done = {(row.kind, row.object_id) for row in answered}
-        left = [row for row in due if (row.kind, row.object_id) not in done]
+        for kind in KINDS:
+            if sum(row.kind == kind for row in left) >= self._policy.page_from:
+                left = await self._many(kind, left, held_up, answered)
+            else:
+                self._walks.pop(kind, None)
         waiting = iter(left)
         workers = [self._work_off(waiting, held_up, answered) for _ in range(min(self._policy.concurrency, len(left)))]
         await asyncio.gather(*workers)
@@ -118,17 +122,36 @@ class Refresh:
 
     # --- many: by the list -------------------------------------------------------------------------------------
 
-    async def _by_pages(
-        self, kind: Literal["order", "subscription"], rows: Sequence[ReadRow], held_up: list[PaymentsError]
+    async def _many(
+        self, kind: Kind, due: Sequence[ReadRow], held_up: list[PaymentsError], answered: list[ReadRow]
     ) -> list[ReadRow]:
-        """Answer what the list shows, a hundred records a read, while that pays. Returns what was answered."""
-        wanted = {row.object_id: row for row in rows}
-        answered: list[ReadRow] = []
+        """Page the list of this kind; returns which of the due reads are to be done singly in this round: none of this
+        kind while its walk goes on, and not all when they are many, for they may be listed by the next round."""
+        if kind == "order" and not self._order_shapes:
+            await self._work_off(
+                iter([row for row in due if row.kind == kind][:1]), held_up, answered
+            )  # shows how full it is
+        if not held_up:
+            answered += await self._by_pages(kind, held_up)
+        done = {(row.kind, row.object_id) for row in answered}
+        mine = [row for row in due if row.kind == kind and (row.kind, row.object_id) not in done]
+        singly = [] if kind in self._walks else mine[: max(self._policy.page_from, self._policy.batch // 5)]
+        return [*(row for row in due if row.kind != kind), *singly]
+
+    async def _by_pages(self, kind: Kind, held_up: list[PaymentsError]) -> list[ReadRow]:
+        """Answer what the list shows, a hundred records a read, while that pays. Returns what was answered.
+
+        Which of a page's records are due is looked up page by page: the reads that have waited longest may be anywhere
+        in the list. A walk of more than `pages` goes on in the next round, so that other reads come in between.
+        """
+        cursor, barren = self._walks.pop(kind, (None, 0))
         pages: AsyncIterator[Page[Any]] = (
-            self._api.subscriptions.pages() if kind == "subscription" else self._api.orders.pages()
+            self._api.subscriptions.pages(cursor=cursor)
+            if kind == "subscription"
+            else self._api.orders.pages(cursor=cursor)
         )
-        read = 0
-        while wanted and read <= 2 + len(answered) // self._policy.page_yield:
+        answered: list[ReadRow] = []
+        for _ in range(self._policy.pages):
             async with self._database.transaction() as session:
                 version = await reads.next_version(session)
             try:
@@ -136,41 +159,46 @@ class Refresh:
             except PaymentsError as error:
                 if self._hold.take(error):
                     held_up.append(error)
-                break
+                    self._walks[kind] = (cursor, barren)
+                return answered
             if page is None:
-                break
-            read += 1
+                return answered
             self._answered()
-            hits = await self._usable(kind, page.items, wanted, version)
-            await self._answer([wanted.pop(one.object_id) for one in hits], hits)
-            answered += [row for row in rows if row.object_id in {one.object_id for one in hits}]
+            rows, hits = await self._usable(kind, page.items, version)
+            await self._answer(rows, hits)
+            answered += rows
+            barren = 0 if len(rows) >= self._policy.page_yield else barren + 1
+            cursor = page.next_cursor
+            if cursor is None or barren > BARREN_MAX or (barren and not await self._is_due(kind)):
+                return answered
+        self._walks[kind] = (cursor, barren)
         return answered
 
+    async def _is_due(self, kind: Kind) -> bool:
+        async with self._database.reading() as session:
+            return bool(await reads.due(session, self._clock.now(), 1, self.application, kind))
+
     async def _usable(
-        self,
-        kind: Literal["order", "subscription"],
-        items: Sequence[Order | Subscription],
-        wanted: Mapping[str, ReadRow],
-        version: int,
-    ) -> list[Observation]:
+        self, kind: Kind, items: Sequence[Order | Subscription], version: int
+    ) -> tuple[list[ReadRow], list[Observation]]:
         """Listed records that were asked for and are as full as a single read of the same object was (case B22).
 
         An order is decided on by its status and its amount alone: there, as full as any order that was read singly is
         enough, so that many new orders cost a read per hundred of them.
         """
-        ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items}
-        found = {object_id: one for object_id, one in ids.items() if object_id in wanted and one.status is not None}
+        ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items if one.status is not None}
+        names = [name for name in ids if name]
         async with self._database.reading() as session:
-            last = await reads.last_observed(session, self.application, kind, [name for name in found if name])
-        return [
-            self._observation(wanted[object_id], kind, object_id, version, one.raw)
-            for object_id, one in found.items()
-            if object_id is not None
-            and (
-                (object_id in last and last[object_id].shape == shape(one.raw))
-                or (kind == "order" and shape(one.raw) in self._order_shapes)
-            )
-        ]
+            due = await reads.due_of(session, self.application, kind, names, self._clock.now())
+            last = await reads.last_observed(session, self.application, kind, [row.object_id for row in due])
+        rows, hits = list[ReadRow](), list[Observation]()
+        for row in due:
+            raw = ids[row.object_id].raw
+            is_full = row.object_id in last and last[row.object_id].shape == shape(raw)
+            if is_full or (kind == "order" and shape(raw) in self._order_shapes):
+                rows.append(row)
+                hits.append(self._observation(row, kind, row.object_id, version, raw))
+        return rows, hits
 
     # --- few: one by one ---------------------------------------------------------------------------------------
 

@@ -141,8 +141,8 @@ def orders(count: int, **more: object) -> list[dict[str, object]]:
     return [{"id": f"o{n}", "order_id": f"A-{n}", "status": "PAID", "amount": "1", **more} for n in range(count)]
 
 
-async def ask_for_orders(world: World, count: int) -> None:
-    requests = [ReadRequest(kind="order", object_id=f"A-{number}") for number in range(count)]
+async def ask_for_orders(world: World, count: int, *, since: int = 0) -> None:
+    requests = [ReadRequest(kind="order", object_id=f"A-{number}") for number in range(since, count)]
     async with world.database.transaction() as session:
         await reads.ask(session, "default", requests, world.clock.now())
 
@@ -179,3 +179,25 @@ async def test_a_list_of_orders_that_shows_less_is_not_used(world: World) -> Non
     assert await stage.once() == 120
     shown = {event.data["data"]["record"]["status"] for event in await answers(world)}
     assert shown == {"PENDING"}
+
+
+async def test_a_backlog_far_larger_than_a_round_costs_a_read_per_page_too(world: World) -> None:
+    # case: B22, B23, O7
+    count = 1_500
+    for one in orders(3):  # a single read shows how full a record is; the others would be answered 404
+        world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
+    newest_first = orders(count)[::-1]  # those that have waited longest are at the far end of the list
+    world.service.lists["/v1/orders"] = paged(newest_first)
+    for start in range(0, count, 300):
+        await ask_for_orders(world, start + 300, since=start)
+        world.clock.advance(1)
+    stage = Refresh(
+        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        policy=RefreshPolicy(batch=300, page_from=100, pages=4),
+    )  # fmt: skip
+    done = 0
+    while await stage.once():
+        done += 1
+        assert done < 20, "every round goes on where the one before was cut"
+    assert len(observed_orders(await answers(world))) == count
+    assert world.service.calls.total() <= count / 100 + 10
