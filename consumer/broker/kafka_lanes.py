@@ -16,7 +16,7 @@ BATCH_RECORDS = 5_000
 IN_BATCH_OVERHEAD_BYTES = 64
 # A record carries no time of its publisher's: the broker stamps it (or, on a topic that keeps publishers' times, keeps
 # it without one). A clock ahead by an hour would have its records refused (message.timestamp.after.max.ms), a clock
-# behind by the retention would have them deleted at once (case O9).
+# behind by the retention would have them deleted at once (case I1).
 NO_TIMESTAMP = -1
 
 

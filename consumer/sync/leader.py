@@ -11,6 +11,7 @@ import structlog
 from consumer.clock import Clock
 from consumer.errors import ConsumerError, LeaseLost
 from consumer.ledger import Database, leases
+from consumer.ledger.database_time import database_time
 from consumer.sync.rounds import STOP_GRACE_S, Trouble, rest
 
 LOG = structlog.get_logger()
@@ -116,7 +117,10 @@ class Leader:
         asked_at = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._renew_s), self._database.transaction() as session:
-                lease = await leases.acquire(session, self.role, self._holder, self._clock.now(), self._lease_s)
+                # The database's clock where it has one: a machine whose own is off would take over from the living,
+                # or leave behind a lease that ends in an hour.
+                now = await database_time(session) or self._clock.now()
+                lease = await leases.acquire(session, self.role, self._holder, now, self._lease_s)
         except (ConsumerError, TimeoutError) as error:
             self._trouble.failed(error)
             return False

@@ -120,14 +120,14 @@ def test_a_test_service_with_production_topics_is_pointed_out() -> None:
 
 
 async def test_the_clock_is_compared_with_the_databases(database: Database) -> None:
-    # case: O9
+    # case: O2
     assert (await doctor.clock_skew(database, SystemClock())).grade is Grade.OK
     if database.dialect == "postgresql":
         assert (await doctor.clock_skew(database, SteppedClock())).grade is Grade.FAIL
 
 
 async def test_the_clock_is_compared_with_the_services(world: World) -> None:
-    # case: O9
+    # case: O2
     assert "carry no date" in doctor.service_clock(world.reader).text
     assert (await doctor.credentials(world.reader)).grade is Grade.OK
     wrong = doctor.service_clock(world.reader)  # the scripted service lives today, the stepped clock does not
@@ -141,7 +141,7 @@ async def test_the_clock_is_compared_with_the_services(world: World) -> None:
 
 
 def test_the_clock_is_compared_with_the_brokers_as_far_as_looking_tells() -> None:
-    # case: O9
+    # case: O2
     clock = SteppedClock()
 
     def told(ago_s: float | None) -> doctor.Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -72,6 +73,40 @@ async def test_when_the_leader_dies_another_takes_over_within_a_lease_and_a_thir
         assert asyncio.get_running_loop().time() - began < 1.5 * 4 / 3 + 1.5
         with pytest.raises(LeaseLost):
             _ = dead.token
+        stop.set()
+
+
+class WrongClock(SystemClock):
+    """The machine's clock, set wrong."""
+
+    def __init__(self, ahead: timedelta) -> None:
+        self._ahead = ahead
+
+    def now(self) -> datetime:
+        return super().now() + self._ahead
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(hours=-1)], ids=["ahead", "behind"])
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_a_machine_whose_clock_is_wrong_neither_steals_the_lead_nor_keeps_it_beyond_its_death(
+    database: Database, ahead: timedelta
+) -> None:
+    # case: B26, G5
+    right = leader(database, "right")
+    wrong = Leader(database, role="sync/default", holder="wrong", clock=WrongClock(ahead), lease_s=1.5)
+    for _ in range(5):
+        assert await right._take()
+        assert not await wrong._take()
+    await right._give_back()
+    assert await wrong._take()  # and never heard of again, as after kill -9
+    stop, work = asyncio.Event(), Work()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        began = asyncio.get_running_loop().time()
+        group.create_task(leader(database, "heir").run(stop, work))
+        await work.running.wait()
+        assert asyncio.get_running_loop().time() - began < 1.5 * 4 / 3 + 1.5
         stop.set()
 
 

@@ -34,7 +34,7 @@ AHEAD = timedelta(days=120)
 
 @pytest.mark.parametrize("ahead", [AHEAD, -AHEAD], ids=["ahead", "behind"])
 async def test_a_clock_months_off_neither_stops_publishing_nor_loses_a_record(log: Log, ahead: timedelta) -> None:
-    # case: O9, I1
+    # case: I1, I2
     broker = await log.open(ElsewhenClock(ahead))
     name = await log.topic(broker)
     week = TopicConfig(name=name, partitions=4, retention_s=7 * 86_400, max_record_bytes=100_000)
@@ -55,7 +55,7 @@ async def test_a_clock_months_off_neither_stops_publishing_nor_loses_a_record(lo
 async def test_a_topic_that_keeps_the_publishers_time_takes_records_from_any_clock_too(
     kafka_broker: KafkaServer, ahead: timedelta
 ) -> None:
-    # case: O9, I1
+    # case: I1, I2
     address = f"127.0.0.1:{kafka_broker.port}"
     name = f"by-their-time-{'ahead' if ahead > timedelta() else 'behind'}"
     admin = AIOKafkaAdminClient(bootstrap_servers=address)

@@ -28,7 +28,7 @@ def files(folder: Path) -> dict[str, int]:
 
 
 async def test_what_is_missing_is_told_and_not_made(log: Log, broker: Broker) -> None:
-    # case: B31, O7
+    # case: O7
     name = f"t-{uuid.uuid4().hex[:12]}"
     for _ in range(2):
         [found] = await broker.look([wanted(name)])
@@ -41,7 +41,7 @@ async def test_what_is_missing_is_told_and_not_made(log: Log, broker: Broker) ->
 
 
 async def test_the_newest_record_tells_the_logs_time(log: Log, broker: Broker) -> None:
-    # case: O9
+    # case: O2
     name = f"t-{uuid.uuid4().hex[:12]}"
     await broker.ensure_topics([wanted(name, partitions=3)])
     for number in range(10):
@@ -79,7 +79,7 @@ async def test_a_closed_log_is_read_without_files_beside_it(tmp_path: Path) -> N
 async def test_every_setting_that_could_lose_records_comes_with_the_command_that_mends_it(
     kafka_broker: KafkaServer,
 ) -> None:
-    # case: O7, O9
+    # case: O7
     address = f"127.0.0.1:{kafka_broker.port}"
     name = f"t-{uuid.uuid4().hex[:12]}"
     admin = AIOKafkaAdminClient(bootstrap_servers=address)
