@@ -49,7 +49,8 @@ def _slow() -> RetryPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshPolicy:
-    """`batch`: reads per round; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
+    """`batch`: reads looked at per round; `singles`: of those, how many are done one by one before it is looked again
+    whether a list pays; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
     `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`: from how many due reads of
     one kind on its list is paged, until `BARREN_MAX` pages running answered less than `page_yield` of them each;
     `pages`: how many of them a round."""
@@ -57,6 +58,7 @@ class RefreshPolicy:
     batch: int = 1000
     page_from: int = 200
     page_yield: int = 10
+    singles: int = 50
     pages: int = 20
     concurrency: int = 4
     idle_s: float = 1.0
@@ -113,7 +115,7 @@ class Refresh:
                 left = await self._many(kind, left, held_up, answered)
             else:
                 self._walks.pop(kind, None)
-        waiting = iter(left)
+        waiting = iter(left[: self._policy.singles])
         workers = [self._work_off(waiting, held_up, answered) for _ in range(min(self._policy.concurrency, len(left)))]
         await asyncio.gather(*workers)
         if held_up and not answered:

@@ -9,7 +9,8 @@ import pytest
 from consumer.ledger import Database
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
-from tests.support.projections import OUTBOX, Projections, observed, own
+from tests.support.projections import OUTBOX, Projections, observed, own, unreadable
+from tests.support.projections import said as signed
 
 MODULE = "handlers.fulfilment.handler"
 
@@ -81,3 +82,20 @@ async def test_an_order_registered_while_it_is_paid_is_fulfilled_once(database: 
         )
     assert len(await workers[0].rows(OUTBOX, type="fulfilment.requested")) == 10
     assert [row for row in await workers[0].rows(FINDINGS) if row["closed_at"] is None] == []
+
+
+async def test_answers_and_timers_that_race_make_one_request(database: Database) -> None:
+    # case: F3, F20, F24
+    workers = [Projections(database, MODULE) for _ in range(4)]
+    for number in range(10):
+        order = f"A{number}"
+        await asyncio.gather(
+            workers[0].feed(signed("order.paid", f"evt_{number}a", id=f"so{number}", order_id=order)),
+            workers[1].feed(observed(f"order:{order}", 100 + number, {"id": f"so{number}", "status": "PENDING"})),
+            workers[2].feed(unreadable(f"order:{order}", 50 + number)),
+            workers[3].feed(signed("order.paid", f"evt_{number}b", id=f"so{number}", order_id=order)),
+        )
+    await workers[0].pass_time(seconds=5)
+    requests = await workers[0].rows(OUTBOX, type="fulfilment.requested")
+    assert sorted(row["key"] for row in requests) == sorted(f"order:A{number}" for number in range(10))
+    assert [row["hold"] for row in await workers[0].rows(ORDERS)] == [None] * 10

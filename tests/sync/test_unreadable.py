@@ -147,6 +147,11 @@ async def ask_for_orders(world: World, count: int, *, since: int = 0) -> None:
         await reads.ask(session, "default", requests, world.clock.now())
 
 
+def refresh_from(world: World, page_from: int, singles: int = 50) -> Refresh:
+    policy = RefreshPolicy(page_from=page_from, singles=singles)
+    return Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures, policy=policy)
+
+
 def observed_orders(found: Sequence[Event]) -> set[str]:
     return {str(event.order_id) for event in found if event.type == "order.observed"}
 
@@ -157,10 +162,7 @@ async def test_many_new_orders_cost_a_read_per_page(world: World) -> None:
         world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
     world.service.lists["/v1/orders"] = paged(orders(150))
     await ask_for_orders(world, 150)
-    stage = Refresh(
-        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
-        policy=RefreshPolicy(page_from=100),
-    )  # fmt: skip
+    stage = refresh_from(world, 100)
     assert await stage.once() == 150
     assert observed_orders(await answers(world)) == {f"A-{number}" for number in range(150)}
     assert world.service.calls.total() <= 5
@@ -172,10 +174,7 @@ async def test_a_list_of_orders_that_shows_less_is_not_used(world: World) -> Non
         world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one | {"status": "PENDING"}
     world.service.lists["/v1/orders"] = paged([{"order_id": one["order_id"], "status": "PAID"} for one in orders(120)])
     await ask_for_orders(world, 120)
-    stage = Refresh(
-        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
-        policy=RefreshPolicy(page_from=100),
-    )  # fmt: skip
+    stage = refresh_from(world, 100, singles=200)
     assert await stage.once() == 120
     shown = {event.data["data"]["record"]["status"] for event in await answers(world)}
     assert shown == {"PENDING"}
@@ -201,3 +200,17 @@ async def test_a_backlog_far_larger_than_a_round_costs_a_read_per_page_too(world
         assert done < 20, "every round goes on where the one before was cut"
     assert len(observed_orders(await answers(world))) == count
     assert world.service.calls.total() <= count / 100 + 10
+
+
+async def test_while_many_are_read_one_by_one_it_is_looked_again_whether_a_list_pays(world: World) -> None:
+    # case: B22, B23
+    for one in orders(90):
+        world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
+    world.service.lists["/v1/orders"] = paged(orders(290))
+    await ask_for_orders(world, 90)
+    stage = refresh_from(world, 100)
+    assert await stage.once() == 50
+    await ask_for_orders(world, 290)
+    world.service.calls.clear()
+    assert await stage.once() == 290
+    assert world.service.calls.total() <= 5
