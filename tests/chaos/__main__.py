@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ def main() -> int:
     asked = parser.parse_args()
     if not 0 < asked.hours <= 24 or not 2 <= asked.rate <= 1000:
         parser.error("hours: over 0 and up to 24; rate: 2 to 1000")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds: servers and processes are stopped
     hour = Hour(seconds=max(1, round(asked.hours * 3600)), per_s=asked.rate)
     good = True
     if asked.what in ("all", "campaign"):
