@@ -268,7 +268,7 @@ class App:
             if not await self._ready_to_work(stop):
                 return
             async with database.reading() as session:
-                known = [(row.name, row.plugin, row.types) for row in await known_handlers.everyone(session)]
+                known = await known_handlers.everyone(session)
             self.worker = build_worker(
                 database=database,
                 broker=broker,

@@ -62,4 +62,4 @@ class Newcomers:
         for name in sorted(names - self._known):
             _log.info("handler_of_a_newer_version", handler=name)
         self._known = names
-        self._registry = self._own.with_newer((row.name, row.plugin, row.types, row.transactional) for row in newer)
+        self._registry = self._own.with_newer(newer)

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from types import ModuleType
 
 from consumer.errors import HandlerInvalid
+from consumer.ledger.tables import HandlerRow
 from consumer.plugin import Context, Event, Handler, declared
 
 GROUP = "consumer.handlers"
@@ -53,24 +54,28 @@ class Registry:
                 self._by_type[event_type] = found
         return found
 
-    def with_absent(self, known: Iterable[tuple[str, str, str]]) -> Registry:
-        """The same registry, aware of what the ledger knows of broken plugins: (name, plugin, types)."""
+    def with_absent(self, known: Iterable[HandlerRow]) -> Registry:
+        """The same registry, aware of what the ledger knows of broken plugins."""
         broken = {plugin.plugin for plugin in self.broken}
-        absent = [
-            Handler(name=name, types=tuple(types.split()), function=_cannot_run, plugin=plugin)
-            for name, plugin, types in known
-            if plugin in broken and name not in self._by_name and types
-        ]
-        return Registry(self.handlers, self.broken, absent)
+        return self._with(one for one in known if one.plugin in broken)
 
-    def with_newer(self, known: Iterable[tuple[str, str, str, bool]]) -> Registry:
-        """The same registry, aware of what newer processes brought: (name, plugin, types, transactional)."""
-        newer = [
-            Handler(name=name, types=tuple(types.split()), function=_cannot_run, plugin=plugin, transactional=kind)
-            for name, plugin, types, kind in known
-            if name not in self._by_name and types
+    def with_newer(self, known: Iterable[HandlerRow]) -> Registry:
+        """The same registry, aware of what newer processes brought."""
+        return self._with(known)
+
+    def _with(self, known: Iterable[HandlerRow]) -> Registry:
+        absent = [
+            Handler(
+                name=one.name,
+                types=tuple(one.types.split()),
+                function=_cannot_run,
+                plugin=one.plugin,
+                transactional=one.transactional,
+            )
+            for one in known
+            if one.name not in self._by_name and one.types
         ]
-        return Registry(self.handlers, self.broken, [*self.absent, *newer])
+        return Registry(self.handlers, self.broken, [*self.absent, *absent])
 
 
 async def _cannot_run(event: Event, ctx: Context) -> None:

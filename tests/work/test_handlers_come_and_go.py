@@ -8,13 +8,15 @@ from types import ModuleType
 
 import pytest
 
-from consumer.broker import Broker
+from consumer.broker import Broker, Message
 from consumer.errors import HandlerInvalid
 from consumer.ledger import Database, handlers
+from consumer.ledger.tables import HandlerRow
 from consumer.plugin import Context, Event, declared, handles
+from consumer.wire import SEED, pack_event
 from consumer.work.registry import BrokenPlugin, Registry, handlers_of, load_registry
 from tests.support.ports import eventually
-from tests.work.workshop import Workshop, order_paid, service_event
+from tests.work.workshop import TOPIC, Workshop, order_paid, service_event
 
 
 # case: H6
@@ -106,7 +108,9 @@ async def test_a_broken_plugins_work_waits_for_its_repair(sqlite_ledger: Databas
     assert mine is not None
     assert others is not None
     broken = Registry([replace(others, plugin="fine")], [BrokenPlugin("test", "ImportError: no")])
-    shop.registry = broken.with_absent([("test:ship", "test", "order.paid")])
+    shop.registry = broken.with_absent(
+        [HandlerRow(name="test:ship", plugin="test", types="order.paid", transactional=False)]
+    )
     await shop.publish(order_paid(2), order_paid(3, "order-2"))
     async with shop.working():
         await eventually(lambda: shop.count("test:other", "succeeded", 3))
@@ -117,6 +121,33 @@ async def test_a_broken_plugins_work_waits_for_its_repair(sqlite_ledger: Databas
     async with shop.working():
         await eventually(lambda: shop.all_succeeded(6))
     assert seen == ["evt_1", "evt_2", "evt_3"]
+
+
+# case: H8, B30
+@pytest.mark.parametrize(("transactional", "status"), [(True, "retrying"), (False, "skipped")])
+async def test_history_waits_for_a_broken_plugins_projections(
+    sqlite_ledger: Database, broker: Broker, transactional: bool, status: str
+) -> None:
+    """Taken in while the plugin is broken, history must not be missing from its tables afterwards."""
+
+    @handles("order.paid", name="test:keep", transactional=transactional)
+    async def keep(event: Event, ctx: Context) -> None:
+        return None
+
+    shop = Workshop(sqlite_ledger, broker, [keep])
+    async with shop.working() as worker:
+        await eventually(lambda: worker.polls)
+    async with sqlite_ledger.reading() as session:
+        known = await handlers.everyone(session)
+    shop.registry = Registry([], [BrokenPlugin("test", "ImportError: no")]).with_absent(known)
+    packed = pack_event(order_paid(1), plan=SEED)
+    await broker.publish_many(TOPIC, [Message(key=packed.key, value=packed.value, headers=packed.headers)])
+    async with shop.working():
+        await eventually(lambda: shop.count("test:keep", status, 1))
+    shop.registry = None
+    async with shop.working():
+        final = "succeeded" if transactional else "skipped"
+        await eventually(lambda: shop.count("test:keep", final, 1))
 
 
 def module(name: str, *functions: object) -> ModuleType:
