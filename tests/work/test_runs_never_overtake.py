@@ -44,7 +44,8 @@ async def nothing(event: Event, ctx: Context) -> None:
 ON_DEAD: dict[str, OnDead] = {"blocks": "block", "goes-on": "continue"}
 HANDLERS = {
     name: Handler(
-        name=name, types=("*",), function=nothing, on_dead=on_dead, version="v1", breaker_after=2,
+        name=name, types=("*",), function=nothing, on_dead=on_dead, version="v1",
+        breaker_after=1 if on_dead == "block" else 2,
         retry=RetryPolicy(attempts=2, first_s=5, ceiling_s=5, jitter=0),
     )
     for name, on_dead in ON_DEAD.items()
@@ -263,8 +264,8 @@ class Lanes(RuleBasedStateMachine):
         """Nothing is stuck: with time, house-keeping and a handler that works, every lane comes to its end. Nobody
         closes a breaker: probes must do that. What is paused stays so, untouched, until it is resumed."""
         for worker in WORKERS:
-            self.held[worker].clear()
-        self.probe_lost()
+            if self.held[worker]:
+                self.crash(worker)
         before = [(row.event_id, row.status) for row in self.rows() if row.handler in self.paused]
         for name in self.paused:
             self.claim("w1", name, 3)
@@ -299,12 +300,6 @@ class Lanes(RuleBasedStateMachine):
         self.breakers["w1"].judge(HANDLERS[run.handler], run, Succeeded(), self.clock.now())
         self.do(write())
         del self.held["w1"][run.id]
-
-    def probe_lost(self) -> None:
-        """What the drain forgets is given back by a runner that stops; its breakers go with it."""
-        for worker in WORKERS:
-            if any(breaker.probing for breaker in self.breakers[worker].open().values()):
-                self.breakers[worker] = Breakers()
 
     def rows(self) -> list[RunRow]:
         async def read() -> list[RunRow]:
