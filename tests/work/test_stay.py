@@ -1,0 +1,110 @@
+"""Stay: whose code it is that runs, which decides what may be cut off; and when a handler was cut off too often."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from types import FrameType
+
+import pytest
+
+from consumer.events import Event
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import Context, Handler
+from consumer.work.cutoff import Cutoff
+from consumer.work.guard import CALM, CUTS_MAX, Guard
+from consumer.work.loops import Harm
+from consumer.work.outcome import Failed, Succeeded
+from consumer.work.stay import Cut, Stay, entered, stay_at, staying, wants_care, was_cut
+from tests.work.workshop import order_paid
+
+
+async def nothing(event: Event, ctx: Context) -> None:
+    return None
+
+
+HANDLER = Handler(name="x:y", types=("*",), function=nothing, version="v1")
+
+
+def here() -> FrameType:
+    return sys._getframe(1)
+
+
+# case: H4
+async def test_only_what_the_handler_called_is_its_own() -> None:
+    seen: list[Stay | None] = []
+    frames: list[FrameType | None] = []
+
+    async def look(_: Event, __: Context) -> None:
+        seen.append(stay_at(here()))
+        frames.append(here().f_back)
+
+    assert stay_at(here()) is None
+    with staying(HANDLER) as stay:
+        await entered(look, order_paid(1), None)  # type: ignore[arg-type]  # it does not look at it
+        assert frames[0] is not None
+        assert frames[0].f_code is entered.__code__
+        assert stay_at(frames[0]) is None  # the border itself is ours
+    assert seen == [stay]
+    assert stay_at(here()) is None
+
+
+# case: H4
+async def test_a_task_that_the_handler_started_is_its_own_too() -> None:
+    async def child() -> Stay | None:
+        return stay_at(here())
+
+    with staying(HANDLER) as stay:
+        task = asyncio.create_task(child())
+    assert await task is stay
+    assert await asyncio.create_task(child()) is None
+
+
+def test_whoever_was_cut_off_has_failed_whatever_it_made_of_it() -> None:
+    with staying(HANDLER) as stay:
+        assert stay.outcome(Succeeded()) == Succeeded()
+        assert isinstance(stay.cut(here(), 5.0), Cut)
+        outcome = stay.outcome(Succeeded())
+    assert isinstance(outcome, Failed)
+    assert was_cut(outcome)
+    assert outcome.failure.code == "handler_blocked"
+    assert not outcome.failure.permanent
+    assert "test_stay" in outcome.failure.reason
+
+
+MODULES = [("sqlalchemy.engine.base", True), ("consumer.wire", True), ("logging", True), ("shop.orders", False)]
+
+
+@pytest.mark.parametrize(("module", "expected"), MODULES)
+def test_code_that_holds_locks_or_our_state_is_interrupted_last(module: str, expected: bool) -> None:
+    found: dict[str, FrameType] = {}
+    exec("import sys; found['frame'] = sys._getframe()", {"__name__": module, "found": found})
+    assert wants_care(found["frame"]) is expected
+
+
+# case: H4
+async def test_where_the_timer_is_taken_nothing_is_touched() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    told: list[Harm] = []
+    taken = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        mine = signal.getsignal(signal.SIGALRM)
+        async with Cutoff(1.0, on_cut=told.append).guarding():
+            assert signal.getsignal(signal.SIGALRM) is mine
+        assert not told
+    finally:
+        signal.signal(signal.SIGALRM, taken)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+@pytest.mark.parametrize(("calm", "expected"), [(0, True), (CALM - 1, True), (CALM, False)])
+def test_the_third_cut_pauses_unless_long_calm_lies_between(calm: int, expected: bool) -> None:
+    guard = Guard()
+    for _ in range(CUTS_MAX - 1):
+        assert guard.cut(HANDLER.name) is None
+    for _ in range(calm):
+        guard.saw(HANDLER, RunStatus.SUCCEEDED)
+    reason = guard.cut(HANDLER.name)
+    assert (reason is not None) is expected
+    assert guard.cut(HANDLER.name) is None  # said once, or counted anew
