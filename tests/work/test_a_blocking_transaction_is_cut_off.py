@@ -175,17 +175,29 @@ async def probing(url: str) -> AsyncIterator[Pulse]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """On SQLite and the embedded log: there the blocked transaction shuts out every other writer."""
-    url = f"sqlite+aiosqlite:///{tmp_path}/ledger.db"
-    database, broker = Database(url), EmbeddedBroker(tmp_path / "log.db")
+@asynccontextmanager
+async def place_with(url: str, folder: Path) -> AsyncIterator[Place]:
+    database, broker = Database(url), EmbeddedBroker(folder / "log.db")
     await schema.upgrade(database)
     await broker.start()
     await make_topics(broker)
-    yield Place(database, broker, environ_of(url, f"embedded:{tmp_path}/log.db"), tmp_path)
+    yield Place(database, broker, environ_of(url, f"embedded:{folder}/log.db"), folder)
     await broker.stop()
     await database.stop()
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    """On SQLite, where the blocked transaction shuts out every other writer."""
+    async with place_with(f"sqlite+aiosqlite:///{tmp_path}/ledger.db", tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def either(database_url: str, tmp_path: Path) -> AsyncIterator[Place]:
+    """On each kind of database."""
+    async with place_with(database_url, tmp_path) as found:
+        yield found
 
 
 def environ_of(database_url: str, broker_url: str) -> dict[str, str]:
@@ -218,8 +230,17 @@ def plugin_that(ways: Sequence[str], port: int) -> str:
 
 # case: H4
 @pytest.mark.slow
-@pytest.mark.parametrize("ways", [["loop"], sorted(set(WAYS) - {"loop"})], ids=["one", "many"])
-async def test_it_fails_and_pauses_and_the_others_go_on(place: Place, ways: list[str]) -> None:
+async def test_it_fails_and_pauses_and_the_others_go_on(either: Place) -> None:
+    await they_fail_and_pause(either, ["loop"])
+
+
+# case: H4
+@pytest.mark.slow
+async def test_every_way_to_block_is_cut_off(place: Place) -> None:
+    await they_fail_and_pause(place, sorted(set(WAYS) - {"loop"}))
+
+
+async def they_fail_and_pause(place: Place, ways: list[str]) -> None:
     async with silent_server() as port:
         worker = place.worker(plugin_that(ways, port))
         with ended(worker):
@@ -235,7 +256,7 @@ async def test_it_fails_and_pauses_and_the_others_go_on(place: Place, ways: list
                 harmed = await place.pace(PACE + 5)
                 await eventually(lambda: everything_else(place, PACE + 5), within_s=20, every_s=0.1)
             print(f"\n{', '.join(ways)}: paused after {seconds:.1f} s, /healthz silent for {pulse.longest_s:.1f} s "
-                  f"at most; the others then {harmed:.0f} events/s, before {free:.0f}")  # fmt: skip
+                  f"at most; the others then {harmed:.0f} events/s (before: {free:.0f}, 0 if not measured)")  # fmt: skip
             assert worker.stop() == 0
     for way in ways:
         found = await place.attempts(f"cut:{way}")
@@ -247,7 +268,7 @@ async def test_it_fails_and_pauses_and_the_others_go_on(place: Place, ways: list
     assert worker.log.count("handler_cut_off") >= 3 * len(ways)
     if ways == ["loop"]:
         assert pulse.longest_s < CUTOFF_S + 2.5
-        assert harmed > free / 3
+        assert harmed > free / 4
         await seen_by_operators(place, "cut:loop")
 
 
@@ -264,8 +285,9 @@ async def everything_else(place: Place, wanted: int) -> bool:
 
 # case: H4
 @pytest.mark.slow
-@pytest.mark.parametrize("plugin", [pytest.param(KEEPS, id="keeps-it-to-itself"), pytest.param(DEAF, id="deaf")])
-async def test_one_that_cannot_be_cut_off_is_paused_before_the_process_ends(place: Place, plugin: str) -> None:
+async def test_one_that_cannot_be_cut_off_is_paused_before_the_process_ends(either: Place) -> None:
+    """One keeps every error to itself, one is deaf to signals; each on one kind of database, to save time."""
+    place, plugin = either, KEEPS if either.database.dialect == "sqlite" else DEAF
     worker = place.worker(PLUGIN.format(code=plugin))
     with ended(worker):
         worker.spawn()
