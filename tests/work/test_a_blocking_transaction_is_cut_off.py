@@ -256,7 +256,7 @@ async def they_fail_and_pause(place: Place, ways: list[str]) -> None:
                 harmed = await place.pace(PACE + 5)
                 await eventually(lambda: everything_else(place, PACE + 5), within_s=20, every_s=0.1)
             print(f"\n{', '.join(ways)}: paused after {seconds:.1f} s, /healthz silent for {pulse.longest_s:.1f} s "
-                  f"at most; the others then {harmed:.0f} events/s (before: {free:.0f}, 0 if not measured)")  # fmt: skip
+                  f"at most; the others then {harmed:.0f} events/s (before: {free:.0f})")  # fmt: skip
             assert worker.stop() == 0
     for way in ways:
         found = await place.attempts(f"cut:{way}")
