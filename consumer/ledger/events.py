@@ -95,11 +95,18 @@ def to_event(row: EventRow) -> Event:
     )
 
 
-async def known_keys(session: AsyncSession, application: str, keys: Sequence[str]) -> frozenset[str]:
-    """Which of these aggregates have any event. At most a few hundred at once."""
+async def known_keys(
+    session: AsyncSession,
+    application: str,
+    keys: Sequence[str],
+    type: str | None = None,  # noqa: A002 - the contract's word
+) -> frozenset[str]:
+    """Which of these aggregates have any event, or any of this type. At most a few hundred keys at once."""
     if not keys:
         return frozenset()
     statement = select(_EVENTS.c.key).where(_EVENTS.c.application == application, _EVENTS.c.key.in_(list(keys)))
+    if type is not None:
+        statement = statement.where(_EVENTS.c.type == type)
     return frozenset(await session.scalars(statement.distinct()))
 
 

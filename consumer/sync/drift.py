@@ -14,11 +14,13 @@ LISTED_MAX = 1000
 
 class Drift(StrEnum):
     """`none`: as observed last. `first`: never observed, known by its events. `unknown`: neither observed nor any
-    event of it. `changed`: another state than observed last. `detail`: the same state, other details."""
+    event of it. `told`: another state than observed last, and an event has said so. `changed`: another state, and no
+    event told. `detail`: the same state, other details."""
 
     NONE = "none"
     FIRST = "first"
     UNKNOWN = "unknown"
+    TOLD = "told"
     CHANGED = "changed"
     DETAIL = "detail"
 
@@ -28,8 +30,8 @@ class Drift(StrEnum):
         return self is not Drift.NONE
 
 
-def compare(found: Observation, last: Observed | None, *, has_events: bool) -> Drift:
-    """What a read shows against the last published observation.
+def compare(found: Observation, last: Observed | None, *, has_events: bool, is_told: bool = False) -> Drift:
+    """What a read shows against the last published observation. `is_told`: an event in the ledger says the same.
 
     A list may show fewer fields than a single read (case B22): details are compared only between records of the same
     shape, states always.
@@ -42,7 +44,7 @@ def compare(found: Observation, last: Observed | None, *, has_events: bool) -> D
     if now.digest == last.digest:
         return Drift.NONE
     if last.state and now.state != last.state:
-        return Drift.CHANGED
+        return Drift.TOLD if is_told else Drift.CHANGED
     return Drift.DETAIL if now.shape == last.shape or not last.state else Drift.NONE
 
 

@@ -54,6 +54,11 @@ class Observation:
             shape=shape(self.record),
         )
 
+    @property
+    def is_paid(self) -> bool:
+        """An order that is PAID: what `order.paid` says too."""
+        return self.kind == "order" and self.record.get("status") == "PAID"
+
     def event(self) -> Event:
         """`order.observed`, `subscription.observed` or `payment.observed`.
 

@@ -260,12 +260,15 @@ class Reconcile:
             last = await reads.last_observed(session, self.application, kind, [one.object_id for one in found])
             new = [one.key for one in found if one.object_id not in last]
             with_events = await events.known_keys(session, self.application, new)
+            paid = [one.key for one in found if one.is_paid and one.object_id in last]
+            told = await events.known_keys(session, self.application, paid, type="order.paid")
         at_once: list[Observation] = []
         changes: list[Observation] = []
         remembered: list[Observation] = []
         for one in found:
             before = last.get(one.object_id)
-            drift = compare(one, before, has_events=one.key in with_events or kind == "payment")
+            is_known = one.key in with_events or kind == "payment"
+            drift = compare(one, before, has_events=is_known, is_told=one.key in told)
             report.note(one, before, drift)
             if drift is Drift.NONE:
                 continue

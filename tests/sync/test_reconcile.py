@@ -69,6 +69,16 @@ async def seen(world: World) -> list[tuple[str, str]]:
     return [(event.key, event.data["data"]["record"]["status"]) for event in by_version]
 
 
+async def recorded(world: World, event_type: str, order_id: str) -> None:
+    """The ledger has an event of the order."""
+    event = Event(
+        application="default", id=f"evt_{order_id}", type=event_type, key=f"order:{order_id}", trust=Trust.READ,
+        source=Source.BACKFILL, raw=b"{}", received_at=world.clock.now(), order_id=order_id,
+    )  # fmt: skip
+    async with world.database.transaction() as session:
+        await events.record(session, [event], world.clock.now())
+
+
 async def test_a_paid_order_nobody_told_of_is_observed_once(world: World) -> None:
     # case: B18, B27, G3
     lists(world, orders=[order(1)])
@@ -82,6 +92,23 @@ async def test_a_paid_order_nobody_told_of_is_observed_once(world: World) -> Non
     assert {(event.trust, event.source, event.type) for event in found} == {(Trust.READ, Source.READ, "order.observed")}
     again = await stage.once()
     assert (again.published, again.drifted) == (0, False)
+
+
+async def test_what_an_event_told_since_the_last_read_is_no_drift_and_not_braked(world: World) -> None:
+    # case: B31
+    lists(world, orders=[order(1), order(2), order(3)])
+    stage = reconcile(world)
+    await stage.once()
+    await recorded(world, "order.paid", "A-1")
+    await recorded(world, "order.expired", "A-2")
+    lists(world, orders=[order(1, "PAID"), order(2), order(3)])
+    report = await stage.once(dry_run=True)
+    assert (report.drifted, report.found[Drift.TOLD], report.differences) == (False, 1, [])
+    report = await stage.once(max_changes=0)
+    assert (report.braked, report.published) == (False, 1)
+    lists(world, orders=[order(1, "PAID"), order(2, "PAID"), order(3, "PAID")])
+    report = await stage.once(dry_run=True)
+    assert (report.drifted, report.found[Drift.CHANGED]) == (True, 2), "no event said that these are paid"
 
 
 async def test_an_unknown_subscription_is_adopted_and_an_ended_one_seen(world: World) -> None:
@@ -188,12 +215,7 @@ async def test_more_changes_than_allowed_are_not_made_at_all(world: World) -> No
 async def test_the_baseline_remembers_old_orders_and_acts_only_on_what_changes_from_then_on(world: World) -> None:
     # case: B30
     lists(world, orders=[order(1, "PAID"), order(2), order(3, "PAID")], subscriptions=[subscription(1)])
-    async with world.database.transaction() as session:
-        known = Event(
-            application="default", id="evt_1", type="order.expired", key="order:A-3", trust=Trust.READ,
-            source=Source.BACKFILL, raw=b"{}", received_at=world.clock.now(), order_id="A-3",
-        )  # fmt: skip
-        await events.record(session, [known], world.clock.now())
+    await recorded(world, "order.expired", "A-3")
     stage = reconcile(world)
     report = await stage.once(baseline=True)
     assert report.baseline == 2
