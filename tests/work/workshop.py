@@ -51,7 +51,7 @@ def message(event: Event) -> Message:
 
 @dataclass
 class Workshop:
-    """What a test holds in its hands."""
+    """What a test holds in its hands. `functions` are handlers of one plugin, `neighbours` of another."""
 
     database: Database
     broker: Broker
@@ -62,6 +62,7 @@ class Workshop:
     applications: tuple[str, ...] = ("default",)
     registry: Registry | None = None
     contexts: Contexts | None = None
+    neighbours: Sequence[Callable[..., Coroutine[Any, Any, None]]] = ()
     watch: LoopWatch | None = None
 
     async def publish(self, *events: Event) -> None:
@@ -70,12 +71,13 @@ class Workshop:
 
     def worker(self) -> Worker:
         """A further worker process, as it were."""
-        found = [declared(function) for function in self.functions]
+        plugins = {"test": self.functions, "neighbour": self.neighbours}
+        found = [(plugin, declared(one)) for plugin, functions in plugins.items() for one in functions]
         return build_worker(
             database=self.database,
             broker=self.broker,
             registry=self.registry
-            or Registry([replace(handler, plugin="test") for handler in found if handler is not None]),
+            or Registry([replace(handler, plugin=plugin) for plugin, handler in found if handler is not None]),
             contexts=self.contexts or Contexts(clock=self.clock),
             locators={name: Locators() for name in self.applications},
             clock=self.clock,
