@@ -43,7 +43,7 @@ def backfill(
     since: Since = None,
     until: Until = None,
     seed: Annotated[
-        bool, typer.Option("--seed", help="What is found is history: archived and known, without any effect.")
+        bool, typer.Option("--seed", help="What is older than the cut-over (--until) is archived, without any effect.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what is missing; change nothing.")] = False,
     certificate: Annotated[
@@ -68,12 +68,14 @@ def backfill(
     if certificate is not None:
         if begin is None or full or seed or dry_run:
             raise UsageError("--certificate goes with --since and --until only")
+        if not certificate.parent.is_dir() or certificate.is_dir():
+            raise UsageError("the certificate cannot be written: no such folder, or no file", file=str(certificate))
         raise typer.Exit(run(_certify(certificate, begin, end or now, application, output)))
-    if end is not None:
-        raise UsageError("--until goes with --certificate: a walk always goes up to now")
+    if end is not None and not seed:
+        raise UsageError("--until goes with --certificate or --seed: a walk always goes up to now")
     if seed and not dry_run:
         consent("archive what the ledger lacks as history, so that no handler ever acts on it?", yes=yes)
-    options = BackfillOptions(full=full, since=begin, seed=seed, dry_run=dry_run)
+    options = BackfillOptions(full=full, since=begin, until=end, seed=seed, dry_run=dry_run)
     run(_backfill(options, application, output))
 
 
@@ -119,6 +121,17 @@ def _say_backfill(report: BackfillReport, output: Output) -> None:
     if report.history:
         output.line(
             f"  {report.history} from before the first walk left alone: `--seed --full` archives them, `--full` acts"
+        )
+    if report.cut_over is not None:
+        output.line(f"  cut-over {report.cut_over.isoformat()}: only what is older is archived without effects")
+    if report.left:
+        output.line(
+            f"  {report.left} left to `sync`, which acts on them: announced by a webhook, younger, or without a time; "
+            f"`backfill --since {report.cut_over:%Y-%m-%dT%H:%M:%SZ}` acts on the younger ones at once"
+        )
+    if report.without_time:
+        output.line(
+            f"  {report.without_time} archived although no time is found in them: see `consumer doctor --learn`"
         )
     if report.strange:
         output.line(f"  {report.strange} not understood: see `consumer quarantine list`")

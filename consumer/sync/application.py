@@ -107,17 +107,18 @@ class ApplicationSync:
     async def backfill_once(
         self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None = None
     ) -> BackfillReport:
-        """`consumer backfill`: one walk. A walk that moves the bookmark needs the lead: raises AnotherLeads when
-        another process has it (that one walks anyway, case B26). The others run beside it."""
+        """`consumer backfill`: one walk. A walk that moves the bookmark, and a seed before the first walk, need the
+        lead: raises AnotherLeads when another process has it (case B26). The others run beside it."""
 
         async def walk() -> BackfillReport:
-            await self.identity.check()
+            await self.identity.check(remember=not options.dry_run)
             return await self.backfill.once(options, on_progress)
 
         found = await self._leading(walk)
         if found is not None:
             return found
-        if options.follows_bookmark:
+        sets_cut_over = options.seed and not options.dry_run and await self.backfill.first_walk.began() is None
+        if options.follows_bookmark or sets_cut_over:
             raise AnotherLeads(role=self.leader.role)
         await self.identity.check(remember=False)
         return await self.backfill.once(options, on_progress)

@@ -15,11 +15,13 @@ from typing import Final
 import structlog
 
 from consumer.clock import Clock
-from consumer.events import Delivery, Event, parse_time
+from consumer.errors import UsageError
+from consumer.events import Delivery, Event
 from consumer.ledger import Database, bookmarks, events, quarantine
 from consumer.payments import Kind, Priority, Resources, UnexpectedAnswer
 from consumer.reason import Reason
 from consumer.sync import sense
+from consumer.sync.cutover import CutOver, FirstWalk
 from consumer.sync.feed import FeedPage, FeedPolicy, Walk
 from consumer.sync.figures import Figures
 from consumer.sync.listed import Recent, understand
@@ -34,8 +36,6 @@ from consumer.wire import SEED
 LOG = structlog.get_logger()
 
 WALK: Final = "events"
-FIRST_WALK: Final = "first_walk"
-
 
 PEEK: Final = BackfillOptions(full=True)  # publishes, and leaves the bookmark alone
 PEEK_PAGES_MAX: Final = 20
@@ -52,6 +52,8 @@ class _Tally:
     unannounced: list[str] = field(default_factory=list)
     strange: int = 0
     history: int = 0
+    left: int = 0
+    without_time: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ class BackfillPolicy:
     `feed`: how a walk behaves.
 
     `history`: events older than this when the very first walk begins are history: not published, because somebody
-    else has acted on them already (case B30). `--seed` archives them, `--full` acts on them.
+    else has acted on them already (case B30). `--seed --full` archives them, `--full` acts on them.
     """
 
     interval_s: float = 60.0
@@ -100,7 +102,7 @@ class Backfill:
         self._heard_at: datetime | None = None
         self._walk: Walk | None = None
         self._walking = asyncio.Lock()
-        self._began: datetime | None = None
+        self.first_walk = FirstWalk(database, reader.application, token=token)
         self._peeked: frozenset[str] = frozenset()
         self._say_history_at = 0.0
         self.interval_s = self._policy.interval_s
@@ -164,7 +166,7 @@ class Backfill:
             lister=api.events, locators=self._reader.locators, mark=Mark(order=mark.order), now=self._clock.now(),
             policy=self._policy.feed, stop_ids=known, pages_max=PEEK_PAGES_MAX,
         )  # fmt: skip
-        tally, floor = _Tally(began=self._clock.monotonic()), await self._first_began(self._clock.now())
+        tally, floor = _Tally(began=self._clock.monotonic()), await self._first_began()
         seen: list[str] = []
         with suppress(UnexpectedAnswer):  # more news than a look may take: the next look begins at the head again
             async with aclosing(walk.pages()) as pages:
@@ -182,8 +184,9 @@ class Backfill:
         mark = await self.mark() if options.follows_bookmark else Mark()
         now = self._clock.now()
         floor = options.since
-        if options.follows_bookmark and not options.seed:
-            floor = await self._first_began(now) - self._policy.history
+        cut_over = await self._cut_over(options, now) if options.seed else None
+        if options.follows_bookmark:
+            floor = await self._first_began() - self._policy.history
         walk = Walk(
             lister=api.events,
             locators=self._reader.locators,
@@ -197,7 +200,7 @@ class Backfill:
         try:
             async with aclosing(walk.pages()) as pages:
                 async for page in pages:
-                    await self._page(page, walk, options, tally, floor)
+                    await self._page(page, walk, options, tally, floor, cut_over)
                     if on_progress is not None:
                         on_progress(self._progress(walk, page, mark, options, tally))
         except _LongWalk as cut:
@@ -210,11 +213,14 @@ class Backfill:
             known=tally.known, published=tally.published,
             recovered=tally.recovered,
             strange=tally.strange, gap=walk.gap, refused=walk.refused,
-            history=tally.history,
+            history=tally.history, cut_over=cut_over.at if cut_over else None, left=tally.left,
+            without_time=tally.without_time,
             seconds=self._clock.monotonic() - tally.began, dry_run=options.dry_run,
         )  # fmt: skip
         if options.follows_bookmark:
             await self._sense(report, tally.unannounced, now)
+        if cut_over is not None and cut_over.is_first and not options.dry_run:
+            await self.first_walk.begin(cut_over.at + self._policy.history, self._clock.now())
         self._say(report)
         return report
 
@@ -243,19 +249,16 @@ class Backfill:
         async with self._database.reading() as session:
             return Mark.load(await bookmarks.load(session, self.application, WALK))
 
-    async def _first_began(self, now: datetime) -> datetime:
+    async def _first_began(self) -> datetime:
         """When the first walk of this application began; remembered over restarts."""
-        if self._began is not None:
-            return self._began
-        async with self._database.reading() as session:
-            kept = await bookmarks.load(session, self.application, FIRST_WALK)
-        if kept is not None and (began := parse_time(kept.get("began"))) is not None:
-            self._began = began
-            return began
-        async with self._database.transaction() as session:
-            state = {"began": now.isoformat()}
-            await bookmarks.keep(session, self.application, FIRST_WALK, state, token=self._token(), now=now)
-        return now
+        now = self._clock.now()
+        return await self.first_walk.begin(now, now)
+
+    async def _cut_over(self, options: BackfillOptions, now: datetime) -> CutOver:
+        """Where a seed ends. Raises UsageError for one that says neither how far back nor how far on it goes."""
+        if not (options.full or options.since) and (await self.mark()).walked_at is not None:
+            raise UsageError("a walk has been completed here: a seed needs --full or --since as well")
+        return await self.first_walk.cut_over(options.until, now, self._policy.history)
 
     async def predict_s(self, pages: int) -> float:
         """Seconds that many pages take within the budget, if nothing more urgent asks."""
@@ -264,7 +267,13 @@ class Backfill:
     # --- one page ----------------------------------------------------------------------------------------------
 
     async def _page(
-        self, page: FeedPage, walk: Walk, options: BackfillOptions, tally: _Tally, floor: datetime | None
+        self,
+        page: FeedPage,
+        walk: Walk,
+        options: BackfillOptions,
+        tally: _Tally,
+        floor: datetime | None,
+        cut_over: CutOver | None = None,
     ) -> None:
         """Publish what is missing, keep what is strange, and only then move the bookmark."""
         now = self._clock.now()
@@ -272,6 +281,12 @@ class Backfill:
         missing = await self._missing(listed.events, walk.order)
         announced = await self._announced(listed.events)
         wanted = [event for event in missing if event.id in announced or _is_since(event, floor)]
+        if cut_over is not None:
+            cut_over.require_times(listed.events)
+            history = [event for event in wanted if event.id not in announced and cut_over.is_history(event)]
+            tally.left += len(wanted) - len(history)
+            tally.without_time += sum(event.occurred_at is None for event in history)
+            wanted, announced = history, {}  # the hints stay: `confirm` brings their events with effects
         tally.listed += len(page.items)
         tally.known += len(listed.events) - len(missing)
         tally.published += len(wanted)
@@ -279,7 +294,7 @@ class Backfill:
         tally.recovered += len(unannounced)
         tally.unannounced = [*tally.unannounced, *unannounced][-sense.PENDING_MAX :]
         tally.strange += len(listed.strange)
-        tally.history += len(missing) - len(wanted) if options.since is None else 0
+        tally.history += len(missing) - len(wanted) if options.since is None and cut_over is None else 0
         if options.dry_run:
             return
         # A hint's own event carries the delivery's provenance: it was the webhook that brought it.
@@ -347,10 +362,12 @@ class Backfill:
         if report.history and self._clock.monotonic() >= self._say_history_at:
             self._say_history_at = self._clock.monotonic() + 3600
             LOG.error(
-                "events from before the first walk were left alone: `backfill --seed` archives, `--full` acts on them",
+                "events from before the first walk were left alone: `backfill --seed --full` archives, `--full` acts",
                 application=self.application, events=report.history,
             )  # fmt: skip
             self.figures.gauge("events_history", self.application, report.history)
+        if report.without_time:
+            LOG.warning("a seed took events without a time", application=self.application, events=report.without_time)
         if report.gap:
             LOG.error("retention gap: events may have come and gone unseen", application=self.application)
             self.figures.count("retention_gaps", self.application)

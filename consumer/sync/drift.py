@@ -91,3 +91,11 @@ class DriftReport:
         if drift in (Drift.CHANGED, Drift.UNKNOWN) and len(self.differences) < LISTED_MAX:
             before = last.state if last else ""
             self.differences.append(Difference(found.kind, found.object_id, drift, before, found.observed.state))
+
+    def add(self, other: DriftReport) -> None:
+        """Take over what another pass found, and whether it was too much."""
+        self.listed += other.listed
+        self.found += other.found
+        self.unplaced += other.unplaced
+        self.braked = self.braked or other.braked
+        self.differences += other.differences[: LISTED_MAX - len(self.differences)]

@@ -34,6 +34,7 @@ LOG = structlog.get_logger()
 
 WALK: Final = "reconcile"
 PAGE: Final = 100
+Pages = Callable[[], AsyncGenerator[list[Observation | None], None]]
 HELD_BACK_MAX: Final = 20_000
 ABSENT_MAX: Final = 1000
 
@@ -41,12 +42,13 @@ ABSENT_MAX: Final = 1000
 @dataclass(frozen=True, kw_only=True)
 class ReconcilePolicy:
     """`every`: how often. The brake of a walk nobody limited: `brake_min` changes, or `brake_share` of what a list
-    shows if that is more."""
+    shows if that is more. `held_back_max`: how many changes wait in memory until their list is walked to its end."""
 
     every: timedelta = timedelta(hours=6)
     brake_min: int = 500
     brake_share: float = 0.1
     look_s: float = 60.0
+    held_back_max: int = HELD_BACK_MAX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +122,12 @@ class Reconcile:
         `leads` the walk leaves no bookmark: observations carry versions, so two walks at once do no harm.
         """
         began, began_s = self._clock.now(), self._clock.monotonic()
-        await self._identity.check(remember=leads)
+        await self._identity.check(remember=leads and not dry_run)
         report = DriftReport(application=self.application, dry_run=dry_run)
         limits = Limits(max_changes=max_changes, baseline=baseline)
         await self._subscriptions(report, began, limits)
-        await self._walk("order", self._orders(), report, limits)
-        await self._walk("payment", self._payments(), report, limits)
+        await self._walk("order", self._orders, report, limits)
+        await self._walk("payment", self._payments, report, limits)
         report.seconds = self._clock.monotonic() - began_s
         if not dry_run and leads:
             await self._finish(report, began)
@@ -143,7 +145,7 @@ class Reconcile:
     # --- the three lists ---------------------------------------------------------------------------------------
 
     async def _subscriptions(self, report: DriftReport, began: datetime, limits: Limits) -> None:
-        await self._walk("subscription", self._listed_subscriptions(), report, limits)
+        await self._walk("subscription", self._listed_subscriptions, report, limits)
         if report.dry_run or report.braked:
             return
         async with self._database.transaction() as session:
@@ -225,29 +227,39 @@ class Reconcile:
 
     # --- comparing and publishing ------------------------------------------------------------------------------
 
-    async def _walk(
-        self,
-        kind: ObjectKind,
-        pages: AsyncGenerator[list[Observation | None], None],
-        report: DriftReport,
-        limits: Limits,
-    ) -> None:
-        """Compare a whole list. Changes of state wait until it is clear that they are not too many (case B31)."""
+    async def _walk(self, kind: ObjectKind, pages: Pages, report: DriftReport, limits: Limits) -> None:
+        """Compare a whole list. Changes of state wait until it is clear that they are not too many (case B31).
+
+        More than may wait in memory are counted by one pass and, if they are within the limit, published by another.
+        What another writer adds between the two does not lift the limit: the second pass stops there, braked.
+        """
         held_back: list[Observation] = []
-        at_most = HELD_BACK_MAX if limits.max_changes is None else min(HELD_BACK_MAX, limits.max_changes)
-        async with aclosing(pages) as steps:
+        changed, held_back_max, max_changes = 0, self._policy.held_back_max, limits.max_changes
+        at_most = held_back_max if max_changes is None else max_changes
+        waits = at_most <= held_back_max
+        if not waits and not report.dry_run:
+            counted = DriftReport(application=self.application, dry_run=True)
+            await self._walk(kind, pages, counted, limits)
+            if counted.braked:
+                report.add(counted)
+                return
+        async with aclosing(pages()) as steps:
             async for page in steps:
                 known = [one for one in page if one is not None]
                 report.listed[kind] += len(page)
                 report.unplaced += len(page) - len(known)
                 at_once, changes = await self._compared(kind, known, report, limits)
-                held_back += changes
+                changed += len(changes)
+                if waits and not report.dry_run:
+                    held_back += changes
+                elif changed <= at_most:
+                    at_once += changes
                 if not report.dry_run:
                     await self._publish(at_once, report)
-                if len(held_back) > at_most:
+                if changed > at_most:
                     break  # whatever else is listed: it is too many
         usual = max(self._policy.brake_min, int(report.listed[kind] * self._policy.brake_share))
-        if len(held_back) > (min(usual, at_most) if limits.max_changes is None else at_most):
+        if changed > (min(usual, at_most) if max_changes is None else at_most):
             report.braked = True
         elif not report.dry_run:
             await self._publish(held_back, report)

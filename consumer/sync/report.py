@@ -20,17 +20,20 @@ class Sight(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class BackfillOptions:
     """`full`: the whole list, whatever the bookmark says. `since`: only events from then on. `dry_run`: nothing is
-    published or stored. `seed`: published as plan `seed`, which workers archive without effects (case B30)."""
+    published or stored. `seed`: what happened before the cut-over, `until` or as decision 0004 has it, is published as
+    plan `seed`, which workers archive without effects (case B30); the bookmark stays, so that the loop brings the rest.
+    """
 
     full: bool = False
     since: datetime | None = None
+    until: datetime | None = None
     seed: bool = False
     dry_run: bool = False
 
     @property
     def follows_bookmark(self) -> bool:
         """Whether the walk continues, and moves, the bookmark."""
-        return not (self.full or self.since or self.dry_run)
+        return not (self.full or self.since or self.dry_run or self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,9 @@ class BackfillReport:
     delivery had announced; `strange` was not understood.
 
     `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11). `history`:
-    events from before the first walk that the ledger lacks and that were left alone (B30).
+    events from before the first walk that the ledger lacks and that were left alone (B30). Of a seed: `cut_over`, and
+    how many it `left`, because they are younger, announced by a webhook that waits, or without a time. Where nothing
+    has run yet it takes those, too: `without_time`.
     """
 
     application: str
@@ -67,3 +72,6 @@ class BackfillReport:
     history: int
     seconds: float
     dry_run: bool = False
+    cut_over: datetime | None = None
+    left: int = 0
+    without_time: int = 0

@@ -98,7 +98,7 @@ async def test_a_walk_finds_what_is_missing_and_a_certificate_says_what_became_o
     assert (await operator.answer("backfill", "--since", "1h"))["walks"][0]["published"] == 0
 
 
-async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_is_refused(operator: Operator) -> None:
+async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_takes_history_only(operator: Operator) -> None:
     # case: B26, B30
     operator.pay_orders(1)
     unasked = await operator.run("backfill", "--seed")
@@ -114,10 +114,22 @@ async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_is_refused(operat
         await eventually(leads, within_s=30, every_s=0.2, what="the `sync` process leads")
         said = await operator.run("backfill")
         assert (said.returncode, "leads" in said.stdout) == (0, True)
-        refused = await operator.run("backfill", "--seed", "--yes")
-        assert (refused.returncode, refused.stderr.partition(":")[0]) == (1, "error[another_leads]")
-        reading = await operator.run("status", "--json")
-        assert json.loads(reading.stdout)["reading"][0]["walked_at"] is not None
+
+        async def has_walked() -> bool:
+            reading = await operator.run("status", "--json")
+            return json.loads(reading.stdout)["reading"][0]["walked_at"] is not None
+
+        await eventually(has_walked, within_s=30, every_s=0.2, what="the first walk is complete")
+        vague = await operator.run("backfill", "--seed", "--yes")
+        assert (vague.returncode, vague.stderr.partition(":")[0]) == (2, "error[usage]")
+        [seeded] = (await operator.answer("backfill", "--seed", "--full", "--yes"))["walks"]
+        assert (seeded["published"], seeded["left"]) == (0, operator.listed), "no worker runs: all are still missing"
+        assert seeded["cut_over"] is not None
+        early = await operator.run("backfill", "--seed", "--full", "--yes", "--until", "2099-01-01")
+        assert (early.returncode, early.stderr.partition(":")[0]) == (2, "error[usage]")
+        nowhere = ("--certificate", str(operator.folder / "none" / "x.json"))
+        refused = await operator.run("backfill", *nowhere, "--since", "1h")
+        assert (refused.returncode, "folder" in refused.stderr) == (2, True)
 
 
 async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:

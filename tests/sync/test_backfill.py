@@ -152,14 +152,6 @@ async def test_since_takes_only_what_is_younger_and_stops_there(world: World, se
     assert report.pages == 2
 
 
-async def test_a_seed_marks_its_records_so_that_workers_archive_them(world: World, service_side: Simulated) -> None:
-    # case: B30
-    service_side.emit(5)
-    await backfill(world).once(BackfillOptions(seed=True))
-    records = await read_all(world.broker, EVENTS)
-    assert [plan_of(record.headers) for record in records] == ["seed"] * 5
-
-
 async def test_the_first_walk_leaves_history_alone_until_it_is_seeded(world: World, service_side: Simulated) -> None:
     # case: B30
     old = service_side.emit(250)

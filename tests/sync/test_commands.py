@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from consumer.errors import AnotherLeads, WrongApplication
+from consumer.ledger import bookmarks
 from consumer.sync.application import ApplicationSync
+from consumer.sync.backfill import WALK as EVENTS
+from consumer.sync.cutover import FIRST_WALK
+from consumer.sync.identity import WALK as IDENTITY
+from consumer.sync.reconcile import WALK as RECONCILE
 from consumer.sync.report import BackfillOptions
 from tests.sync.conftest import World
 
@@ -42,6 +47,17 @@ async def test_a_walk_that_moves_the_bookmark_leaves_it_to_the_leader(world: Wor
 
     assert await leader.leader.once(meanwhile)
     assert (await other.backfill_once(BackfillOptions())).listed == 5
+
+
+async def test_a_dry_run_remembers_nothing(world: World) -> None:
+    # case: B31, B32
+    one = sync(world, "one")
+    await one.backfill_once(BackfillOptions(dry_run=True))
+    await one.backfill_once(BackfillOptions(dry_run=True, seed=True, full=True))
+    await one.reconcile_once(dry_run=True)
+    async with world.database.reading() as session:
+        kept = [await bookmarks.load(session, "default", walk) for walk in (IDENTITY, FIRST_WALK, EVENTS, RECONCILE)]
+    assert kept == [None] * 4
 
 
 async def test_wrong_credentials_stop_a_command_before_it_publishes(world: World) -> None:

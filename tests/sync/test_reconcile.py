@@ -212,6 +212,39 @@ async def test_more_changes_than_allowed_are_not_made_at_all(world: World) -> No
     assert (await stage.once(max_changes=30)).published == 30
 
 
+async def test_more_changes_than_wait_in_memory_are_made_when_an_operator_allows_them(world: World) -> None:
+    # case: B31
+    lists(world, orders=[order(number) for number in range(250)])
+    stage = reconcile(world, ReconcilePolicy(held_back_max=20))
+    await stage.once()
+    lists(world, orders=[order(number, "PAID") for number in range(250)])
+    assert (await stage.once()).braked
+    refused = await stage.once(max_changes=249)
+    assert (refused.braked, refused.published, refused.found[Drift.CHANGED]) == (True, 0, 250)
+    assert len(await seen(world)) == 250
+    tried = await stage.once(dry_run=True, max_changes=250)
+    assert (tried.braked, tried.published, tried.found[Drift.CHANGED]) == (False, 0, 250)
+    report = await stage.once(max_changes=250)
+    assert (report.braked, report.published, report.found[Drift.CHANGED]) == (False, 250, 250)
+    assert (report.listed["order"], len(report.differences)) == (250, 250)
+    assert (await stage.once()).published == 0
+
+
+async def test_a_list_that_grows_between_the_passes_does_not_lift_the_limit(world: World) -> None:
+    # case: B31
+    lists(world, orders=[order(number) for number in range(250)])
+    stage = reconcile(world, ReconcilePolicy(held_back_max=20))
+    await stage.once()
+    many = listing([order(number, "PAID") for number in range(250)])
+    few = listing([order(number, "PAID" if number < 30 else "PENDING") for number in range(250)])
+    before = world.service.calls["/v1/orders"]
+    world.service.lists["/v1/orders"] = lambda cursor, limit: (
+        few if world.service.calls["/v1/orders"] <= before + 3 else many
+    )(cursor, limit)
+    report = await stage.once(max_changes=30)
+    assert (report.braked, report.published) == (True, 0)
+
+
 async def test_the_baseline_remembers_old_orders_and_acts_only_on_what_changes_from_then_on(world: World) -> None:
     # case: B30
     lists(world, orders=[order(1, "PAID"), order(2), order(3, "PAID")], subscriptions=[subscription(1)])
