@@ -152,7 +152,7 @@ async def _certify(file: Path, since: datetime, until: datetime, application: st
     output.line(f"{name}: {document['verdict']}")
     for reason in document["unproven"]:
         output.line(f"  unproven: {DOUBTS.get(reason, reason)}")
-    named = ("listed", "received_by_webhook", "recovered", "missing", "outcomes", "sha256")
+    named = ("listed", "received_by_webhook", "recovered", "missing", "outcomes", "followed", "sha256")
     output.fields({word: document[word] for word in named})
     for one in document["equations"]:
         output.line(f"{'holds' if one['holds'] else 'DOES NOT HOLD'}: {one['says']}: {one['left']} = {one['right']}")

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Table, or_, select
+from sqlalchemy import Table, and_, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import Source
-from consumer.ledger.tables import EventRow, HintRow, QuarantineRow, RunRow, RunStatus
+from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
+_OUTBOX: Table = OutboxRow.__table__
 _HINTS: Table = HintRow.__table__
 _QUARANTINE: Table = QuarantineRow.__table__
 
 UNCONFIRMED: Final = "unconfirmed"
 QUARANTINED: Final = "quarantined"
+WORST_FIRST: Final = (RunStatus.DEAD.value, RunStatus.PARKED.value, RunStatus.RETRYING.value)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,29 @@ async def outcomes(session: AsyncSession, application: str, event_ids: Sequence[
     for event_id, status in rows:
         states.setdefault(event_id, set()).add(status)
     return {event_id: Outcome(source, _word(states.get(event_id, set()))) for event_id, source in found.items()}
+
+
+async def derived_open(
+    session: AsyncSession, application: str, causes: Container[str], now: datetime
+) -> Mapping[str, str]:
+    """Which of these events derived other events whose work is not done, and the worst state of it; what is due and not
+    yet published counts as retrying. One level. Reads open runs and what waits only, by their partial indexes; the
+    words are literal for that."""
+    derived = and_(_OUTBOX.c.application == _RUNS.c.application, _OUTBOX.c.event_id == _RUNS.c.event_id)
+    is_open = text("runs.status <> 'succeeded' AND runs.status IN ('dead', 'parked', 'retrying')")
+    unfinished = select(_OUTBOX.c.cause, _RUNS.c.status).select_from(_RUNS.join(_OUTBOX, derived))
+    found: dict[str, str] = {}
+    rows = await session.stream(unfinished.where(_RUNS.c.application == application, is_open))
+    async for cause, status in rows:
+        if cause in causes and (cause not in found or WORST_FIRST.index(status) < WORST_FIRST.index(found[cause])):
+            found[cause] = status
+    waits = and_(text("outbox.published_at IS NULL"), _OUTBOX.c.not_before <= now)
+    async for (cause,) in await session.stream(
+        select(_OUTBOX.c.cause).where(_OUTBOX.c.application == application, waits)
+    ):
+        if cause in causes:
+            found.setdefault(cause, RunStatus.RETRYING.value)
+    return found
 
 
 async def delivered_only(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Mapping[str, Outcome]:
@@ -91,9 +116,9 @@ async def has_business_before(session: AsyncSession, application: str, moment: d
 
 
 def _word(states: set[str]) -> str:
-    for status in (RunStatus.DEAD, RunStatus.PARKED, RunStatus.RETRYING):
-        if status.value in states:
-            return status.value
+    for status in WORST_FIRST:
+        if status in states:
+            return status
     if not states:
         return "no_handler"
     return "skipped" if states == {RunStatus.SKIPPED.value} else "handled"

@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import orjson
 from consumer.clock import Clock
 from consumer.events import Source
 from consumer.ledger import Database, outcomes
-from consumer.ledger.outcomes import QUARANTINED, UNCONFIRMED, Outcome
+from consumer.ledger.outcomes import QUARANTINED, UNCONFIRMED, WORST_FIRST, Outcome
 from consumer.payments import Priority
 from consumer.sync.feed import FeedPage, Walk
 from consumer.sync.listed import understand
@@ -32,6 +32,7 @@ CHUNK: Final = 500
 DONE: Final = ("handled", "no_handler", "skipped")
 OPEN: Final = ("retrying", "parked", "dead", QUARANTINED, UNCONFIRMED)
 PROVENANCE: Final = "listed = received_by_webhook + recovered + missing"
+FOLLOWED: Final = "the runs of each listed event, and of the events derived from it (one level) once they are recorded"
 OUTCOMES: Final = f"listed = {' + '.join((*DONE, *OPEN))} + missing"
 
 
@@ -60,10 +61,10 @@ class Certifier:
     ) -> dict[str, Any]:
         """The certificate for [since, until), as a JSON document.
 
-        `verdict`: `complete` when every listed event is in the ledger and its work done; `open` when nothing is
-        missing but some are retrying, parked, dead, in quarantine or unconfirmed; `missing` when some are not here;
-        `unproven` when that cannot be known (`unproven` says why). Raises PaymentsError and LedgerError: a
-        certificate is whole or it is none.
+        `verdict`: `complete` when every listed event is in the ledger and its work done (`followed` says which work);
+        `open` when nothing is missing but some are retrying, parked, dead, in quarantine or unconfirmed; `missing` when
+        some are not here; `unproven` when that cannot be known (`unproven` says why). Raises PaymentsError and
+        LedgerError: a certificate is whole or it is none.
         """
         walk = Walk(
             lister=self._reader.client.with_priority(Priority.BACKFILL).events,
@@ -90,6 +91,7 @@ class Certifier:
             "list_order": walk.order.value,
             "list_reaches_back_to": window.oldest_at.isoformat() if window.oldest_at else None,
             "without_time": window.without_time,
+            "followed": FOLLOWED,
             **_counted(found, unproven),
         }
         return document | {"sha256": digest(document)}
@@ -116,6 +118,11 @@ class Certifier:
                 rest = [event_id for event_id in chunk if event_id not in known]
                 delivered = await outcomes.delivered_only(session, application, rest)
             found |= {event_id: known.get(event_id) or delivered.get(event_id) for event_id in chunk}
+        async with self._database.reading() as session:
+            derived = await outcomes.derived_open(session, application, window.ids, self._clock.now())
+        for event_id, word in derived.items():
+            if (own := found[event_id]) is not None:
+                found[event_id] = replace(own, word=_worse(own.word, word))
         for chunk in _chunks(list(window.strange)):
             async with self._database.reading() as session:
                 kept = await outcomes.quarantined_deliveries(session, application, chunk)
@@ -202,6 +209,11 @@ def _counted(found: Mapping[str, Outcome | None], unproven: Sequence[str]) -> di
         "open_ids": [event_id for event_id, one in found.items() if one and one.word not in DONE][:NAMED_MAX],
         "events_sha256": lines.hexdigest(),
     }
+
+
+def _worse(own: str, derived: str) -> str:
+    """The worse of an event's own state and that of what it derived. Pure."""
+    return next((word for word in WORST_FIRST if word in (own, derived)), own)
 
 
 def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 
 from consumer.broker import EmbeddedBroker
 from consumer.events import Event, Source, Trust
-from consumer.ledger import Database, events, quarantine, runs
+from consumer.ledger import Database, events, outbox, quarantine, runs
 from consumer.ledger.tables import RunStatus
+from consumer.plugin import Emission
 from consumer.reason import Reason
 from consumer.sync.backfill import Backfill
 from consumer.sync.certificate import Certifier, digest, equations, faults
@@ -108,6 +110,49 @@ async def test_events_whose_work_is_not_done_keep_it_open(world: World, service_
     }  # fmt: skip
     assert holds(found)
     assert set(found["open_ids"]) == set(ids[1:3])
+
+
+async def derived(world: World, cause_id: str, status: RunStatus | None) -> None:
+    """What an event derived: due and not yet published, or recorded and with a run that stands like this."""
+    emission = Emission(id=f"drv_{cause_id}", type="fulfilment.requested", key=f"order:{cause_id}", data={})
+    async with world.database.transaction() as session:
+        [cause] = (await events.load(session, [("default", cause_id)])).values()
+        await outbox.put(session, [outbox.Emitted(emission=emission, cause=cause, handler="h")], world.clock.now())
+        if status is None:
+            return
+        await outbox.mark_published(session, await outbox.due(session, world.clock.now(), 10), world.clock.now())
+        event = replace(cause, id=emission.id, type=emission.type, source=Source.RELAY)
+        await events.record(session, [event], world.clock.now())
+    await run_of(world, [emission.id], status)
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        (RunStatus.DEAD, "dead"),
+        (RunStatus.PARKED, "parked"),
+        (RunStatus.RETRYING, "retrying"),
+        (None, "retrying"),
+        (RunStatus.SUCCEEDED, "handled"),
+        (RunStatus.SKIPPED, "handled"),
+    ],
+)
+async def test_work_that_an_event_derived_keeps_it_open(
+    world: World, service_side: Simulated, status: RunStatus | None, word: str
+) -> None:
+    # case: O7, O5
+    began = service_side.sandbox.clock.now()
+    ids = service_side.emit(3)
+    await backfilled(world)
+    await run_of(world, ids, RunStatus.SUCCEEDED)
+    await derived(world, ids[1], status)
+    world.clock.advance(7200)
+    found = await Certifier(world.reader, world.database, clock=world.clock).certify(began, began + timedelta(hours=1))
+    is_done = word == "handled"
+    assert (found["verdict"], found["open_ids"]) == ("complete", []) if is_done else ("open", [ids[1]])
+    assert found["outcomes"]["handled"] == (3 if is_done else 2)
+    assert is_done or found["outcomes"][word] == 1
+    assert holds(found)
 
 
 async def test_what_lies_in_quarantine_or_waits_is_counted_apart_and_is_not_missing(

@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from consumer.clock import DrivenClock
 from consumer.events import Event, Source, Trust
-from consumer.ledger import Database, events, quarantine, reads, runs
-from consumer.ledger.outcomes import outcomes
+from consumer.ledger import Database, events, outbox, quarantine, reads, runs
+from consumer.ledger.outcomes import derived_open, outcomes
 from consumer.ledger.reads import Observed
 from consumer.ledger.tables import RunStatus
+from consumer.plugin import Emission
 from consumer.sync import sense
 from consumer.sync.denials import Denials
 from consumer.sync.figures import Figures
@@ -107,3 +108,40 @@ async def test_a_gap_is_open_until_a_reconcile_walk_that_began_after_it(database
         assert (await sense.condition(session, "default")).gap_at == NOW
         await sense.note_reconciled(session, "default", began=NOW + timedelta(seconds=1), token=1)
         assert (await sense.condition(session, "default")).gap_at is None
+
+
+async def test_what_an_event_derived_is_open_while_it_waits_or_its_runs_are_not_done(database: Database) -> None:
+    # case: O7, G8
+    states = [RunStatus.SUCCEEDED, RunStatus.SKIPPED, RunStatus.DEAD, RunStatus.PARKED, RunStatus.RETRYING]
+    emitted = [
+        outbox.Emitted(
+            emission=Emission(
+                id=f"drv_{number}", type="fulfilment.requested", key=f"order:{number}", data={},
+                not_before=NOW + timedelta(days=30) if number == 6 else None,
+            ),
+            cause=event(f"evt_{number}", Source.WEBHOOK), handler="h",
+        )
+        for number in range(7)
+    ]  # fmt: skip
+    second = Emission(id="drv_more", type="fulfilment.requested", key="order:4", data={})
+    emitted.insert(0, outbox.Emitted(emission=second, cause=event("evt_4", Source.WEBHOOK), handler="h"))
+    async with database.transaction() as session:
+        await outbox.put(session, emitted, NOW)
+        await outbox.mark_published(session, (await outbox.due(session, NOW, 100))[:6], NOW)
+        works = [*enumerate(states), ("more", RunStatus.DEAD)]
+        new = [
+            runs.Run(
+                application="default", event_id=f"drv_{number}", handler="h", seq=seq, key=f"order:{number}",
+                status=status, blocking=False,
+            )
+            for seq, (number, status) in enumerate(works)
+        ]  # fmt: skip
+        await runs.add(session, new, NOW)
+    wanted = {"evt_2": "dead", "evt_3": "parked", "evt_4": "dead", "evt_5": "retrying"}
+    async with database.reading() as session:
+        everything = [f"evt_{number}" for number in range(7)]
+        assert await derived_open(session, "default", everything, NOW) == wanted, (
+            "one that is not due yet waits rightly"
+        )
+        assert await derived_open(session, "default", ["evt_3"], NOW) == {"evt_3": "parked"}
+        assert await derived_open(session, "other", everything, NOW) == {}
