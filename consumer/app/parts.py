@@ -119,6 +119,20 @@ def budget_limits(settings: Settings) -> BudgetLimits:
     )
 
 
+def _credentials(app_id: str, application: ApplicationSettings) -> Credentials:
+    """From the file where there is one, so that a rolled secret is taken up while running (case S4)."""
+    if application.secret_file is not None:
+        return Credentials(app_id, secret_file=application.secret_file)
+    return Credentials(app_id, [secret.get_secret_value() for secret in application.app_secrets])
+
+
+def _address(base_url: str) -> str:
+    """Host and port, however the address is written: applications at one service share its limit per IP (case C15)."""
+    parts = urlsplit(base_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{(parts.hostname or '').lower()}:{port}"
+
+
 def payments_client(
     application: ApplicationSettings,
     settings: Settings,
@@ -131,15 +145,10 @@ def payments_client(
     """The API client of an application; None for one without credentials (authenticity `signature` needs none)."""
     if application.base_url is None or application.app_id is None:
         return None
-    credentials = Credentials(
-        application.app_id,
-        [secret.get_secret_value() for secret in application.app_secrets],
-        secret_file=application.secret_file,
-    )
-    scope = Scope(ip=urlsplit(application.base_url).netloc, application=application.app_id)
+    scope = Scope(ip=_address(application.base_url), application=application.app_id)
     return PaymentsClient(
         application.base_url,
-        credentials,
+        _credentials(application.app_id, application),
         application=application.name,
         clock=clock,
         budget=Budget(store, scope, clock, budget_limits(settings)),

@@ -60,6 +60,7 @@ class CredentialCircuit:
         self._on_change = on_change
         self._open_since: datetime | None = None
         self._opened_at = 0.0  # the store's time
+        self._is_told_refused = False  # the others still believe that the credentials are refused
         self._generation = 0
         self._look_at = 0.0  # the clock's monotonic time
         self._probes = 0
@@ -90,6 +91,7 @@ class CredentialCircuit:
         self._look_at = now + min(LOOK_EVERY_S, self.probe_every_s)
         turn, wait_s = await self._store.update([self._name], self._turn_step())
         if turn == "pass":
+            self._is_told_refused = False
             self._close()
             return "pass"
         if turn == "probe":
@@ -106,14 +108,17 @@ class CredentialCircuit:
         self._open_since = self._clock.now()
         self._generation = generation
         self._look_at = self._clock.monotonic() + min(LOOK_EVERY_S, self.probe_every_s)
+        self._is_told_refused = True
         self._tell()
         self._opened_at = await self._store.update([self._name], self._opened_step())
 
     async def accepted(self) -> None:
         """A call was let in: the credentials work."""
-        if self._open_since is None:
+        if self._open_since is not None:
+            self._close()
+        if not self._is_told_refused:
             return
-        self._close()
+        self._is_told_refused = False
         await self._store.update([self._name], self._accepted_step())
 
     def _close(self) -> None:

@@ -221,6 +221,8 @@ class Transport:
                     self._credentials.worked(secret, generation)
                 raise
             self._credentials.worked(secret, generation)
+            if not self._circuit.is_open:
+                await self._circuit.accepted()  # nothing to do, unless the others still think that it is refused
             return answer
         assert refused is not None  # noqa: S101 - credentials always hold a secret
         await self._circuit.refused(generation)

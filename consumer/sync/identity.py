@@ -14,8 +14,8 @@ import structlog
 from consumer.clock import Clock
 from consumer.errors import WrongApplication
 from consumer.events import first
-from consumer.ledger import Database, audit, bookmarks
-from consumer.payments import ApiError, Priority
+from consumer.ledger import Database, bookmarks
+from consumer.payments import ApiError, Priority, ServerError
 from consumer.sync.figures import Figures
 from consumer.sync.reader import Reader, held_up_s
 
@@ -55,9 +55,9 @@ class Identity:
         known: dict[str, str | None] = {"app_id": self._reader.client.credentials.app_id}
         self._compare(kept, known)
         try:
-            known["service_id"] = await self._service_id(Priority.CONFIRM)
+            known["service_id"] = await self._service_id()
         except ApiError as error:
-            if held_up_s(error) is not None:
+            if isinstance(error, ServerError) or held_up_s(error) is not None:
                 raise
             LOG.warning("the application's identity cannot be read", application=application, code=error.code)
             return
@@ -71,35 +71,16 @@ class Identity:
         self._figures.gauge("wrong_application", application, 1 if differing else 0)
         if differing:
             raise WrongApplication(
-                "these credentials belong to another application than the one the ledger holds; give it another name, "
-                "or accept it as an operator",
+                "these credentials belong to another application than the one the ledger holds; give this one another "
+                "name, and its data stay apart",
                 application=application,
                 differing="+".join(differing),
             )
 
-    async def _service_id(self, priority: Priority) -> str | None:
-        record = await self._reader.client.with_priority(priority).application.retrieve()
+    async def _service_id(self) -> str | None:
+        record = await self._reader.client.with_priority(Priority.CONFIRM).application.retrieve()
         shown = first(record.raw, ID_PLACES)
         return str(shown) if isinstance(shown, str | int) else None
-
-    async def accept(self, *, actor: str, reason: str) -> None:
-        """An operator says that the ledger's data and these credentials belong together from now on."""
-        now_is = {
-            "app_id": self._reader.client.credentials.app_id,
-            "service_id": await self._service_id(Priority.LIVE),
-        }
-        await self._keep(now_is)
-        async with self._database.transaction() as session:
-            audit.note(
-                session,
-                at=self._clock.now(),
-                application=self._reader.application,
-                actor=actor,
-                action="identity.accept",
-                subject=f"application:{self._reader.application}",
-                after=str(now_is["app_id"]),
-                reason=reason,
-            )
 
     async def _keep(self, known: dict[str, str | None]) -> None:
         async with self._database.transaction() as session:

@@ -60,7 +60,7 @@ async def standing(session: AsyncSession, application: str, app_id: str | None, 
         gap_at=condition.gap_at,
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
-        refused_at=refused_at(circuit, now),
+        refused_at=refused_at(circuit, now, walked_at=mark.walked_at),
     )
 
 
@@ -69,12 +69,14 @@ async def standings(session: AsyncSession, app_ids: Sequence[tuple[str, str | No
     return [await standing(session, name, app_id, now) for name, app_id in app_ids]
 
 
-def refused_at(circuit: str | None, now: datetime) -> datetime | None:
+def refused_at(circuit: str | None, now: datetime, *, walked_at: datetime | None = None) -> datetime | None:
     """The last refusal, from the circuit's shared text `[last refused or probed, last accepted]` in epoch seconds;
-    None when the credentials were taken since, or nobody has tried for long. Pure."""
+    None when the credentials were taken since (`walked_at`: a walk that began later was completed; a single command
+    with a mistyped secret alarms nobody for long), or nobody has tried for long. Pure."""
     try:
         probed, accepted = orjson.loads(circuit or "[0, 0]")
         at = datetime.fromtimestamp(float(probed), UTC)
     except (ValueError, TypeError, OverflowError):
         return None
-    return at if probed > accepted and now - at <= REFUSAL_COUNTS else None
+    is_taken = probed <= accepted or (walked_at is not None and walked_at > at)
+    return at if not is_taken and now - at <= REFUSAL_COUNTS else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 
 from consumer.payments import (
@@ -121,6 +122,32 @@ async def test_a_new_secret_in_the_file_closes_it_at_once(service: ScriptedServi
         await b.client.orders.retrieve("ord_1")
         assert service.paths == ["GET /v1/orders/ord_1"] * 2, "no probe is needed"
         assert not b.client.circuit.is_open
+
+
+async def test_others_learn_at_once_that_a_new_secret_is_accepted(service: ScriptedService, tmp_path: Path) -> None:
+    # case: S4, S6
+    file, clock = tmp_path / "secret", InstantClock()
+    file.write_text(SECRET)
+    store = MemoryBudgetStore(clock)
+    circuit = f"circuit/{APP_ID}"
+
+    async def times() -> tuple[float, float]:
+        refused, accepted = orjson.loads(await store.update([circuit], lambda texts, _now: ({}, texts[circuit])))
+        return refused, accepted
+
+    service.answering = lambda seen: OK if seen.secret == OTHER_SECRET else UNAUTHORIZED
+    budget = Budget(store, Scope(ip="one", application=APP_ID), clock)
+    async with bench(
+        service.base_url, credentials=Credentials(APP_ID, secret_file=file), clock=clock, budget=budget
+    ) as b:
+        await opened(b)
+        refused, accepted = await times()
+        assert refused > accepted
+        write(file, OTHER_SECRET)
+        clock.elapsed_s += 1
+        await b.client.orders.retrieve("ord_1")
+        refused, accepted = await times()
+        assert accepted > refused, "also when no probe was needed"
 
 
 async def test_an_open_circuit_does_not_eat_the_budget(service: ScriptedService, b: Bench) -> None:
