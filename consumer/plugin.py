@@ -4,7 +4,8 @@
 
     @handles("fulfilment.requested", attempts=8, timeout_s=30)
     async def ship(event: Event, ctx: Context) -> None:
-        await ctx.http.post(URL, json=event.data, headers={"Idempotency-Key": ctx.idempotency_key})
+        async with ctx.http.post(URL, json=event.data, headers={"Idempotency-Key": ctx.idempotency_key}) as answer:
+            answer.raise_for_status()
 
 An *effect* handler (the default) talks to the outside: it runs outside transactions, at least once, with an
 `idempotency_key` that is the same on every attempt. A *transactional* handler (`transactional=True`) writes through
@@ -193,6 +194,7 @@ class Context:
 
     `application`: whose event it is. `idempotency_key`: the same on every attempt, for the outside system to
     recognise a repetition. `attempt`: from 1. `is_replay`: whether an operator's replay brought the event.
+    `is_history`: whether it is history taken in by `backfill --seed`, which sets state and causes no effect (case B30).
     `now`: the time at the start of this attempt. `deadline`: when this attempt is cut off. `log`: a bound,
     redacting logger. `options`: the plugin's own settings.
     """
@@ -207,6 +209,7 @@ class Context:
         now: datetime,
         log: FilteringBoundLogger,
         is_replay: bool = False,
+        is_history: bool = False,
         options: Mapping[str, Any] | None = None,
         session: AsyncSession | None = None,
         http: Any = None,
@@ -216,6 +219,7 @@ class Context:
         self.application = application
         self.attempt = attempt
         self.is_replay = is_replay
+        self.is_history = is_history
         self.now = now
         self.deadline = now + timedelta(seconds=handler.timeout_s)
         self.log = log

@@ -56,6 +56,7 @@ class Contexts:
             attempt=attempt,
             now=self.clock.now(),
             is_replay=plan is not None and plan != SEED,
+            is_history=plan == SEED,
             log=structlog.get_logger("handler").bind(
                 application=event.application, event_id=event.id, type=event.type, handler=handler.name, attempt=attempt
             ),

@@ -298,13 +298,16 @@ async def source_added(event: Event, ctx: Context) -> None:
     policy = Policy.model_validate(ctx.options)
     customer = _customer(event)
     said: dict[str, Any] = event.data["data"]
+    until = moment(event, ("/data/until",))
+    if said.get("until") is not None and until is None:
+        raise Reject("until is no time; without one it would be for ever")
     source = AccessSource(
         application=ctx.application,
         id=event.id,
         kind="hold" if event.type == "access.held" else "complimentary",
         customer=customer,
         entitlement=said.get("entitlement"),
-        until=moment(event, ("/data/until",)),
+        until=until,
         reason=said.get("reason"),
         by=said.get("by"),
         created_at=event.received_at,

@@ -150,6 +150,13 @@ async def test_a_complimentary_grant_outlives_the_subscription_and_ends_by_its_t
     assert shop.effects == ["granted default", "revoked default"]
 
 
+async def test_a_gift_until_no_time_is_refused(shop: Shop) -> None:
+    # case: A42
+    with pytest.raises(ConsumerError, match="until"):
+        await shop.word("access.complimentary_granted", f"customer:{CUSTOMER}", entitlement="default", until="tomorrow")
+    assert not await shop.rows(SOURCES)
+
+
 async def test_a_complimentary_grant_can_be_ended(shop: Shop) -> None:
     # case: A42
     gift = await shop.word("access.complimentary_granted", f"customer:{CUSTOMER}", entitlement="default")

@@ -34,7 +34,8 @@ def declared_in(module: str) -> list[Handler]:
 
 
 class Projections:
-    """A worker's essence: `feed` events, `relay` what was emitted. `now` is driven by the test."""
+    """A worker's essence: `feed` events, `relay` what was emitted. `now` is driven by the test; `is_history`: what is
+    fed is seeded. `options` are every handler's, or by module."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Projections:
         self.handlers = [handler for module in modules for handler in declared_in(module)]
         self.options = options or {}
         self.now = now
+        self.is_history = False
         mine = true() if application is None else OUTBOX.c.application == application
         self._waiting = and_(OUTBOX.c.published_at.is_(None), mine)
         self.emitted: list[Emission] = []
@@ -84,7 +86,8 @@ class Projections:
                 now=self.now,
                 log=structlog.get_logger("test"),
                 is_replay=is_replay,
-                options=self.options,
+                is_history=self.is_history,
+                options=self.options.get(handler.function.__module__, self.options),
                 session=session,
             )
             async with session.begin_nested():
