@@ -1,7 +1,9 @@
 """Newcomers: handlers that a newer version of the code brought, seen by a process of the one before (cases O9, R14).
 
 While a rolling deploy lasts, some events come to processes that do not have the new handler yet. They keep a run for it
-all the same, which waits for a process that has it: from its first registration on a new handler misses nothing.
+all the same, which waits for a process that has it. They look once a second, and one that is started again meanwhile
+takes the newcomer for one on its way out: what it takes is history for the new handler, as everything before the deploy
+is (case H6).
 
 A handler that only older processes still have is on its way out, and nothing is kept for it.
 """

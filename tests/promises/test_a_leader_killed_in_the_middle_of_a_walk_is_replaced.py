@@ -58,7 +58,11 @@ async def _story(found: Deployment) -> None:
         whole_s = time.monotonic() - killed_at
         print(f"\ntaken over after {taken_over_s:.1f} s, {ORDERS} orders shipped {whole_s:.1f} s after the kill")
         assert taken_over_s <= bound_s + LOOK_SLACK_S
-        assert (await _bookmark(found))["walked_at"] is not None
+
+        async def is_walked() -> bool:
+            return (await _bookmark(found))["walked_at"] is not None
+
+        await eventually(is_walked, within_s=30, what="the walk is complete")
         found.assert_one_parcel_each()
         assert await found.count("quarantine") == 0
 

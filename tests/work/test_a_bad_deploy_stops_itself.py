@@ -39,7 +39,7 @@ async def test_it_is_paused_and_goes_on_after_the_repair(
         dead = (await shop.statuses(".broken")).count("dead")
         # Ten in a row, and what was under way or in the same group when the tenth died.
         assert 10 <= dead <= 30
-        assert shop.figure("consumer_work_handler_stopped_total", handler="broken") == 1
+        assert shop.figure("consumer_work_handler_stopped_total", handler="broken") >= 1
         repaired = True
         async with database.transaction() as session:
             assert await handlers.resume(session, (await shop.runs("broken"))[0].handler)
