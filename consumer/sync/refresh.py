@@ -21,7 +21,17 @@ import structlog
 from consumer.clock import Clock
 from consumer.ledger import Database, reads
 from consumer.ledger.tables import ReadRow
-from consumer.payments import ApiError, Cursor, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
+from consumer.payments import (
+    ApiError,
+    Cursor,
+    Order,
+    Page,
+    PaymentsError,
+    Priority,
+    ResourceNotFound,
+    Resources,
+    Subscription,
+)
 from consumer.retry import RetryPolicy
 from consumer.sync.figures import Figures
 from consumer.sync.observation import Observation, Unreadable, shape
@@ -80,6 +90,7 @@ class Refresh:
     ) -> None:
         self.application = reader.application
         self._api = reader.client.with_priority(Priority.REFRESH)
+        self._patient = reader.client.with_priority(Priority.RECONCILE)
         self._database = database
         self._outlet = outlet
         self._clock = clock
@@ -102,13 +113,14 @@ class Refresh:
         return self._policy.idle_s
 
     async def once(self) -> int:
-        """One round over the due reads; returns how many were answered.
+        """One round over the due reads; returns how many were answered. A backlog larger than a round is worked off
+        singly with what of the budget the others leave, so that it keeps no walk of the events waiting.
 
         Raises LedgerError, BrokerError (the reads stay due), and the PaymentsError that holds all calls up.
         """
         self._hold.check()
-        async with self._database.reading() as session:
-            left = list(await reads.due(session, self._clock.now(), self._policy.batch, self.application))
+        left = await self._due()
+        others = self._patient if len(left) >= self._policy.batch else self._api
         held_up, answered = list[PaymentsError](), list[ReadRow]()
         for kind in KINDS:
             if sum(row.kind == kind for row in left) >= self._policy.page_from:
@@ -116,11 +128,20 @@ class Refresh:
             else:
                 self._walks.pop(kind, None)
         waiting = iter(left[: self._policy.singles])
-        workers = [self._work_off(waiting, held_up, answered) for _ in range(min(self._policy.concurrency, len(left)))]
-        await asyncio.gather(*workers)
+        hands = range(min(self._policy.concurrency, len(left)))
+        await asyncio.gather(*[self._work_off(waiting, held_up, answered, others) for _ in hands])
         if held_up and not answered:
             raise held_up[0]
         return len(answered)
+
+    async def _due(self) -> list[ReadRow]:
+        """What is to be read now. Subscriptions come first: access hangs on them, and thousands of orders that became
+        known at once, after an outage, must not keep them waiting."""
+        now, batch = self._clock.now(), self._policy.batch
+        async with self._database.reading() as session:
+            first = await reads.due(session, now, batch, self.application, "subscription")
+            oldest = await reads.due(session, now, batch, self.application)
+        return [*first, *(row for row in oldest if row.kind != "subscription")]
 
     # --- many: by the list -------------------------------------------------------------------------------------
 
@@ -205,15 +226,20 @@ class Refresh:
     # --- few: one by one ---------------------------------------------------------------------------------------
 
     async def _work_off(
-        self, waiting: Iterator[ReadRow], held_up: list[PaymentsError], answered: list[ReadRow]
+        self,
+        waiting: Iterator[ReadRow],
+        held_up: list[PaymentsError],
+        answered: list[ReadRow],
+        others: Resources | None = None,
     ) -> None:
+        others = others or self._api
         for row in waiting:
             if held_up:
                 return
             async with self._database.transaction() as session:
                 version = await reads.next_version(session)
             try:
-                observations = await self._read(row, version)
+                observations = await self._read(row, version, self._api if row.kind == "subscription" else others)
             except PaymentsError as error:
                 if self._hold.take(error):
                     held_up.append(error)
@@ -224,22 +250,22 @@ class Refresh:
             await self._answer([row], observations)
             answered.append(row)
 
-    async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
+    async def _read(self, row: ReadRow, version: int, api: Resources) -> Sequence[Observation]:
         """The answer of the service. The version was taken, and committed, before the request leaves (case A40)."""
         if row.kind == "subscription":
-            subscription = await self._api.subscriptions.retrieve(row.object_id)
+            subscription = await api.subscriptions.retrieve(row.object_id)
             return [self._observation(row, "subscription", row.object_id, version, subscription.raw)]
         if row.kind == "order":
-            order = await self._api.orders.lookup(row.object_id)
+            order = await api.orders.lookup(row.object_id)
             self._order_shapes[shape(order.raw)] = None
             if len(self._order_shapes) > SHAPES_MAX:
                 self._order_shapes.pop(next(iter(self._order_shapes)))
             return [self._observation(row, "order", row.object_id, version, order.raw)]
         if row.kind == "service_order":
-            order = await self._api.orders.retrieve(row.object_id)
+            order = await api.orders.retrieve(row.object_id)
             return self._of_order(row, order.order_id, version, order.raw)
         if row.kind == "session":
-            found = await self._api.checkout_sessions.retrieve(row.object_id)
+            found = await api.checkout_sessions.retrieve(row.object_id)
             if found.order is None:
                 return []  # a subscription session has no order (cases F22, F23)
             return self._of_order(row, found.order.order_id or found.order_id, version, found.order.raw)

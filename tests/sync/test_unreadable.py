@@ -9,8 +9,9 @@ import pytest
 
 from consumer.events import Event, Source, Trust
 from consumer.ledger import reads
-from consumer.payments import PaymentsError
+from consumer.payments import Attempt, PaymentsClient, PaymentsError, Priority
 from consumer.plugin import ReadKind, ReadRequest
+from consumer.sync.reader import Reader
 from consumer.sync.refresh import Refresh, RefreshPolicy
 from tests.sync.conftest import World
 from tests.sync.test_refresh import answers, ask, paged, pending, refresh, subscription
@@ -214,3 +215,26 @@ async def test_while_many_are_read_one_by_one_it_is_looked_again_whether_a_list_
     world.service.calls.clear()
     assert await stage.once() == 290
     assert world.service.calls.total() <= 5
+
+
+async def test_a_backlog_of_orders_keeps_neither_a_subscription_nor_a_walk_of_the_events_waiting(world: World) -> None:
+    # case: B23, A14
+    for one in orders(30):
+        world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
+    await ask_for_orders(world, 30)
+    world.clock.advance(60)
+    subscription(world, "ACTIVE")
+    await ask(world, "subscription", "sub_1")
+    attempts: list[Attempt] = []
+    client = PaymentsClient(
+        world.service.address, world.reader.client.credentials, clock=world.clock, on_attempt=attempts.append
+    )
+    async with client:
+        reader = Reader(application="default", client=client)
+        stage = Refresh(
+            reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+            policy=RefreshPolicy(batch=20, singles=5, concurrency=1),
+        )  # fmt: skip
+        await stage.once()
+    assert [one.route.split("/")[2] for one in attempts] == ["subscriptions", "orders", "orders", "orders", "orders"]
+    assert [one.priority for one in attempts] == [Priority.REFRESH] + [Priority.RECONCILE] * 4
