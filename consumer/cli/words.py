@@ -35,8 +35,12 @@ def say(
     reason = checked_reason(reason)
     consent(f"{word} {subject}?", yes=yes)
 
+    settings = settings_for(Role.OPERATE)
+    if application not in (known := [one.name for one in settings.applications]):
+        raise UsageError("there is no such application", application=application, known=", ".join(known))
+
     async def write() -> str:
-        async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
+        async with ledger(settings) as database, database.transaction() as session:
             return await say_word(
                 session,
                 word,

@@ -36,6 +36,7 @@ from handlers.pointers import look_text, marked_as_test
 BATCH = 500
 OPTIONS = Policy
 UNKNOWN_STATUS_WAIT = timedelta(hours=1)
+TOO_NEW = timedelta(seconds=30)
 DISAGREEMENT_WAIT, DISAGREEMENT_WAIT_MAX = timedelta(minutes=1), timedelta(days=1)
 _OWN = ("drv_", "obs_")
 
@@ -166,7 +167,9 @@ async def _unreadable(event: Event, ctx: Context, policy: Policy) -> None:
     if await ctx.locked(AccessSubscription, application=ctx.application, subscription_id=id_) is None:
         return
     change = await apply(ctx, event, id_, policy, lambda sub: facts.unreadable(sub, version))
-    if change.after.is_unreadable and change.after.is_live:
+    if change.after.is_unreadable and change.after.status is None and not change.after.is_live:
+        wake(ctx, id_, "unread", event.received_at + TOO_NEW)  # it may only be too new to be read (case U30)
+    elif change.after.is_unreadable and change.after.is_live:
         await _shown_unreadable(event, ctx, id_, change.after)
 
 
@@ -205,6 +208,10 @@ async def subscription_due(event: Event, ctx: Context) -> None:
         case "provisional":
             heard_at = moment(event, ("/data/heard_at",)) or due - (policy.provisional_after or timedelta(0))
             change = await apply(ctx, event, id_, policy, lambda sub: facts.provisional(sub, heard_at))
+            if change.after.is_unreadable and change.after.status is None:
+                await _shown_unreadable(event, ctx, id_, change.after)
+        case "unread":
+            change = await apply(ctx, event, id_, policy, lambda sub: sub)
             if change.after.is_unreadable and change.after.status is None:
                 await _shown_unreadable(event, ctx, id_, change.after)
         case "lease":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from consumer.errors import ConsumerError
+from consumer.events import Trust
 from handlers.access.tables import FINDINGS, SUBSCRIPTIONS
 from tests.access.shop import Shop
 from tests.support.projections import START, said
@@ -22,6 +24,21 @@ async def test_a_signed_test_event_that_looks_real_grants_nothing_and_is_shown(s
     assert shop.effects == []
     assert await shop.findings() == {("unreadable_subscription", "S1")}
     assert (await shop.row(FINDINGS))["detail"]["access"] == "withheld"
+
+
+@pytest.mark.parametrize("trust", [Trust.SIGNED, Trust.READ])
+async def test_without_a_provisional_grant_it_is_shown_all_the_same(
+    shop_with: Callable[..., Shop], trust: Trust
+) -> None:
+    # case: A47, B28
+    shop = shop_with(provisional_after=None)
+    await shop.feed(said("subscription.created", "evt_1", id="S1", customer_reference="c1", trust=trust))
+    await shop.denies()
+    await shop.pass_time(seconds=29)
+    assert await shop.findings() == set()
+    await shop.pass_time(seconds=2)
+    assert await shop.findings() == {("unreadable_subscription", "S1")}
+    assert shop.effects == []
 
 
 async def test_a_webhook_that_waited_in_the_log_is_asked_for_before_it_is_believed(shop: Shop) -> None:

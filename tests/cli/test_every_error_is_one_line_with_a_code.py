@@ -24,6 +24,8 @@ def _is_one_line(text: str, code: str) -> bool:
         (["demo", "--only", "no-such-scenario"], "usage"),
         (["doctor", "--application", "nobody"], "usage"),
         (["backfill", "--until", "1h"], "usage"),
+        (["say", "access.held", "c1", "--reason", "x", "--yes", "--application", "nobody"], "usage"),
+        (["say", "access.held", "c1", "--reason", "x", "--yes"], "database_missing"),
         (["backfill", "--certificate", "none.json"], "usage"),
     ],
 )
