@@ -60,7 +60,7 @@ class Scene:
         try:
             await broker.ensure_topics(parts.topics(settings))
             if as_deliveries:
-                self._timers = 0  # each event is read before it is one
+                self._timers = 0  # nobody is asked about orders; this is about how a hint becomes an event
                 await broker.publish_many(parts.topic(settings, "deliveries"), [_delivered(one) for one in sayings()])
             else:
                 await broker.publish_many(parts.topic(settings, "events"), [message(one) for one in sayings()])

@@ -32,6 +32,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         )
         found.environ |= {
             "CONSUMER_AUTHENTICITY": "api",
+            "CONSUMER_HANDLER_OPTIONS": '{"fulfilment": {"matching": "off"}}',
             "SVC_BASE_URL": service.address,
             "SVC_APP_ID": "svc_app_test",
             "SVC_APP_SECRET": "svc_sk_live_test",
