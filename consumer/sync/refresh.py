@@ -113,14 +113,14 @@ class Refresh:
         return self._policy.idle_s
 
     async def once(self) -> int:
-        """One round over the due reads; returns how many were answered. A backlog larger than a round is worked off
-        singly with what of the budget the others leave, so that it keeps no walk of the events waiting.
+        """One round over the due reads; returns how many were answered. What is more than a round can do
+        singly is done with what of the budget the others leave, so that it keeps no walk of the events waiting.
 
         Raises LedgerError, BrokerError (the reads stay due), and the PaymentsError that holds all calls up.
         """
         self._hold.check()
         left = await self._due()
-        others = self._patient if len(left) >= self._policy.batch else self._api
+        others = self._patient if len(left) > self._policy.singles else self._api
         held_up, answered = list[PaymentsError](), list[ReadRow]()
         for kind in KINDS:
             if sum(row.kind == kind for row in left) >= self._policy.page_from:

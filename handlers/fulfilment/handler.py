@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from consumer.plugin import Context, Event, Reject, Source, Trust, handles, parse_time
+from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.options import Options
@@ -37,9 +37,8 @@ _OWN = ("drv_", "obs_")
 
 @handles("order.paid", transactional=True, name="fulfilment:order_paid")
 async def order_paid(event: Event, ctx: Context) -> None:
-    """Proof; no session event is waited for (cases F1, F7, F36). Of an order nobody has shown us it may be a test
-    event, signed and listed like any other: whether there is such an order is asked first, for a moment (cases F24,
-    B28). History sets state and is asked nothing (case B30)."""
+    """Proof. Fulfils at once; no session event is waited for (cases F1, F7, F36). One that only its signature vouches
+    for may be a test event: whether there is such an order is asked first, for a moment (case F24)."""
     _verified(event)
     options = Options.model_validate(ctx.options)
     if marked_as_test(event, options.test_markers):
@@ -53,7 +52,7 @@ async def order_paid(event: Event, ctx: Context) -> None:
     proof = _proof(event)
     customer = event.customer or look_text(event, options.customer)
     service_order_id = event.object_id if event.object_id != order_id else None
-    matching = "off" if ctx.is_history else options.matching
+    matching = "off" if ctx.is_history else options.matching  # a seed sets state and asks nothing (case B30)
 
     def fact(order: Order) -> Order:
         known = rules.mentioned(order, customer=customer, service_order_id=service_order_id)
@@ -67,7 +66,7 @@ async def order_paid(event: Event, ctx: Context) -> None:
 
 @handles(READ_DUE, transactional=True, name="fulfilment:read_due")
 async def read_due(event: Event, ctx: Context) -> None:
-    """No answer came in time: the service's own event is proof by itself, and nobody's goods wait for our API."""
+    """No answer came in time: the service's own signature is proof by itself, and nobody's goods wait for our API."""
     order_id = _own(event).order_id
     if order_id is None:
         raise Reject("a timer needs an order")
@@ -347,6 +346,5 @@ def _own(event: Event) -> Event:
 
 
 def _proof(event: Event) -> Proof:
-    """What a walk of the list brings is believed: tens of thousands may come at once, and nobody clicked them."""
-    by_event = not event.id.startswith(_OWN) and event.source is not Source.BACKFILL
-    return Proof(event_id=event.id, type=event.type, at=event.received_at, by_event=by_event)
+    by_signature = event.trust is Trust.SIGNED
+    return Proof(event_id=event.id, type=event.type, at=event.received_at, by_signature=by_signature)

@@ -31,14 +31,13 @@ class Hold(StrEnum):
 class Proof:
     """Why we hold an order for paid: a verified event, a read, or an operator's word.
 
-    `by_event`: a webhook says so, however verified, which may be a test event of an order that does not exist (case
-    U8); otherwise the order itself was read, an operator knows it, or a walk of the service's list found the event.
+    `by_signature`: the event's signature is all there is; otherwise the service itself was asked.
     """
 
     event_id: str
     type: str
     at: datetime
-    by_event: bool = False
+    by_signature: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

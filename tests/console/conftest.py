@@ -27,8 +27,7 @@ def clock() -> DrivenClock:
 @pytest.fixture
 def projections(sqlite_ledger: Database) -> Projections:
     """Both built-in plugins."""
-    options = {"handlers.fulfilment.handler": {"matching": "off"}, "handlers.access.handler": {}}
-    return Projections(sqlite_ledger, *options, options=options)
+    return Projections(sqlite_ledger, "handlers.fulfilment.handler", "handlers.access.handler")
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def facts() -> st.SearchStrategy[list[Fact]]:
 def applied(order: Order, fact: Fact, matching: Matching) -> Order:
     """One fact through the rules."""
     at = START + timedelta(seconds=fact.number)
-    proof = Proof(event_id=f"e{fact.number}", type=fact.kind, at=at, by_event=fact.kind == "signed")
+    proof = Proof(event_id=f"e{fact.number}", type=fact.kind, at=at, by_signature=fact.kind == "signed")
     match fact.kind:
         case "unreadable":
             return rules.unreadable(order, fact.number, at, matching)

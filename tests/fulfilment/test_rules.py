@@ -13,7 +13,7 @@ from tests.support.projections import START
 
 LATER = START + timedelta(minutes=5)
 EVENT = Proof(event_id="evt_1", type="order.paid", at=START)
-SIGNED = replace(EVENT, by_event=True)
+SIGNED = replace(EVENT, by_signature=True)
 SECOND = Proof(event_id="evt_2", type="order.paid", at=LATER)
 READ = Proof(event_id="obs_1", type="order.observed", at=LATER)
 PAID = rules.paid(Order(), EVENT, "off")
@@ -110,7 +110,7 @@ def test_an_event_that_was_itself_read_is_proof_at_once(order: Order) -> None:
     held = rules.paid(order, SIGNED, "auto")
     assert held.requested_at is None
     assert rules.paid(held, SECOND, "auto").requested_at == LATER, "the second one was read"
-    assert rules.paid(held, replace(SECOND, by_event=True), "auto") == held, "the second one was not"
+    assert rules.paid(held, replace(SECOND, by_signature=True), "auto") == held, "the second one was not"
 
 
 def test_an_order_the_service_does_not_have_waits_for_somebody_to_know_it() -> None:

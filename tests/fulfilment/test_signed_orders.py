@@ -1,16 +1,15 @@
-"""`order.paid` of an order that nobody has shown us, signed or listed: whether there is such an order is asked first,
-for a moment, and nobody's goods wait for an API that does not answer."""
+"""`order.paid` by signature alone: whether there is such an order is asked first, for a moment, and nobody's goods wait
+for an API that does not answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from consumer.errors import ConsumerError
-from consumer.events import Source, Trust
+from consumer.events import Trust
 from consumer.plugin import Event
 from handlers.fulfilment.tables import FINDINGS, ORDERS
 from tests.support.projections import READS, START, Projections, observed, own, said, unreadable
@@ -21,17 +20,6 @@ REGISTERED = {"session_id": "s1", "order_id": "A1", "customer": "c1"}
 def signed(id_: str = "evt_1") -> Event:
     """A webhook whose signature was checked; nobody has read it."""
     return said("order.paid", id_, id="so1", order_id="A1", amount="10", trust=Trust.SIGNED)
-
-
-def listed(id_: str = "evt_1") -> Event:
-    """An event that was read: the service lists it, which its test events may be as well (case U8)."""
-    return said("order.paid", id_, id="so1", order_id="A1", amount="10", trust=Trust.READ)
-
-
-@pytest.fixture
-def orders(orders_with: Callable[..., Projections]) -> Projections:
-    """The fulfilment handlers with their defaults."""
-    return orders_with()
 
 
 def registered() -> Event:
@@ -96,12 +84,9 @@ async def test_a_webhook_that_waited_in_the_log_has_its_order_asked_for_all_the_
     assert await requests(orders) == 0
 
 
-@pytest.mark.parametrize("event", [signed(), listed()], ids=["signed", "listed"])
-async def test_a_test_event_that_looks_real_is_held_and_shown_and_never_fulfilled(
-    orders: Projections, event: Event
-) -> None:
-    # case: F24, F20, B28
-    await orders.feed(event, unreadable("order:A1", 1))
+async def test_a_test_event_that_looks_real_is_held_and_shown_and_never_fulfilled(orders: Projections) -> None:
+    # case: F24, F20
+    await orders.feed(signed(), unreadable("order:A1", 1))
     await orders.pass_time(days=30)
     assert await requests(orders) == 0
     found = await orders.row(FINDINGS)
@@ -111,7 +96,7 @@ async def test_a_test_event_that_looks_real_is_held_and_shown_and_never_fulfille
     assert (row["paid_at"], row["hold"], row["requested_at"]) == (START, "unmatched", None), "never dropped"
 
 
-@pytest.mark.parametrize("freed_by", ["registering", "a later read", "an operator"])
+@pytest.mark.parametrize("freed_by", ["registering", "a later read", "a second event that was read", "an operator"])
 async def test_what_is_held_as_unmatched_goes_out_once_when_somebody_knows_it(
     orders: Projections, freed_by: str
 ) -> None:
@@ -121,13 +106,13 @@ async def test_what_is_held_as_unmatched_goes_out_once_when_somebody_knows_it(
     frees = {
         "registering": registered(),
         "a later read": observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PENDING"}),
+        "a second event that was read": said("order.paid", "evt_2", order_id="A1", trust=Trust.READ),
         "an operator": own("fulfilment.released", "order:A1", {"by": "op", "reason": "known by phone"}),
     }
     await orders.feed(frees[freed_by])
     assert await requests(orders) == 1
     assert "paid_unmatched" not in await open_kinds(orders)
-    rest = [event for event in frees.values() if event is not frees[freed_by]]
-    await orders.feed(*rest, signed("evt_3"), listed("evt_4"))
+    await orders.feed(*[event for event in frees.values() if event is not frees[freed_by]], signed("evt_3"))
     await orders.pass_time(minutes=5)
     assert await requests(orders) == 1
 
@@ -195,16 +180,10 @@ async def test_the_service_cannot_speak_for_us(orders: Projections, type_: str) 
     assert (await orders.row(ORDERS))["hold"] == "asked"
 
 
-async def test_history_is_asked_nothing(orders: Projections) -> None:
+async def test_history_is_asked_nothing(orders_with: Callable[..., Projections]) -> None:
     # case: B30
+    orders = orders_with(matching="read")
     orders.is_history = True
-    await orders.feed(listed())
+    await orders.feed(signed())
     assert await requests(orders) == 1, "which belongs to the seed's plan, and has no effect"
-    assert await orders.asked() == set()
-
-
-async def test_what_a_walk_of_the_list_found_is_believed(orders: Projections) -> None:
-    # case: F18, B27
-    await orders.feed(replace(listed(), source=Source.BACKFILL))
-    assert await requests(orders) == 1
     assert await orders.asked() == set()
