@@ -98,16 +98,15 @@ class LogFile:
         self._fail(self._pending, BrokerUnavailable("the log was closed before the record was written"))
         self._pending.clear()
         self._pending_bytes = 0
-        loop = asyncio.get_running_loop()
-        closing = []
+        # One after the other: the last to close folds the write-ahead log into the file, and of two that close at the
+        # same moment each takes the other for one that still uses it.
         for executor, connection in ((self._reading, self._reader), (self._writing, self._writer)):
             if connection is not None:
-                closing.append(loop.run_in_executor(executor, connection.close))
+                closing = asyncio.get_running_loop().run_in_executor(executor, connection.close)
+                closed, _ = await asyncio.wait({closing}, timeout=max(deadline - time.monotonic(), 0.5))
+                for found in closed:
+                    found.exception()
             executor.shutdown(wait=False)
-        if closing:  # the last one to close folds the write-ahead log into the file
-            closed, _ = await asyncio.wait(closing, timeout=max(deadline - time.monotonic(), 0.5))
-            for found in closed:
-                found.exception()
         self._reader = self._writer = None
 
     # --- what callers do -------------------------------------------------------------------------------------
