@@ -11,7 +11,7 @@ all the same (U30). That it does not answer is none, and nothing is told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -21,23 +21,15 @@ import structlog
 from consumer.clock import Clock
 from consumer.ledger import Database, reads
 from consumer.ledger.tables import ReadRow
-from consumer.payments import (
-    ApiError,
-    Cursor,
-    Order,
-    Page,
-    PaymentsError,
-    Priority,
-    ResourceNotFound,
-    Resources,
-    Subscription,
-)
+from consumer.payments import ApiError, Cursor, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
+from consumer.payments import Kind as BudgetKind
 from consumer.retry import RetryPolicy
 from consumer.sync.figures import Figures
 from consumer.sync.observation import Observation, Unreadable, shape
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader
 from consumer.sync.rounds import Trouble, repeat
+from consumer.sync.share import Share
 
 LOG = structlog.get_logger()
 
@@ -61,18 +53,32 @@ def _slow() -> RetryPolicy:
 class RefreshPolicy:
     """`batch`: reads looked at per round; `singles`: of those, how many are done one by one before it is looked again
     whether a list pays; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
-    `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`: from how many due reads of
-    one kind on its list is paged, until `BARREN_MAX` pages running answered less than `page_yield` of them each;
-    `pages`: how many of them a round."""
+    `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`, `page_orders_from`: from how
+    many due reads of subscriptions, of orders on their list is paged, until `BARREN_MAX` pages running answered less
+    than `page_yield` of them each; `pages`: how many of them a round; `newest_every_s`: a walk that has gone on for
+    longer looks at the newest page again. `order_per_s`, `order_burst`: requests about orders, on average and at once,
+    that others have to make room for; any further one only takes what nobody else wants."""
 
     batch: int = 1000
     page_from: int = 200
+    page_orders_from: int = 20
     page_yield: int = 10
     singles: int = 50
     pages: int = 20
+    newest_every_s: float = 3.0
+    order_per_s: float = 1.5
+    order_burst: int = 20
     concurrency: int = 4
     idle_s: float = 1.0
     retry: RetryPolicy = field(default_factory=_slow)
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """The reads that a page answered, and where the list goes on."""
+
+    rows: Sequence[ReadRow]
+    next_cursor: Cursor | None
 
 
 class Refresh:
@@ -90,7 +96,7 @@ class Refresh:
     ) -> None:
         self.application = reader.application
         self._api = reader.client.with_priority(Priority.REFRESH)
-        self._patient = reader.client.with_priority(Priority.RECONCILE)
+        self._budget = reader.client.budget
         self._database = database
         self._outlet = outlet
         self._clock = clock
@@ -98,8 +104,10 @@ class Refresh:
         self._policy = policy or RefreshPolicy()
         self._hold = Hold(clock)
         self._answers, self._answers_until = False, 0.0
+        self._orders = Share(clock, per_s=self._policy.order_per_s, burst=self._policy.order_burst)
         self._order_shapes: dict[str, None] = {}
         self._walks: dict[Kind, tuple[Cursor | None, int]] = {}  # where the next round goes on, after barren pages
+        self._newest_at: dict[Kind, float] = {}
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"refresh {reader.application}")
 
@@ -113,26 +121,34 @@ class Refresh:
         return self._policy.idle_s
 
     async def once(self) -> int:
-        """One round over the due reads; returns how many were answered. What is more than a round can do
-        singly is done with what of the budget the others leave, so that it keeps no walk of the events waiting.
+        """One round over the due reads; returns how many were answered.
 
         Raises LedgerError, BrokerError (the reads stay due), and the PaymentsError that holds all calls up.
         """
         self._hold.check()
         left = await self._due()
-        others = self._patient if len(left) > self._policy.singles else self._api
         held_up, answered = list[PaymentsError](), list[ReadRow]()
         for kind in KINDS:
-            if sum(row.kind == kind for row in left) >= self._policy.page_from:
+            if sum(row.kind == kind for row in left) >= self._page_from(kind):
                 left = await self._many(kind, left, held_up, answered)
             else:
                 self._walks.pop(kind, None)
         waiting = iter(left[: self._policy.singles])
         hands = range(min(self._policy.concurrency, len(left)))
-        await asyncio.gather(*[self._work_off(waiting, held_up, answered, others) for _ in hands])
+        await asyncio.gather(*[self._work_off(waiting, held_up, answered) for _ in hands])
         if held_up and not answered:
             raise held_up[0]
         return len(answered)
+
+    def _page_from(self, kind: Kind) -> int:
+        return self._policy.page_orders_from if kind == "order" else self._policy.page_from
+
+    async def _may_ask(self, kind: str) -> bool:
+        """Whether a request about this kind may be made now. Thousands of orders may become known at once: their reads
+        have a share of the budget, and beyond it what walks and hints leave (cases B23, I17)."""
+        if kind == "subscription" or self._orders.grant(1):
+            return True
+        return await self._budget.predict_s(BudgetKind.READ, Priority.RECONCILE) == 0
 
     async def _due(self) -> list[ReadRow]:
         """What is to be read now. Subscriptions come first: access hangs on them, and thousands of orders that became
@@ -150,52 +166,59 @@ class Refresh:
     ) -> list[ReadRow]:
         """Page the list of this kind; returns which of the due reads are to be done singly in this round: none of this
         kind while its walk goes on, and not all when they are many, for they may be listed by the next round."""
-        if kind == "order" and not self._order_shapes:
-            await self._work_off(
-                iter([row for row in due if row.kind == kind][:1]), held_up, answered
-            )  # shows how full it is
+        if kind == "order" and not self._order_shapes:  # shows how full one is
+            await self._work_off(iter([row for row in due if row.kind == kind][:1]), held_up, answered)
         if not held_up:
             answered += await self._by_pages(kind, held_up)
         done = {(row.kind, row.object_id) for row in answered}
         mine = [row for row in due if row.kind == kind and (row.kind, row.object_id) not in done]
-        singly = [] if kind in self._walks else mine[: max(self._policy.page_from, self._policy.batch // 5)]
+        singly = [] if kind in self._walks else mine[: max(self._page_from(kind), self._policy.batch // 5)]
         return [*(row for row in due if row.kind != kind), *singly]
 
     async def _by_pages(self, kind: Kind, held_up: list[PaymentsError]) -> list[ReadRow]:
         """Answer what the list shows, a hundred records a read, while that pays. Returns what was answered.
 
         Which of a page's records are due is looked up page by page: the reads that have waited longest may be anywhere
-        in the list. A walk of more than `pages` goes on in the next round, so that other reads come in between.
+        in the list. A walk of more than `pages` goes on in the next round, so that other reads come in between, and
+        looks at the first page again: those who ask last wait for an answer as well.
         """
         cursor, barren = self._walks.pop(kind, (None, 0))
-        pages: AsyncIterator[Page[Any]] = (
-            self._api.subscriptions.pages(cursor=cursor)
-            if kind == "subscription"
-            else self._api.orders.pages(cursor=cursor)
-        )
         answered: list[ReadRow] = []
+        if cursor is not None and self._clock.monotonic() - self._newest_at[kind] >= self._policy.newest_every_s:
+            found = await self._page(kind, None, held_up)
+            answered += found.rows if found else ()
         for _ in range(self._policy.pages):
-            async with self._database.transaction() as session:
-                version = await reads.next_version(session)
-            try:
-                page = await anext(pages, None)
-            except PaymentsError as error:
-                if self._hold.take(error):
-                    held_up.append(error)
-                    self._walks[kind] = (cursor, barren)
-                return answered
-            if page is None:
-                return answered
-            self._answered()
-            rows, hits = await self._usable(kind, page.items, version)
-            await self._answer(rows, hits)
-            answered += rows
-            barren = 0 if len(rows) >= self._policy.page_yield else barren + 1
-            cursor = page.next_cursor
+            found = await self._page(kind, cursor, held_up)
+            if found is None:
+                break
+            answered += found.rows
+            barren = 0 if len(found.rows) >= self._policy.page_yield else barren + 1
+            cursor = found.next_cursor
             if cursor is None or barren > BARREN_MAX or (barren and not await self._is_due(kind)):
                 return answered
         self._walks[kind] = (cursor, barren)
         return answered
+
+    async def _page(self, kind: Kind, cursor: Cursor | None, held_up: list[PaymentsError]) -> _Answered | None:
+        """Answer what one page shows. None: not read, for now; the walk is to go on from here."""
+        if held_up or not await self._may_ask(kind):
+            return None
+        if cursor is None:
+            self._newest_at[kind] = self._clock.monotonic()
+        async with self._database.transaction() as session:
+            version = await reads.next_version(session)
+        listed = self._api.subscriptions if kind == "subscription" else self._api.orders
+        try:
+            page: Page[Any] = await listed.list(cursor=cursor)
+        except PaymentsError as error:
+            if self._hold.take(error):
+                held_up.append(error)
+                return None
+            return _Answered((), None)
+        self._answered()
+        rows, hits = await self._usable(kind, page.items, version)
+        await self._answer(rows, hits)
+        return _Answered(rows, page.next_cursor if page.items else None)
 
     async def _is_due(self, kind: Kind) -> bool:
         async with self._database.reading() as session:
@@ -226,20 +249,15 @@ class Refresh:
     # --- few: one by one ---------------------------------------------------------------------------------------
 
     async def _work_off(
-        self,
-        waiting: Iterator[ReadRow],
-        held_up: list[PaymentsError],
-        answered: list[ReadRow],
-        others: Resources | None = None,
+        self, waiting: Iterator[ReadRow], held_up: list[PaymentsError], answered: list[ReadRow]
     ) -> None:
-        others = others or self._api
         for row in waiting:
-            if held_up:
+            if held_up or not await self._may_ask(row.kind):
                 return
             async with self._database.transaction() as session:
                 version = await reads.next_version(session)
             try:
-                observations = await self._read(row, version, self._api if row.kind == "subscription" else others)
+                observations = await self._read(row, version)
             except PaymentsError as error:
                 if self._hold.take(error):
                     held_up.append(error)
@@ -250,22 +268,22 @@ class Refresh:
             await self._answer([row], observations)
             answered.append(row)
 
-    async def _read(self, row: ReadRow, version: int, api: Resources) -> Sequence[Observation]:
+    async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
         """The answer of the service. The version was taken, and committed, before the request leaves (case A40)."""
         if row.kind == "subscription":
-            subscription = await api.subscriptions.retrieve(row.object_id)
+            subscription = await self._api.subscriptions.retrieve(row.object_id)
             return [self._observation(row, "subscription", row.object_id, version, subscription.raw)]
         if row.kind == "order":
-            order = await api.orders.lookup(row.object_id)
+            order = await self._api.orders.lookup(row.object_id)
             self._order_shapes[shape(order.raw)] = None
             if len(self._order_shapes) > SHAPES_MAX:
                 self._order_shapes.pop(next(iter(self._order_shapes)))
             return [self._observation(row, "order", row.object_id, version, order.raw)]
         if row.kind == "service_order":
-            order = await api.orders.retrieve(row.object_id)
+            order = await self._api.orders.retrieve(row.object_id)
             return self._of_order(row, order.order_id, version, order.raw)
         if row.kind == "session":
-            found = await api.checkout_sessions.retrieve(row.object_id)
+            found = await self._api.checkout_sessions.retrieve(row.object_id)
             if found.order is None:
                 return []  # a subscription session has no order (cases F22, F23)
             return self._of_order(row, found.order.order_id or found.order_id, version, found.order.raw)

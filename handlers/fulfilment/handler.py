@@ -37,8 +37,9 @@ _OWN = ("drv_", "obs_")
 
 @handles("order.paid", transactional=True, name="fulfilment:order_paid")
 async def order_paid(event: Event, ctx: Context) -> None:
-    """Proof. Fulfils at once; no session event is waited for (cases F1, F7, F36). One that only its signature vouches
-    for may be a test event: whether there is such an order is asked first, for a moment (case F24)."""
+    """Proof; no session event is waited for (cases F1, F7, F36). Of an order that nobody has shown us it may be a test
+    event, signed and listed like any other: whether there is such an order is asked first (cases F24, B28). Only what
+    was signed is let go when nobody answers: what was read came from where the answer comes from."""
     _verified(event)
     options = Options.model_validate(ctx.options)
     if marked_as_test(event, options.test_markers):
@@ -59,14 +60,15 @@ async def order_paid(event: Event, ctx: Context) -> None:
         return rules.paid(known, proof, matching, amount=amount)
 
     change = await apply(ctx, event, order_id, fact, invents=True)
-    if change is not None and change.after.hold is Hold.ASKED and change.before.hold is None:
+    is_asked = change is not None and change.after.hold is Hold.ASKED and change.before.hold is None
+    if is_asked and event.trust is Trust.SIGNED:
         due = max(event.received_at, ctx.now) + timedelta(seconds=options.read_within_s)
         ctx.emit(READ_DUE, f"order:{order_id}", {"due": due.isoformat()}, not_before=due, once="read")
 
 
 @handles(READ_DUE, transactional=True, name="fulfilment:read_due")
 async def read_due(event: Event, ctx: Context) -> None:
-    """No answer came in time: the service's own signature is proof by itself, and nobody's goods wait for our API."""
+    """No answer came in time: the service's own signature is proof by itself, and nobody's goods wait for an API."""
     order_id = _own(event).order_id
     if order_id is None:
         raise Reject("a timer needs an order")
@@ -346,5 +348,5 @@ def _own(event: Event) -> Event:
 
 
 def _proof(event: Event) -> Proof:
-    by_signature = event.trust is Trust.SIGNED
-    return Proof(event_id=event.id, type=event.type, at=event.received_at, by_signature=by_signature)
+    by_event = not event.id.startswith(_OWN)
+    return Proof(event_id=event.id, type=event.type, at=event.received_at, by_event=by_event)

@@ -9,10 +9,11 @@ from handlers.pointers import TEST_MARKERS
 
 
 class Options(BaseModel):
-    """`matching`: `auto` asks whether there is such an order before it believes a signature alone, and waits
-    `read_within_s` for the answer; `off` fulfils every paid order; `on` only those the merchant registered (others are
-    parked, case F20); `read` those registered or shown by a read (a test event has no readable order, case F24).
-    `amount`, `customer`, `service_order`, `payment_order`: JSON pointers inside a record or an event's object.
+    """`matching`: `auto` asks whether there is such an order before it believes an event alone, and waits for the
+    answer, for at most `read_within_s` when the event is signed; `off` fulfils every paid order; `on` only those the
+    merchant registered (others are parked, case F20); `read` those registered or shown by a read (a test event has no
+    readable order, case F24). `amount`, `customer`, `service_order`, `payment_order`: JSON pointers inside a record or
+    an event's object.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -19,7 +19,7 @@ _DECIMAL = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?\Z")
 class Hold(StrEnum):
     """Why a paid order is not handed to fulfilment yet."""
 
-    ASKED = "asked"  # the service is being asked whether there is such an order (auto); ends by itself, in seconds
+    ASKED = "asked"  # the service is being asked whether there is such an order (auto); ends by itself
     UNMATCHED = (
         "unmatched"  # the merchant never registered it (on), or the service says that it has no such order (auto)
     )
@@ -31,13 +31,14 @@ class Hold(StrEnum):
 class Proof:
     """Why we hold an order for paid: a verified event, a read, or an operator's word.
 
-    `by_signature`: the event's signature is all there is; otherwise the service itself was asked.
+    `by_event`: an event of the service says so, however verified, which may be a test event of an order that does not
+    exist (case U8); otherwise the order itself was read, or an operator knows it.
     """
 
     event_id: str
     type: str
     at: datetime
-    by_signature: bool = False
+    by_event: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

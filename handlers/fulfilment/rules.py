@@ -3,9 +3,9 @@
     fact                                   effect on the order                                    case
     order.paid, or a read that says PAID   PAID for good; fulfilment is requested, once           F1 F7 F8 F10 F18
     order.paid while a read says PENDING   PAID all the same: either proof suffices               F19
-    order.paid by signature alone (auto)   PAID, and held until its order is asked for            F24 U8
+    order.paid of an unknown order (auto)  PAID, and held until it is asked whether it exists      F24 B28
     the service has no such order          held for an operator; changes nothing once requested   F20 F24 G7
-    nobody answered in time                the signature is proof by itself                       F1
+    nobody answered in time (signed)       the signature is proof by itself                       F1
     order.expired                          shown until a read says more; nothing once PAID        F9 F32
     a read with any other status word      shown; never proof                                     F17 F34
     registered by the merchant             known; the expected amount is compared from now on     F20 F21
@@ -23,13 +23,13 @@ from handlers.fulfilment.order import PAID, Hold, Matching, Order, Proof, Readin
 
 
 def paid(order: Order, proof: Proof, matching: Matching, *, amount: str | None = None) -> Order:
-    """The first proof makes it PAID; further ones change nothing but what a mere signature left open (cases F2-F6)."""
+    """The first proof makes it PAID; further ones change nothing but what a mere event left open (cases F2-F6)."""
     known = replace(order, amount=order.amount or amount)
     if known.paid_at is None:
         known = replace(known, expired_at=None, paid_at=proof.at, proof_event_id=proof.event_id, proof_type=proof.type)
-    elif proof.by_signature:
+    elif proof.by_event:
         return known
-    return _requested_unless_held(known, proof.at, matching, sure=not proof.by_signature)
+    return _requested_unless_held(known, proof.at, matching, sure=not proof.by_event)
 
 
 def observed(order: Order, reading: Reading, proof: Proof, matching: Matching) -> Order:

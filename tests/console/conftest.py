@@ -27,7 +27,8 @@ def clock() -> DrivenClock:
 @pytest.fixture
 def projections(sqlite_ledger: Database) -> Projections:
     """Both built-in plugins."""
-    return Projections(sqlite_ledger, "handlers.fulfilment.handler", "handlers.access.handler")
+    options = {"handlers.fulfilment.handler": {"matching": "off"}, "handlers.access.handler": {}}
+    return Projections(sqlite_ledger, *options, options=options)
 
 
 @pytest.fixture

@@ -45,14 +45,14 @@ async def ran(database: Database, order_id: str, *statuses: str) -> None:
 
 
 async def test_nothing_waits_when_nothing_is_paid(database: Database) -> None:
-    orders = Projections(database, MODULE)
+    orders = Projections(database, MODULE, options={"matching": "off"})
     await orders.feed(said("order.expired", "evt_1", order_id="A1"))
     assert await waiting(database) == {}
 
 
 async def test_from_unsent_to_no_handler_to_done(database: Database) -> None:
     # case: O5
-    orders = Projections(database, MODULE)
+    orders = Projections(database, MODULE, options={"matching": "off"})
     await orders.feed(
         said("order.paid", "evt_1", trust=Trust.READ, order_id="A1"),
         said("order.paid", "evt_2", trust=Trust.READ, order_id="A2"),
@@ -68,7 +68,7 @@ async def test_from_unsent_to_no_handler_to_done(database: Database) -> None:
 @pytest.mark.parametrize("status", ["retrying", "parked", "dead"])
 async def test_a_run_that_is_not_done_waits(database: Database, status: str) -> None:
     # case: O5
-    orders = Projections(database, MODULE)
+    orders = Projections(database, MODULE, options={"matching": "off"})
     await orders.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id="A1"))
     await orders.relay()
     await ran(database, "A1", "succeeded", status)

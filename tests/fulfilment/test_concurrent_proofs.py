@@ -17,7 +17,7 @@ MODULE = "handlers.fulfilment.handler"
 
 async def test_proofs_that_race_make_one_request(database: Database) -> None:
     # case: F3, F4, G2
-    workers = [Projections(database, MODULE) for _ in range(4)]
+    workers = [Projections(database, MODULE, options={"matching": "off"}) for _ in range(4)]
     for number in range(10):
         order = f"A{number}"
         await asyncio.gather(
@@ -34,7 +34,7 @@ async def test_proofs_that_race_make_one_request(database: Database) -> None:
 
 async def test_group_commits_that_cross_each_other_end_well(database: Database) -> None:
     # case: F3, G2
-    workers = [Projections(database, MODULE) for _ in range(2)]
+    workers = [Projections(database, MODULE, options={"matching": "off"}) for _ in range(2)]
     first = [said("order.paid", f"evt_a{number}", order_id=f"A{number}") for number in range(20)]
     second = [said("order.paid", f"evt_b{number}", order_id=f"A{number}") for number in range(20)]
     await asyncio.gather(workers[0].feed_together(first), workers[1].feed_together(second))
@@ -44,7 +44,7 @@ async def test_group_commits_that_cross_each_other_end_well(database: Database) 
 @pytest.mark.parametrize("proof", ["event", "read"])
 async def test_payment_and_proof_that_race_leave_no_false_orphan(database: Database, proof: str) -> None:
     # case: F28
-    workers = [Projections(database, MODULE) for _ in range(2)]
+    workers = [Projections(database, MODULE, options={"matching": "off"}) for _ in range(2)]
     for number in range(5):
         order = f"A{number}"
         record = {"id": f"p{number}", "status": "SUCCEEDED", "order_id": order}
@@ -62,7 +62,7 @@ async def test_payment_and_proof_that_race_leave_no_false_orphan(database: Datab
 
 async def test_two_payments_that_race_are_a_duplicate(database: Database) -> None:
     # case: F29
-    workers = [Projections(database, MODULE) for _ in range(2)]
+    workers = [Projections(database, MODULE, options={"matching": "off"}) for _ in range(2)]
     await workers[0].feed(said("order.paid", "evt_1", order_id="A1"))
     both = [observed(f"payment:p{n}", n, {"id": f"p{n}", "status": "SUCCEEDED", "order_id": "A1"}) for n in (1, 2)]
     await asyncio.gather(workers[0].feed(both[0]), workers[1].feed(both[1]))

@@ -12,9 +12,9 @@ from handlers.fulfilment.order import Hold, Matching, Order, Proof, Reading, Reg
 from tests.support.projections import START
 
 LATER = START + timedelta(minutes=5)
-EVENT = Proof(event_id="evt_1", type="order.paid", at=START)
-SIGNED = replace(EVENT, by_signature=True)
-SECOND = Proof(event_id="evt_2", type="order.paid", at=LATER)
+KNOWN = Proof(event_id="drv_1", type="fulfilment.marked_paid", at=START)
+EVENT = Proof(event_id="evt_1", type="order.paid", at=START, by_event=True)
+SECOND = replace(EVENT, event_id="evt_2", at=LATER)
 READ = Proof(event_id="obs_1", type="order.observed", at=LATER)
 PAID = rules.paid(Order(), EVENT, "off")
 
@@ -97,25 +97,25 @@ def test_what_an_order_waits_for_that_only_a_signature_says_is_paid(
     matching: Matching, order: Order, hold: Hold | None
 ) -> None:
     # case: F20, F24
-    held = rules.paid(order, SIGNED, matching)
+    held = rules.paid(order, EVENT, matching)
     assert held.paid_at == START
     assert held.hold is hold
     assert (held.requested_at is None) == (hold is not None)
 
 
 @pytest.mark.parametrize("order", [Order(), Order(unreadable_version=2)])
-def test_an_event_that_was_itself_read_is_proof_at_once(order: Order) -> None:
-    # case: F1, F20
-    assert rules.paid(order, EVENT, "auto").requested_at == START
-    held = rules.paid(order, SIGNED, "auto")
+def test_a_second_event_is_no_more_than_the_first_and_somebody_who_knows_is(order: Order) -> None:
+    # case: F20, F24, F37
+    held = rules.paid(order, EVENT, "auto")
     assert held.requested_at is None
-    assert rules.paid(held, SECOND, "auto").requested_at == LATER, "the second one was read"
-    assert rules.paid(held, replace(SECOND, by_signature=True), "auto") == held, "the second one was not"
+    assert rules.paid(held, SECOND, "auto") == held
+    assert rules.paid(order, KNOWN, "auto").requested_at == START
+    assert rules.paid(held, KNOWN, "auto").requested_at == START
 
 
 def test_an_order_the_service_does_not_have_waits_for_somebody_to_know_it() -> None:
     # case: F20, F24
-    asked = rules.paid(Order(), SIGNED, "auto")
+    asked = rules.paid(Order(), EVENT, "auto")
     held = rules.unreadable(asked, 3, LATER, "auto")
     assert (held.hold, held.requested_at, held.paid_at) == (Hold.UNMATCHED, None, START)
     assert rules.unanswered(held, LATER, "auto") == held, "there was an answer"
@@ -129,7 +129,7 @@ def test_an_order_the_service_does_not_have_waits_for_somebody_to_know_it() -> N
 
 def test_without_an_answer_the_signature_is_proof() -> None:
     # case: F1
-    asked = rules.paid(Order(), SIGNED, "auto")
+    asked = rules.paid(Order(), EVENT, "auto")
     gone = rules.unanswered(asked, LATER, "auto")
     assert (gone.requested_at, gone.hold) == (LATER, None)
     assert rules.unanswered(Order(), LATER, "auto") == Order(), "nothing was paid"
@@ -137,7 +137,7 @@ def test_without_an_answer_the_signature_is_proof() -> None:
 
 def test_what_was_requested_stays_requested_whatever_cannot_be_read() -> None:
     # case: G4, G7
-    for requested in (PAID, rules.paid(Order(registered_at=START), SIGNED, "auto")):
+    for requested in (PAID, rules.paid(Order(registered_at=START), EVENT, "auto")):
         assert rules.unreadable(requested, 9, LATER, "auto") == replace(requested, unreadable_version=9)
         assert rules.unanswered(requested, LATER, "auto") == requested
 
@@ -145,7 +145,7 @@ def test_what_was_requested_stays_requested_whatever_cannot_be_read() -> None:
 @pytest.mark.parametrize(("matching", "goes"), [("off", True), ("auto", True), ("on", False), ("read", False)])
 def test_a_setting_that_changed_meanwhile_counts(matching: Matching, goes: bool) -> None:
     # case: F20
-    asked = rules.paid(Order(), SIGNED, "auto")
+    asked = rules.paid(Order(), EVENT, "auto")
     assert (rules.unanswered(asked, LATER, matching).requested_at is not None) is goes
 
 

@@ -1,15 +1,16 @@
-"""`order.paid` by signature alone: whether there is such an order is asked first, for a moment, and nobody's goods wait
-for an API that does not answer."""
+"""`order.paid` of an order that nobody has shown us: whether there is such an order is asked first. A signature waits a
+moment for the answer, for nobody's goods wait for an API; what was read of the list waits until it comes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from consumer.errors import ConsumerError
-from consumer.events import Trust
+from consumer.events import Source, Trust
 from consumer.plugin import Event
 from handlers.fulfilment.tables import FINDINGS, ORDERS
 from tests.support.projections import READS, START, Projections, observed, own, said, unreadable
@@ -20,6 +21,17 @@ REGISTERED = {"session_id": "s1", "order_id": "A1", "customer": "c1"}
 def signed(id_: str = "evt_1") -> Event:
     """A webhook whose signature was checked; nobody has read it."""
     return said("order.paid", id_, id="so1", order_id="A1", amount="10", trust=Trust.SIGNED)
+
+
+def listed(id_: str = "evt_1", source: Source = Source.WEBHOOK) -> Event:
+    """An event that was read: the service lists it, as it may list test events (case U8)."""
+    return replace(said("order.paid", id_, id="so1", order_id="A1", amount="10", trust=Trust.READ), source=source)
+
+
+@pytest.fixture
+def orders(orders_with: Callable[..., Projections]) -> Projections:
+    """The fulfilment handlers with their defaults."""
+    return orders_with()
 
 
 def registered() -> Event:
@@ -35,11 +47,12 @@ async def open_kinds(orders: Projections) -> set[str]:
 
 
 @pytest.mark.parametrize("status", ["PAID", "PENDING", "EXPIRED", "A_NEW_WORD", None])
+@pytest.mark.parametrize("event", [signed(), listed()], ids=["signed", "listed"])
 async def test_an_order_that_a_read_shows_is_fulfilled_at_once_whatever_its_status(
-    orders: Projections, status: str | None
+    orders: Projections, status: str | None, event: Event
 ) -> None:
     # case: F1, F19, F24
-    await orders.feed(signed())
+    await orders.feed(event)
     assert await requests(orders) == 0
     assert await orders.asked() == {("order", "A1")}
     assert await open_kinds(orders) == set(), "a moment's question is nobody's alarm"
@@ -84,9 +97,27 @@ async def test_a_webhook_that_waited_in_the_log_has_its_order_asked_for_all_the_
     assert await requests(orders) == 0
 
 
-async def test_a_test_event_that_looks_real_is_held_and_shown_and_never_fulfilled(orders: Projections) -> None:
-    # case: F24, F20
-    await orders.feed(signed(), unreadable("order:A1", 1))
+@pytest.mark.parametrize("source", [Source.WEBHOOK, Source.BACKFILL])
+async def test_what_was_read_waits_for_the_answer_however_long_a_backlog_takes(
+    orders: Projections, source: Source
+) -> None:
+    # case: F24, B28
+    await orders.feed(listed(source=source))
+    assert await orders.asked() == {("order", "A1")}
+    await orders.pass_time(hours=2)
+    assert await requests(orders) == 0
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"}, at=orders.now))
+    assert await requests(orders) == 1
+
+
+@pytest.mark.parametrize(
+    "event", [signed(), listed(), listed(source=Source.BACKFILL)], ids=["signed", "listed", "found by a walk"]
+)
+async def test_a_test_event_that_looks_real_is_held_and_shown_and_never_fulfilled(
+    orders: Projections, event: Event
+) -> None:
+    # case: F24, F20, B28
+    await orders.feed(event, unreadable("order:A1", 1))
     await orders.pass_time(days=30)
     assert await requests(orders) == 0
     found = await orders.row(FINDINGS)
@@ -96,7 +127,7 @@ async def test_a_test_event_that_looks_real_is_held_and_shown_and_never_fulfille
     assert (row["paid_at"], row["hold"], row["requested_at"]) == (START, "unmatched", None), "never dropped"
 
 
-@pytest.mark.parametrize("freed_by", ["registering", "a later read", "a second event that was read", "an operator"])
+@pytest.mark.parametrize("freed_by", ["registering", "a later read", "an operator"])
 async def test_what_is_held_as_unmatched_goes_out_once_when_somebody_knows_it(
     orders: Projections, freed_by: str
 ) -> None:
@@ -106,13 +137,13 @@ async def test_what_is_held_as_unmatched_goes_out_once_when_somebody_knows_it(
     frees = {
         "registering": registered(),
         "a later read": observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PENDING"}),
-        "a second event that was read": said("order.paid", "evt_2", order_id="A1", trust=Trust.READ),
         "an operator": own("fulfilment.released", "order:A1", {"by": "op", "reason": "known by phone"}),
     }
     await orders.feed(frees[freed_by])
     assert await requests(orders) == 1
     assert "paid_unmatched" not in await open_kinds(orders)
-    await orders.feed(*[event for event in frees.values() if event is not frees[freed_by]], signed("evt_3"))
+    rest = [event for event in frees.values() if event is not frees[freed_by]]
+    await orders.feed(*rest, signed("evt_3"), listed("evt_4"))
     await orders.pass_time(minutes=5)
     assert await requests(orders) == 1
 
@@ -180,10 +211,11 @@ async def test_the_service_cannot_speak_for_us(orders: Projections, type_: str) 
     assert (await orders.row(ORDERS))["hold"] == "asked"
 
 
-async def test_history_is_asked_nothing(orders_with: Callable[..., Projections]) -> None:
+@pytest.mark.parametrize("matching", ["auto", "read"])
+async def test_history_is_asked_nothing(orders_with: Callable[..., Projections], matching: str) -> None:
     # case: B30
-    orders = orders_with(matching="read")
+    orders = orders_with(matching=matching)
     orders.is_history = True
-    await orders.feed(signed())
+    await orders.feed(listed(source=Source.BACKFILL))
     assert await requests(orders) == 1, "which belongs to the seed's plan, and has no effect"
     assert await orders.asked() == set()

@@ -27,12 +27,17 @@ async def _signed(folder: Path, **assumptions: Any) -> AsyncIterator[Deployment]
     """All roles at work; webhooks are believed by their signature."""
     config = SandboxConfig(seed=1, assumptions=assumptions)
     signature = {"CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": config.webhook_secret}
-    async with deployment(folder, **embedded(folder), config=config, **signature) as found:
-        serve, work, sync = found.process("serve"), found.process("work"), found.process("sync")
-        async with started(serve, work, sync):
-            found.sandbox.set_webhook_url(f"{serve.addresses['public_url']}/webhooks/default")
-            yield found
-            assert [one.stop() for one in (serve, work, sync)] == [0, 0, 0]
+    async with deployment(folder, **embedded(folder), config=config, **signature) as found, _all_roles(found):
+        yield found
+
+
+@asynccontextmanager
+async def _all_roles(found: Deployment) -> AsyncIterator[None]:
+    serve, work, sync = found.process("serve"), found.process("work"), found.process("sync")
+    async with started(serve, work, sync):
+        found.sandbox.set_webhook_url(f"{serve.addresses['public_url']}/webhooks/default")
+        yield
+        assert [one.stop() for one in (serve, work, sync)] == [0, 0, 0]
 
 
 async def _findings(found: Deployment) -> set[str]:
@@ -71,6 +76,22 @@ async def test_test_events_that_look_real_fulfil_and_grant_nothing_and_are_shown
         found.assert_one_parcel_each()
         assert not await _allowed(found, "cus_test")
         assert await found.count("fulfilment_order WHERE hold = 'unmatched'") == 1
+
+
+# case: F24, B28, G6
+async def test_test_events_that_the_service_lists_fulfil_nothing_either(tmp_path: Path) -> None:
+    config = SandboxConfig(seed=1, assumptions={"test_event": "real_type", "test_event_listed": True})
+    async with deployment(tmp_path, **embedded(tmp_path), config=config) as found, _all_roles(found):
+        found.pay_order()
+        await found.shipped(within_s=30)
+        found.sandbox.engine.send_test_event(found.sandbox.config.app_id)
+
+        async def is_shown() -> bool:
+            return "paid_unmatched" in await _findings(found)
+
+        await eventually(is_shown, within_s=30, every_s=0.2, what="the test event is shown to an operator")
+        await found.settled()
+        found.assert_one_parcel_each()
 
 
 # case: F1, A1, A34, G7

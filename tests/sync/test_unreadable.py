@@ -10,6 +10,7 @@ import pytest
 from consumer.events import Event, Source, Trust
 from consumer.ledger import reads
 from consumer.payments import Attempt, PaymentsClient, PaymentsError, Priority
+from consumer.payments import Kind as BudgetKind
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.reader import Reader
 from consumer.sync.refresh import Refresh, RefreshPolicy
@@ -149,7 +150,7 @@ async def ask_for_orders(world: World, count: int, *, since: int = 0) -> None:
 
 
 def refresh_from(world: World, page_from: int, singles: int = 50) -> Refresh:
-    policy = RefreshPolicy(page_from=page_from, singles=singles)
+    policy = RefreshPolicy(page_orders_from=page_from, singles=singles, order_burst=500)
     return Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures, policy=policy)
 
 
@@ -193,7 +194,7 @@ async def test_a_backlog_far_larger_than_a_round_costs_a_read_per_page_too(world
         world.clock.advance(1)
     stage = Refresh(
         world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
-        policy=RefreshPolicy(batch=300, page_from=100, pages=4),
+        policy=RefreshPolicy(batch=300, page_orders_from=100, pages=4),
     )  # fmt: skip
     done = 0
     while await stage.once():
@@ -218,7 +219,7 @@ async def test_while_many_are_read_one_by_one_it_is_looked_again_whether_a_list_
 
 
 async def test_a_backlog_of_orders_keeps_neither_a_subscription_nor_a_walk_of_the_events_waiting(world: World) -> None:
-    # case: B23, A14
+    # case: B23, I17, A14
     for one in orders(30):
         world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
     await ask_for_orders(world, 30)
@@ -230,11 +231,38 @@ async def test_a_backlog_of_orders_keeps_neither_a_subscription_nor_a_walk_of_th
         world.service.address, world.reader.client.credentials, clock=world.clock, on_attempt=attempts.append
     )
     async with client:
-        reader = Reader(application="default", client=client)
+        while await client.budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:  # a walk takes what it can get
+            await client.budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
         stage = Refresh(
-            reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
-            policy=RefreshPolicy(batch=20, singles=5, concurrency=1),
+            Reader(application="default", client=client), world.database, world.outlet, clock=world.clock,
+            figures=world.figures, policy=RefreshPolicy(page_orders_from=50, order_per_s=1, order_burst=3),
         )  # fmt: skip
-        await stage.once()
-    assert [one.route.split("/")[2] for one in attempts] == ["subscriptions", "orders", "orders", "orders", "orders"]
-    assert [one.priority for one in attempts] == [Priority.REFRESH] + [Priority.RECONCILE] * 4
+        assert await stage.once() == 4
+        assert [one.route.split("/")[2] for one in attempts] == ["subscriptions", "orders", "orders", "orders"]
+        assert await stage.once() == 0, "the share is used up, and the walk goes on"
+        world.clock.advance(1)
+        assert await stage.once() == 1
+        world.clock.advance(60)
+        for _ in range(26):  # nobody else wants the budget now
+            await stage.once()
+            world.clock.advance(0.3)
+        assert len(observed_orders(await answers(world))) == 30
+
+
+async def test_those_who_ask_while_a_long_list_is_walked_need_not_wait_for_its_end(world: World) -> None:
+    # case: B23
+    for one in orders(3):
+        world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
+    newest_first = orders(3_000)[::-1]
+    world.service.lists["/v1/orders"] = paged(newest_first[100:])
+    await ask_for_orders(world, 2_900)
+    stage = Refresh(
+        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        policy=RefreshPolicy(pages=2, order_burst=500),
+    )  # fmt: skip
+    await stage.once()
+    world.service.lists["/v1/orders"] = paged(newest_first)
+    await ask_for_orders(world, 3_000, since=2_900)
+    world.clock.advance(10)
+    await stage.once()
+    assert {f"A-{number}" for number in range(2_900, 3_000)} <= observed_orders(await answers(world))
