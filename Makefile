@@ -35,7 +35,7 @@ check: setup ## ruff, mypy --strict, import-linter, the fast tests
 
 test: setup ## the whole test suite, with real PostgreSQL and real Apache Kafka where they can be had
 	$(FAST)
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "$(REAL)"
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "$(REAL)"
 
 bench: setup ## benchmarks: ratios against baselines measured in the same run; exit 1 below a bar
 	@$(BIN)/python -m tests.bench
