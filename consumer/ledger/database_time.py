@@ -1,4 +1,4 @@
-"""The database's own time, for comparing clocks."""
+"""The database's own time, for comparing clocks, and for what several processes must agree on."""
 
 from __future__ import annotations
 
@@ -15,3 +15,13 @@ async def database_time(session: AsyncSession) -> datetime | None:
     # Raw: SQLAlchemy's func.now() is the time at which the transaction began.
     found = await session.scalar(text("SELECT clock_timestamp()"))
     return found.astimezone(UTC) if isinstance(found, datetime) else None
+
+
+async def shared_time(session: AsyncSession) -> datetime:
+    """The time that everybody with this database agrees on: the server's; on SQLite that of its one machine."""
+    found = await database_time(session)
+    if found is not None:
+        return found
+    # Raw: func.now() is whole seconds. Asked of SQLite, so that no process brings a clock of its own.
+    told = await session.scalar(text("SELECT strftime('%Y-%m-%dT%H:%M:%f+00:00', 'now')"))
+    return datetime.fromisoformat(str(told))

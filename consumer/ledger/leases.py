@@ -12,6 +12,7 @@ from consumer.columns import insert_into
 from consumer.ledger.tables import LeaseRow
 
 _LEASES: Table = LeaseRow.__table__
+FAR = 10
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,13 @@ class Lease:
 
 
 async def acquire(session: AsyncSession, role: str, holder: str, now: datetime, lease_s: float) -> Lease | None:
-    """Take the role, or keep it; None when another holds it. One statement decides, so two never both win."""
+    """Take the role, or keep it; None when another holds it. One statement decides, so two never both win.
+
+    A lease that ends more than FAR times `lease_s` from now was reckoned by a clock that was wrong, or has been set
+    back since: it holds nobody off. Its holder, if it lives, learns of it when it renews.
+    """
     until = now + timedelta(seconds=lease_s)
+    far = now + timedelta(seconds=FAR * lease_s)
     insert = insert_into(_LEASES, session.get_bind().dialect.name)
     mine = _LEASES.c.holder == holder
     statement = (
@@ -34,7 +40,7 @@ async def acquire(session: AsyncSession, role: str, holder: str, now: datetime, 
         .on_conflict_do_update(
             index_elements=["role"],
             set_={"holder": holder, "token": _LEASES.c.token + 1, "until": until},
-            where=or_(_LEASES.c.until < now, mine),
+            where=or_(_LEASES.c.until < now, _LEASES.c.until > far, mine),
         )
         .returning(_LEASES.c.token)
     )

@@ -10,8 +10,8 @@ import structlog
 
 from consumer.clock import Clock
 from consumer.errors import ConsumerError, LeaseLost
-from consumer.ledger import Database, leases
-from consumer.ledger.database_time import database_time
+from consumer.ledger import Database
+from consumer.ledger.tenure import Tenure
 from consumer.sync.rounds import STOP_GRACE_S, Trouble, rest
 
 LOG = structlog.get_logger()
@@ -30,26 +30,20 @@ class Leader:
 
     def __init__(self, database: Database, *, role: str, holder: str, clock: Clock, lease_s: float = 15.0) -> None:
         self.role = role
-        self._database = database
-        self._holder = holder
         self._clock = clock
-        self._lease_s = lease_s
         self._renew_s = lease_s / 3
-        self._lease: leases.Lease | None = None
-        self._good_until = 0.0
+        self._tenure = Tenure(database, role=role, holder=holder, clock=clock, lease_s=lease_s)
         self._trouble = Trouble(f"lease {role}")
 
     @property
     def leads(self) -> bool:
         """Whether this process holds the role now."""
-        return self._lease is not None and self._clock.monotonic() < self._good_until
+        return self._tenure.holds
 
     @property
     def token(self) -> int:
         """The fencing token to store with what the role writes. Raises LeaseLost when another may lead by now."""
-        if self._lease is None or not self.leads:
-            raise LeaseLost(role=self.role)
-        return self._lease.token
+        return self._tenure.token
 
     async def run(self, stop: asyncio.Event, work: Work) -> None:
         """Compete, lead, hand over; until `stop`. Work that fails is started anew while the lease is held."""
@@ -114,28 +108,16 @@ class Leader:
 
     async def _take(self) -> bool:
         """Take or renew the lease; False when another holds it, or when the database does not answer in time."""
-        asked_at = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self._renew_s), self._database.transaction() as session:
-                # The database's clock where it has one: a machine whose own is off would take over from the living,
-                # or leave behind a lease that ends in an hour.
-                now = await database_time(session) or self._clock.now()
-                lease = await leases.acquire(session, self.role, self._holder, now, self._lease_s)
-        except (ConsumerError, TimeoutError) as error:
+            taken = await self._tenure.take()
+        except ConsumerError as error:
             self._trouble.failed(error)
             return False
         self._trouble.well()
-        self._lease = lease
-        # Reckoned from before the request, and a little short: our time is over before the lease is.
-        self._good_until = asked_at + self._lease_s * 0.9 if lease else 0.0
-        return lease is not None
+        return taken
 
     async def _give_back(self) -> None:
-        lease, self._lease = self._lease, None
-        if lease is None:
-            return
         try:
-            async with asyncio.timeout(self._renew_s), self._database.transaction() as session:
-                await leases.release(session, lease)
-        except (ConsumerError, TimeoutError) as error:
+            await self._tenure.give_back()
+        except ConsumerError as error:
             self._trouble.failed(error)  # it runs out by itself

@@ -15,8 +15,9 @@ from consumer.broker.base import Broker, Message
 from consumer.clock import Clock
 from consumer.errors import BrokerError, LedgerError
 from consumer.events import Source
-from consumer.ledger import Database, leases, outbox
+from consumer.ledger import Database, outbox
 from consumer.ledger.tables import OutboxRow
+from consumer.ledger.tenure import Tenure
 from consumer.wire import own_event, pack_event
 
 ROLE = "relay"
@@ -44,9 +45,8 @@ class Relay:
         self._broker = broker
         self._topic = topic
         self._clock = clock
-        self._worker = worker
         self._wake = asyncio.Event()
-        self._lease: leases.Lease | None = None
+        self._tenure = Tenure(database, role=ROLE, holder=worker, clock=clock, lease_s=LEASE_S)
 
     def wake(self) -> None:
         """There may be something to publish: look now."""
@@ -55,7 +55,7 @@ class Relay:
     @property
     def leads(self) -> bool:
         """Whether this process is the one that publishes."""
-        return self._lease is not None and self._lease.until > self._clock.now()
+        return self._tenure.holds
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish until `stop`, then give the lease back."""
@@ -83,12 +83,7 @@ class Relay:
         return len(rows)
 
     async def _lead(self) -> bool:
-        now = self._clock.now()
-        if self._lease is not None and (self._lease.until - now).total_seconds() > LEASE_S / 2:
-            return True
-        async with self._database.transaction() as session:
-            self._lease = await leases.acquire(session, ROLE, self._worker, now, LEASE_S)
-        return self._lease is not None
+        return self._tenure.left_s > self._tenure.lease_s / 2 or await self._tenure.take()
 
     async def _mark(self, rows: Sequence[OutboxRow]) -> None:
         async with self._database.transaction() as session:
@@ -116,10 +111,7 @@ class Relay:
             return
 
     async def _step_down(self) -> None:
-        if self._lease is None:
-            return
         try:
-            async with asyncio.timeout(5), self._database.transaction() as session:
-                await leases.release(session, self._lease)
-        except (LedgerError, TimeoutError) as error:
+            await self._tenure.give_back()
+        except LedgerError as error:
             _log.warning("lease_not_released", role=ROLE, error=type(error).__name__)

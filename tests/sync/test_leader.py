@@ -87,9 +87,7 @@ class WrongClock(SystemClock):
 
 
 @pytest.mark.slow
-@pytest.mark.postgres
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(hours=-1)], ids=["ahead", "behind"])
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_a_machine_whose_clock_is_wrong_neither_steals_the_lead_nor_keeps_it_beyond_its_death(
     database: Database, ahead: timedelta
 ) -> None:

@@ -137,7 +137,7 @@ async def test_when_the_leader_dies_another_goes_on_and_nothing_is_lost(world: W
 async def _kill(sync: Sync, task: asyncio.Task[None]) -> None:
     """As near to kill -9 as one process allows: the lease is not given back."""
     leader = sync.applications["default"].leader
-    leader._lease = None
+    leader._tenure._lease = None
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

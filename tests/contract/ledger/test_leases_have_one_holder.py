@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
+import pytest
+
+from consumer.clock import DrivenClock
+from consumer.errors import LeaseLost
 from consumer.ledger import Database, leases
-from consumer.ledger.leases import Lease
+from consumer.ledger.leases import FAR, Lease
+from consumer.ledger.tenure import Tenure
 from tests.contract.ledger.facts import later, persistently
 
 ROLE = "sync"
@@ -76,3 +82,42 @@ async def test_who_lost_it_cannot_release_it(database: Database) -> None:
 async def test_roles_are_apart(database: Database) -> None:
     assert await acquire(database, "one", role="sync") is not None
     assert await acquire(database, "two", role="relay") is not None
+
+
+# case: B26
+async def test_a_lease_that_a_wrong_clock_left_in_the_far_future_holds_nobody_off(database: Database) -> None:
+    wrong = await acquire(database, "wrong", 3600)
+    assert wrong is not None
+    assert await acquire(database, "two", 3600 - FAR * 10 + 10) is None, "not far: it may be an honest one"
+    right = await acquire(database, "two", 0)
+    assert right is not None
+    assert right.token > wrong.token
+
+
+# case: B26
+@pytest.mark.parametrize("days", [-1, 0, 1])
+async def test_a_tenure_goes_by_the_databases_clock_and_by_what_time_passed(
+    database: Database, other: Database, days: int
+) -> None:
+    theirs = DrivenClock(DrivenClock().now() + timedelta(days=days))
+    ours = DrivenClock()
+    mine = Tenure(database, role=ROLE, holder="one", clock=ours, lease_s=30)
+    rival = Tenure(other, role=ROLE, holder="two", clock=theirs, lease_s=30)
+    assert await mine.take()
+    assert not await rival.take()
+    with pytest.raises(LeaseLost):
+        _ = rival.token
+    token = mine.token
+    ours.advance(26)
+    assert mine.holds
+    assert await mine.take()
+    ours.advance(26)
+    assert mine.holds, "it was renewed"
+    ours.advance(2)
+    assert not mine.holds, "our time is over a little before the lease is"
+    with pytest.raises(LeaseLost):
+        _ = mine.token
+    await mine.give_back()
+    assert await rival.take()
+    assert rival.token > token
+    assert not await mine.take()
