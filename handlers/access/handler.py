@@ -1,8 +1,8 @@
 """Access by subscription: who may use what follows the service's own state, whatever arrives in whatever order.
 
 Events say that something changed, reads say what it is now; only `subscription.ended` is final by itself. A change of
-the decision, and nothing else, is emitted as `access.granted` / `access.revoked`. The rules are in `facts.py` (one
-subscription) and `rules.py` (`decide`); here facts are taken out of events.
+the decision, and nothing else, is emitted as `access.granted` / `access.revoked`. The rules are in `facts.py` and
+`ending.py` (one subscription) and `rules.py` (`decide`); here facts are taken out of events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import or_, select, update
 
 from consumer.plugin import Context, Event, Reject, Source, Trust, handles
-from handlers.access import expectation, facts
+from handlers.access import ending, expectation, facts
 from handlers.access.decisions import CUSTOMER_DUE, Cause, Kind, braked_customers, recompute
 from handlers.access.links import link
 from handlers.access.policy import Policy
@@ -91,7 +91,7 @@ async def _ended(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
 
     def fact(sub: Subscription) -> Subscription:
         heard = _heard(sub, event=event, policy=policy)
-        return facts.ended(
+        return ending.ended(
             heard, at=event.received_at, ended_at=event.occurred_at, reason=reason, scheduled=scheduled, policy=policy
         )
 
@@ -117,7 +117,7 @@ async def _hinted(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
         heard = _heard(sub, event=event, policy=policy)
         if event.source is Source.WEBHOOK or event.occurred_at is not None:
             heard = expectation.expecting(heard, event.type, event.received_at, event.occurred_at)
-        return facts.renewed(heard, event.occurred_at) if event.type == "subscription.renewed" else heard
+        return ending.renewed(heard, event.occurred_at) if event.type == "subscription.renewed" else heard
 
     change = await apply(ctx, event, id_, policy, fact)
     if change.after.status != ENDED:
@@ -184,8 +184,6 @@ async def _agreement(
 ) -> None:
     """A read that denies an end lags or lies: shown, and read again, less and less often; it stays ENDED."""
     at = event.received_at
-    if change.before.is_unreadable and not change.after.is_unreadable:
-        await close_finding(ctx, FINDINGS, "unreadable_subscription", id_, at)
     if change.after.status != ENDED or reading.status == ENDED:
         settled = ["unknown_status", "disagreement"] + (["unknown_end_reason"] if knows_reason else [])
         await close_findings(ctx, FINDINGS, settled, id_, at)
@@ -305,15 +303,17 @@ async def source_added(event: Event, ctx: Context) -> None:
     policy = Policy.model_validate(ctx.options)
     customer = _customer(event)
     said: dict[str, Any] = event.data["data"]
-    until = moment(event, ("/data/until",))
+    until, entitlement = moment(event, ("/data/until",)), said.get("entitlement")
     if said.get("until") is not None and until is None:
         raise Reject("until is no time; without one it would be for ever")
+    if entitlement is not None and not (isinstance(entitlement, str) and entitlement):
+        raise Reject("entitlement is no name; without one it would be all of them")
     source = AccessSource(
         application=ctx.application,
         id=event.id,
         kind="hold" if event.type == "access.held" else "complimentary",
         customer=customer,
-        entitlement=said.get("entitlement"),
+        entitlement=entitlement,
         until=until,
         reason=said.get("reason"),
         by=said.get("by"),

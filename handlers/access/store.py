@@ -13,7 +13,7 @@ from consumer.plugin import Context, Event
 from handlers.access import facts
 from handlers.access.decisions import Cause, Kind, recompute
 from handlers.access.policy import Policy
-from handlers.access.subscription import Subscription
+from handlers.access.subscription import ENDED, Subscription
 from handlers.access.tables import FINDINGS, LINKS, SUBSCRIPTIONS, AccessSubscription
 from handlers.findings import close_finding, open_finding
 
@@ -97,7 +97,8 @@ def to_subscription(row: Any) -> Subscription:
 
 
 async def _queues(ctx: Context, event: Event, subscription_id: str, policy: Policy, change: Change) -> None:
-    """The queues an operator sees: an unresolved subscriber, an unmapped price, money after the end."""
+    """The queues an operator sees: an unresolved subscriber, an unmapped price, money after the end, and one that the
+    service says it does not have."""
     before, after, at = change.before, change.after, event.received_at
     if after.charged_after_end and not before.charged_after_end:
         detail = {"renewed_at": _plain(after.renewed_at), "ended_at": _plain(after.ended_at)}
@@ -110,6 +111,9 @@ async def _queues(ctx: Context, event: Event, subscription_id: str, policy: Poli
         ctx.emit("access.unresolved", f"subscription:{subscription_id}", data, once="unresolved")
     elif before.status is not None and before.customer is None and after.customer is not None:
         await close_finding(ctx, FINDINGS, "unresolved_subscriber", subscription_id, at)
+    is_over = after.status == ENDED and before.status != ENDED  # final without a read: nothing is left to look after
+    if before.is_unreadable and (is_over or not after.is_unreadable):
+        await close_finding(ctx, FINDINGS, "unreadable_subscription", subscription_id, at)
     await _mapping(ctx, event, subscription_id, policy, change)
 
 

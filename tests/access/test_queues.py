@@ -157,6 +157,14 @@ async def test_a_gift_until_no_time_is_refused(shop: Shop) -> None:
     assert not await shop.rows(SOURCES)
 
 
+@pytest.mark.parametrize("entitlement", ["", 7])
+async def test_a_gift_of_what_has_no_name_is_refused(shop: Shop, entitlement: object) -> None:
+    # case: A42
+    with pytest.raises(ConsumerError, match="entitlement"):
+        await shop.word("access.complimentary_granted", f"customer:{CUSTOMER}", entitlement=entitlement)
+    assert not await shop.rows(SOURCES)
+
+
 async def test_a_complimentary_grant_can_be_ended(shop: Shop) -> None:
     # case: A42
     gift = await shop.word("access.complimentary_granted", f"customer:{CUSTOMER}", entitlement="default")

@@ -121,6 +121,36 @@ async def test_an_end_that_cannot_be_read_is_an_end(shop: Shop) -> None:
     assert await shop.findings() == set()
 
 
+@pytest.mark.parametrize("known_by", ["an event", "a read"])
+async def test_the_finding_closes_with_the_subscription(shop: Shop, known_by: str) -> None:
+    # case: A13, A16, G7
+    if known_by == "an event":
+        await shop.happens("created")
+    else:
+        await shop.reads("ACTIVE", version=1)
+    await shop.denies(version=5)
+    await shop.pass_time(minutes=1)
+    assert await shop.findings() == {("unreadable_subscription", "S1")}
+    await shop.happens("ended", end_reason="MERCHANT_CANCELED")
+    assert await shop.findings() == set()
+    row = await shop.row(FINDINGS)
+    assert (row["closed_by"], row["closed_at"]) == ("system", shop.now)
+    await shop.denies(version=7)
+    await shop.pass_time(days=1)
+    assert await shop.findings() == set(), "nobody misses what is over"
+    assert not await shop.allowed()
+
+
+@pytest.mark.parametrize("version", [4, 2])
+async def test_an_end_that_an_older_read_shows_closes_it_too(shop: Shop, version: int) -> None:
+    # case: A14, B20, A40
+    await shop.reads("ACTIVE", version=3)
+    await shop.denies(version=5)
+    assert await shop.findings() == {("unreadable_subscription", "S1")}
+    await shop.reads("ENDED", version=version, end_reason="MERCHANT_CANCELED")
+    assert await shop.findings() == set()
+
+
 async def test_no_such_subscription_says_nothing_of_one_nobody_spoke_of(shop: Shop) -> None:
     # case: G7
     await shop.denies()
