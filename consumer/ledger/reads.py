@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Table, case, delete, select, tuple_, update
+from sqlalchemy import Table, case, delete, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -82,6 +82,12 @@ async def due(
     if kind is not None:
         statement = statement.where(_READS.c.kind == kind)
     return (await session.execute(statement)).scalars().all()
+
+
+async def count_due(session: AsyncSession, now: datetime, application: str, kind: str) -> int:
+    """How many reads of this kind are to be done now."""
+    mine = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
+    return (await session.execute(select(func.count()).select_from(_READS).where(mine))).scalar_one()
 
 
 async def due_of(

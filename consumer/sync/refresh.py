@@ -38,6 +38,7 @@ ANSWERS_FOR_S = 60.0
 PROBE_AGAIN_S = 5.0
 SHAPES_MAX = 8
 BARREN_MAX = 2
+SINGLES_PER_BARREN = 20
 TOLD = "unreadable"  # the code of a read whose asker knows that the service shows no such object
 
 
@@ -54,10 +55,11 @@ class RefreshPolicy:
     """`batch`: reads looked at per round; `singles`: of those, how many are done one by one before it is looked again
     whether a list pays; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
     `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`, `page_orders_from`: from how
-    many due reads of subscriptions, of orders on their list is paged, until `BARREN_MAX` pages running answered less
-    than `page_yield` of them each; `pages`: how many of them a round; `newest_every_s`: a walk that has gone on for
-    longer looks at the newest page again. `order_per_s`, `order_burst`: requests about orders, on average and at once,
-    that others have to make room for; any further one only takes what nobody else wants."""
+    many due reads of subscriptions, of orders on their list is paged, until `BARREN_MAX` pages running, or one for
+    every `SINGLES_PER_BARREN` that are due, answered less than `page_yield` of them each; `pages`: how many of them a
+    round; `newest_every_s`: a walk that has gone on for longer looks at the newest page again. `order_per_s`,
+    `order_burst`: requests about orders, on average and at once, that others have to make room for; any further one
+    only takes what nobody else wants."""
 
     batch: int = 1000
     page_from: int = 200
@@ -194,7 +196,7 @@ class Refresh:
             answered += found.rows
             barren = 0 if len(found.rows) >= self._policy.page_yield else barren + 1
             cursor = found.next_cursor
-            if cursor is None or barren > BARREN_MAX or (barren and not await self._is_due(kind)):
+            if cursor is None or (barren and not await self._pays(kind, barren)):
                 return answered
         self._walks[kind] = (cursor, barren)
         return answered
@@ -220,9 +222,12 @@ class Refresh:
         await self._answer(rows, hits)
         return _Answered(rows, page.next_cursor if page.items else None)
 
-    async def _is_due(self, kind: Kind) -> bool:
+    async def _pays(self, kind: Kind, barren: int) -> bool:
+        """Whether a walk is to go on after that many barren pages: what it looks for may all lie at its far end, and
+        read singly it would cost a request each."""
         async with self._database.reading() as session:
-            return bool(await reads.due(session, self._clock.now(), 1, self.application, kind))
+            due = await reads.count_due(session, self._clock.now(), self.application, kind)
+        return due > 0 and barren <= max(BARREN_MAX, due // SINGLES_PER_BARREN)
 
     async def _usable(
         self, kind: Kind, items: Sequence[Order | Subscription], version: int

@@ -266,3 +266,20 @@ async def test_those_who_ask_while_a_long_list_is_walked_need_not_wait_for_its_e
     world.clock.advance(10)
     await stage.once()
     assert {f"A-{number}" for number in range(2_900, 3_000)} <= observed_orders(await answers(world))
+
+
+async def test_what_lies_at_the_far_end_of_the_list_is_paged_when_it_is_much(world: World) -> None:
+    # case: B22, B23
+    for one in orders(3):
+        world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
+    newest_first = orders(2_600)[::-1]
+    world.service.lists["/v1/orders"] = paged(newest_first)
+    await ask_for_orders(world, 1_000)  # the workers come to the oldest first
+    stage = Refresh(
+        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        policy=RefreshPolicy(pages=4, order_burst=500),
+    )  # fmt: skip
+    for _ in range(8):
+        await stage.once()
+    assert observed_orders(await answers(world)) == {f"A-{number}" for number in range(1_000)}
+    assert world.service.calls.total() <= 30
