@@ -214,7 +214,7 @@ class ObservationRow(LedgerRow, table=True):
 
 
 class BookmarkRow(LedgerRow, table=True):
-    """How far a walk of the service's lists has come, as JSON; written only by who leads (`token`)."""
+    """How far a walk of the service's lists has come, as JSON; written by who leads (`token`), but for `heard`."""
 
     __tablename__ = "bookmarks"
 

@@ -6,7 +6,9 @@ that brings events now. A retention gap (B13): reconcile, as state is all that i
 
 That a walk found an event which the ledger lacks proves no silence: its webhook may wait in the log for a worker. So
 what a walk found is judged when it is recorded. Records of one key lie in one partition, in order: when the webhook's
-came first, the event is recorded as the webhook's, and webhooks are heard. While no worker records, nothing is judged.
+came first, the event is recorded as the webhook's, and webhooks are heard. When the walk was quicker, the worker notes
+the webhook that came after it (`ledger/heard.py`), and that is heard as well: late is not silent. While no worker
+records, nothing is judged.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import Source, parse_time
-from consumer.ledger import bookmarks, events
+from consumer.ledger import bookmarks, events, heard
 from consumer.ledger.outcomes import outcomes
 
 LOG = structlog.get_logger()
@@ -113,13 +115,14 @@ async def note_walk(
     before = await condition(session, application)
     since = before.last_webhook_at or now - LOOK_BACK
     recorded_at = await events.last_received(session, application, Source.WEBHOOK, since)
+    noted_at = await heard.last(session, application)
     recorded = await outcomes(session, application, before.pending)
     found = after_walk(
         before,
         recovered=recovered,
         recorded={event_id: outcome.source for event_id, outcome in recorded.items()},
         gap=gap,
-        last_webhook_at=max(filter(None, (recorded_at, heard_at)), default=None),
+        last_webhook_at=max(filter(None, (recorded_at, noted_at, heard_at)), default=None),
         now=now,
     )
     if found != before:

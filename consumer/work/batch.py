@@ -21,10 +21,12 @@ from consumer.work.resolution import Resolution
 
 @dataclass(frozen=True)
 class Arrival:
-    """An event as it came, and the plan that sent it, if any."""
+    """An event as it came, and the plan that sent it, if any. `heard_at`: when its webhook was received, if it, or
+    another copy of it in the same batch, came by one."""
 
     event: Event
     plan: str | None = None
+    heard_at: datetime | None = None
 
     @property
     def id(self) -> EventKey:

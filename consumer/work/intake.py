@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 
 import structlog
@@ -19,8 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.broker.base import Record
 from consumer.clock import Clock
 from consumer.errors import LedgerError, NotUnderstood
-from consumer.events import Delivery, Event, Locators
-from consumer.ledger import Database, events, quarantine, runs
+from consumer.events import Delivery, Event, Locators, Source
+from consumer.ledger import Database, events, heard, quarantine, runs
 from consumer.ledger.events import EventKey
 from consumer.ledger.runs import Lane, Run
 from consumer.ledger.tables import RunStatus
@@ -161,8 +162,11 @@ class Intake:
             except NotUnderstood:
                 refused.append((_as_delivery(record, application), Reason.NOT_UNDERSTOOD))
                 continue
-            arrival = Arrival(event, plan_of(record.headers))
-            arrived.setdefault(arrival.id, arrival)
+            heard_at = event.received_at if event.source is Source.WEBHOOK else None
+            arrival = Arrival(event, plan_of(record.headers), heard_at)
+            first = arrived.setdefault(arrival.id, arrival)
+            if first.heard_at is None and heard_at is not None:
+                arrived[arrival.id] = replace(first, heard_at=heard_at)
         return list(arrived.values()), refused
 
     async def _store(
@@ -184,6 +188,7 @@ class Intake:
                     await self._handle(session, batch, lanes, handler, arrival, new[arrival.id], way, broken)
             await session.flush()
             await batch.store(session)
+            await heard.note(session, _heard_late(arrived, new, batch.now))
         return Taken(
             recorded=[arrival.event for arrival in fresh],
             duplicates=len(arrived) - len(fresh),
@@ -264,6 +269,19 @@ class Intake:
         if not isinstance(outcome, Failed):
             batch.take_from(ctx, handler, event, arrival.plan)
         return outcome
+
+
+def _heard_late(arrived: Sequence[Arrival], new: Mapping[EventKey, int], now: datetime) -> dict[str, datetime]:
+    """When the newest webhook of each application came whose event is not recorded as a webhook's: a walk was
+    quicker, and nothing else would tell that it was heard (O1). No later than `now`: whoever received it may have a
+    clock that is ahead. Pure."""
+    found: dict[str, datetime] = {}
+    for one in arrived:
+        is_first = one.id in new and one.event.source is Source.WEBHOOK
+        if one.heard_at is not None and not is_first:
+            at = min(one.heard_at, now)
+            found[one.event.application] = max(at, found.get(one.event.application, at))
+    return found
 
 
 def _as_delivery(record: Record, application: str) -> Delivery:

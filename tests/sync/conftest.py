@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from consumer.broker import EmbeddedBroker, Message, Record, TopicConfig
-from consumer.events import Delivery, Event, Locators
-from consumer.ledger import Database, events
+from consumer.events import Delivery, Event, Locators, Source
+from consumer.ledger import Database, events, heard
 from consumer.payments import Attempt, Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
@@ -105,8 +105,12 @@ class World:
 
     async def work(self) -> None:
         """Record what is on topic `events`, as the workers do."""
+        published = await self.published()
         async with self.database.transaction() as session:
-            await events.record(session, await self.published(), self.clock.now())
+            new = await events.record(session, published, self.clock.now())
+            late = [one for one in published if one.source is Source.WEBHOOK and (one.application, one.id) not in new]
+            if late:
+                await heard.note(session, {"default": max(one.received_at for one in late)})
 
 
 async def read_all(broker: EmbeddedBroker, topic: str) -> Sequence[Record]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
+
 from consumer.events import Event, Source, Trust
 from consumer.ledger import events, quarantine
 from consumer.sync.backfill import Backfill, BackfillPolicy
@@ -153,6 +155,64 @@ async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_tol
     await walk(webhooks=True)
     await world.work()
     assert not await walk(webhooks=True), "it is over by itself"
+
+
+@pytest.mark.parametrize("authenticity", ["signature", "api"])
+@pytest.mark.parametrize("late", [1, 5], ids=lambda walks: f"{walks} walks late")
+async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_not_silent(
+    world: World, authenticity: str, late: int
+) -> None:
+    # case: O1
+    listed: list[dict[str, object]] = []
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
+    stage = Backfill(
+        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+    )
+    confirm = Confirm(
+        world.reader, world.database, world.outlet, clock=world.clock, walk=stage.catch_up,
+        published=stage.recent, heard=stage.heard,
+    )  # fmt: skip
+
+    async def arrive(event_id: str, number: int) -> None:
+        """The event's webhook, as the authenticity has it."""
+        if authenticity == "signature":
+            await world.outlet.publish([signed(event_id, world)])
+            return
+        announced = replace(delivery(b"{}", number, event_id=event_id), received_at=world.clock.now())
+        async with world.database.transaction() as session:
+            await quarantine.keep_hints(session, [announced], world.clock.now())
+        assert await confirm.once() == 1, "the ledger has it already"
+
+    for number in range(1, 20):
+        listed += [world.service.event(2 * number), world.service.event(2 * number + 1)]
+        await stage.once()
+        await world.work()
+        for event in listed[-2 * late - 2 : -2 * late] if number > late else []:
+            await arrive(str(event["id"]), number)
+        await world.work()
+        if late == 1 or number > late + 1:  # later than walks can wait for, it is silence until the first one is there
+            assert world.figures.value("webhooks_silent", "default") == 0
+        world.clock.advance(60)
+    async with world.database.reading() as session:
+        assert (await condition(session, "default")).last_webhook_at is not None
+    assert all(event.source is Source.BACKFILL for event in await recorded(world)), "the walk was always quicker"
+
+    for number in range(30, 34):
+        listed += [world.service.event(2 * number), world.service.event(2 * number + 1)]
+        await stage.once()
+        await world.work()
+        world.clock.advance(60)
+    assert world.figures.value("webhooks_silent", "default") == 1, "now none comes, late or not"
+    await arrive(str(listed[-1]["id"]), 40)
+    await world.work()
+    await stage.once()
+    assert world.figures.value("webhooks_silent", "default") == 0, "the first late one ends it"
+
+
+async def recorded(world: World) -> list[Event]:
+    """Everything in the ledger."""
+    async with world.database.reading() as session:
+        return [events.to_event(row) for row in await events.search(session, events.EventFilter())]
 
 
 def signed(event_id: str, world: World) -> Event:

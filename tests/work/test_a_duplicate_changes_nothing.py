@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
 from consumer.broker import Broker
-from consumer.ledger import Database
+from consumer.events import Source, Trust
+from consumer.ledger import Database, heard
 from consumer.plugin import Context, Event, handles
 from tests.support.ports import eventually
-from tests.work.workshop import Workshop, order_paid
+from tests.work.workshop import AT, Workshop, order_paid
 
 
 # case: F2, G2, I21, H1
@@ -25,6 +30,49 @@ async def test_the_same_event_five_times_is_one_run_per_handler(database: Databa
         await eventually(lambda: len(effects) == 3)
     assert await shop.statuses() == ["succeeded"] * 3
     assert len(set(effects)) == 3
+
+
+# case: O1
+async def test_a_webhook_that_comes_after_the_list_told_its_event_is_noted_as_heard(
+    database: Database, broker: Broker
+) -> None:
+    async def noted(application: str = "default") -> datetime | None:
+        async with database.reading() as session:
+            return await heard.last(session, application)
+
+    def came(number: int, *, at: timedelta) -> Event:
+        return replace(order_paid(number), received_at=AT + at)
+
+    def listed(number: int) -> Event:
+        return replace(order_paid(number), source=Source.BACKFILL, trust=Trust.READ)
+
+    @handles("order.paid")
+    async def ship(event: Event, ctx: Context) -> None:
+        """Nothing."""
+
+    shop = Workshop(database, broker, [ship])
+    await shop.publish(came(1, at=timedelta()), listed(1))
+    async with shop.working():
+        await eventually(lambda: shop.all_succeeded(1))
+        assert await noted() is None, "the webhook came first: the event is recorded as its own"
+        await shop.publish(listed(2), came(2, at=timedelta(minutes=1)))  # of one key: in one batch, most likely
+        await eventually(lambda: noted_at(noted, AT + timedelta(minutes=1)))
+        await shop.publish(came(2, at=timedelta(minutes=5)))
+        await eventually(lambda: noted_at(noted, AT + timedelta(minutes=5)))
+        await shop.publish(came(2, at=timedelta(minutes=3)), listed(3))
+        await eventually(lambda: shop.all_succeeded(3))
+        assert await noted() == AT + timedelta(minutes=5), "an older one changes nothing"
+        ahead = datetime.now(UTC) + timedelta(days=1)
+        await shop.publish(replace(order_paid(3), received_at=ahead), listed(4))
+        await eventually(lambda: shop.all_succeeded(4))
+        at = await noted()
+        assert at is not None
+        assert AT + timedelta(minutes=5) < at < ahead, "never in the future, whatever the clock that received it"
+    assert await noted("another") is None
+
+
+async def noted_at(noted: Callable[[], Awaitable[datetime | None]], at: datetime) -> bool:
+    return await noted() == at
 
 
 # case: F3, G2
