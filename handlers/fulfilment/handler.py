@@ -148,13 +148,13 @@ async def order_observed(event: Event, ctx: Context) -> None:
     )
     if reading.status not in KNOWN_STATUSES:
         ctx.log.warning("unknown_enum", field="order.status", order_id=order_id)
-    change = await apply(
-        ctx,
-        event,
-        order_id,
-        lambda order: rules.observed(order, reading, _proof(event), options.matching),
-        invents=True,
-    )
+    unidentified = await _proof_by_service_id(ctx, reading.service_order_id)
+
+    def fact(order: Order) -> Order:
+        seen = rules.observed(order, reading, _proof(event), options.matching)
+        return seen if unidentified is None else rules.paid(seen, unidentified, options.matching)
+
+    change = await apply(ctx, event, order_id, fact, invents=True)
     if change is None or reading.version <= change.before.observed_version:
         return
     if change.before.is_unreadable and not change.after.is_unreadable:
@@ -332,6 +332,19 @@ async def _unidentified(ctx: Context, event: Event) -> None:
     await open_finding(ctx, FINDINGS, "paid_unidentified", subject, event.received_at, {"event_id": event.id})
     if event.object_id is not None:
         ctx.request_read("service_order", event.object_id)
+
+
+async def _proof_by_service_id(ctx: Context, service_order_id: str | None) -> Proof | None:
+    """The `order.paid` that named its order by the service's id alone. A read shows which it is, even one that lags and
+    does not say PAID yet (case F19)."""
+    if service_order_id is None:
+        return None
+    one = (FINDINGS.c.application == ctx.application) & (FINDINGS.c.subject == service_order_id)
+    is_open = (FINDINGS.c.kind == "paid_unidentified") & FINDINGS.c.closed_at.is_(None)
+    found = (await ctx.session.execute(select(FINDINGS.c.detail, FINDINGS.c.opened_at).where(one, is_open))).first()
+    if found is None:
+        return None
+    return Proof(event_id=str(found.detail.get("event_id")), type="order.paid", at=found.opened_at, by_event=True)
 
 
 def _verified(event: Event) -> None:

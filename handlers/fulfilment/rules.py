@@ -98,10 +98,11 @@ def released(order: Order, at: datetime) -> Order:
 
 
 def unfulfillable(order: Order, at: datetime) -> Order:
-    """Paid, but there is nothing to deliver: an operator decides, refunds are made by hand (case F33)."""
+    """Paid, but there is nothing to deliver: an operator decides, refunds are made by hand (case F33). One that is held
+    waits for nothing any more then; only an operator lets it go (`released`)."""
     if order.paid_at is None or order.unfulfillable_at is not None:
         return order
-    return replace(order, unfulfillable_at=at)
+    return replace(order, unfulfillable_at=at, hold=None)
 
 
 def hold_for(order: Order, matching: Matching, *, sure: bool = False) -> Hold | None:
@@ -127,7 +128,7 @@ def amounts_differ(order: Order) -> bool:
 
 
 def _requested_unless_held(order: Order, at: datetime, matching: Matching, *, sure: bool = False) -> Order:
-    if order.paid_at is None or order.requested_at is not None:
+    if order.paid_at is None or order.requested_at is not None or order.unfulfillable_at is not None:
         return order
     held = hold_for(order, matching, sure=sure)
     return replace(order, hold=held, requested_at=None if held else at)

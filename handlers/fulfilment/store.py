@@ -99,7 +99,7 @@ async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> 
 
 
 async def _hold_changed(ctx: Context, event: Event, order_id: str, change: Change) -> None:
-    at = change.after.requested_at or change.after.paid_at or ctx.now
+    at = change.after.requested_at or change.after.unfulfillable_at or change.after.paid_at or ctx.now
     if change.before.hold in FINDING_OF_HOLD:
         await close_finding(ctx, FINDINGS, FINDING_OF_HOLD[change.before.hold], order_id, at)
     if change.after.hold in FINDING_OF_HOLD:

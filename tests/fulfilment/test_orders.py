@@ -280,6 +280,35 @@ async def test_a_thin_event_without_the_order_is_read_by_the_services_id(orders:
     assert (await orders.row(FINDINGS, kind="paid_unidentified"))["closed_at"] is not None
 
 
+@pytest.mark.parametrize("matching", ["auto", "off", "read"])
+async def test_a_thin_event_is_proof_though_the_read_that_says_whose_it_is_lags(
+    orders_with: Callable[..., Projections], matching: str
+) -> None:
+    # case: F19, U30
+    orders = orders_with(matching=matching)
+    await orders.feed(said("order.paid", "evt_1", id="so1"))
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PENDING"}))
+    [request] = orders.of_type("fulfilment.requested")
+    assert (request.key, request.data["proof"]) == ("order:A1", {"event_id": "evt_1", "type": "order.paid"})
+    assert (await orders.row(FINDINGS, kind="paid_unidentified"))["closed_at"] is not None
+    assert (await orders.row(FINDINGS, kind="disagreement"))["closed_at"] is None
+    assert ("order", "A1") in await orders.asked(), "read again until it agrees"
+    await orders.feed(
+        said("order.paid", "evt_2", id="so1"),
+        observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"}),
+    )
+    assert await fulfilments(orders) == 1
+    assert (await orders.row(FINDINGS, kind="disagreement"))["closed_at"] is not None
+
+
+async def test_a_thin_event_about_another_order_is_no_proof_of_this_one(orders: Projections) -> None:
+    # case: F17, G6
+    await orders.feed(said("order.paid", "evt_1", id="so2"))
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PENDING"}))
+    assert await fulfilments(orders) == 0
+    assert (await orders.row(FINDINGS, kind="paid_unidentified"))["closed_at"] is None
+
+
 async def test_a_thin_event_finds_an_order_read_before(orders: Projections) -> None:
     # case: F1
     await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PENDING"}))

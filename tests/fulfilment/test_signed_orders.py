@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from consumer.console.unfulfilled import unfulfilled
 from consumer.errors import ConsumerError
 from consumer.events import Source, Trust
 from consumer.plugin import Event
@@ -125,6 +126,25 @@ async def test_a_test_event_that_looks_real_is_held_and_shown_and_never_fulfille
     assert "no such order" in found["detail"]["problem"]
     row = await orders.row(ORDERS)
     assert (row["paid_at"], row["hold"], row["requested_at"]) == (START, "unmatched", None), "never dropped"
+
+
+async def test_an_operator_settles_a_held_order_without_shipping_it(orders: Projections) -> None:
+    """A test event, or money that was given back: it is no paid order that waits, and nothing sends it by itself."""
+    # case: F24, F33
+    await orders.feed(listed(), unreadable("order:A1", 1))
+    await orders.feed(own("fulfilment.unfulfillable", "order:A1", {"by": "op", "reason": "a test event"}))
+    assert (await orders.row(ORDERS))["hold"] is None
+    assert await open_kinds(orders) == {"paid_unfulfillable"}
+    closing = {"kind": "paid_unfulfillable", "by": "op", "reason": "a test event"}
+    await orders.feed(own("fulfilment.finding_closed", "object:A1", closing))
+    async with orders.database.reading() as session:
+        assert await unfulfilled(session) == []
+    shown = observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"})
+    await orders.feed(signed("evt_2"), unreadable("order:A1", 3), registered(), shown)
+    await orders.pass_time(days=1)
+    assert (await requests(orders), await open_kinds(orders)) == (0, set())
+    await orders.feed(own("fulfilment.released", "order:A1", {"by": "op", "reason": "it was real"}))
+    assert await requests(orders) == 1
 
 
 @pytest.mark.parametrize("freed_by", ["registering", "a later read", "an operator"])
