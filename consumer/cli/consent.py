@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from getpass import getuser
 from typing import Annotated
 
 import typer
@@ -27,3 +28,11 @@ def checked_reason(reason: str) -> str:
     if not reason.strip():
         raise UsageError("--reason must say why")
     return reason.strip()
+
+
+def operator() -> str:
+    """Who is at the terminal, for the audit trail; a container may have users without a name."""
+    try:
+        return getuser()[:100]
+    except (OSError, KeyError):
+        return "operator"

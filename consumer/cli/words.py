@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from getpass import getuser
 from typing import Annotated
 
 import typer
 
-from consumer.cli.consent import Reason, Yes, checked_reason, consent
+from consumer.cli.consent import Reason, Yes, checked_reason, consent, operator
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
-from consumer.console.words import WORDS
+from consumer.console.vocabulary import WORDS
+from consumer.console.words import check
 from consumer.console.words import say as say_word
 from consumer.errors import UsageError
 from consumer.settings import Role
@@ -29,30 +29,37 @@ def say(
     as_json: Json = False,
 ) -> None:
     """Tell the built-in handlers something: an order paid by hand, a hold, a gift, a customer found."""
-    pairs = [pair.partition("=") for pair in data or []]
-    if any(not name or not sign for name, sign, _ in pairs):
-        raise UsageError("--set takes NAME=VALUE")
-    reason = checked_reason(reason)
-    consent(f"{word} {subject}?", yes=yes)
-
+    given, why, who = _pairs(data or []), checked_reason(reason), operator()
     settings = settings_for(Role.OPERATE)
     if application not in (known := [one.name for one in settings.applications]):
         raise UsageError("there is no such application", application=application, known=", ".join(known))
 
+    async def look() -> None:
+        async with ledger(settings) as database, database.reading() as session:
+            now = datetime.now(UTC)
+            await check(session, word, subject, application=application, by=who, reason=why, now=now, data=given)
+
     async def write() -> str:
         async with ledger(settings) as database, database.transaction() as session:
+            now = datetime.now(UTC)
             return await say_word(
-                session,
-                word,
-                subject,
-                application=application,
-                by=getuser(),
-                reason=reason,
-                now=datetime.now(UTC),
-                data={name: value for name, _, value in pairs},
+                session, word, subject, application=application, by=who, reason=why, now=now, data=given
             )
 
+    run(look())  # nobody is asked about what cannot be said anyway
+    consent(f"{word} {subject}?", yes=yes)
     event_id = run(write())
     output = Output(as_json)
     output.document({"event_id": event_id})
     output.line(f"said, as event {event_id}; it takes effect when `work` has handled it")
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    """Names and values. Raises UsageError for what is no pair, and for a name with two values."""
+    pairs = [pair.partition("=") for pair in given]
+    if any(not name or not sign for name, sign, _ in pairs):
+        raise UsageError("--set takes NAME=VALUE")
+    found = {name: value for name, _, value in pairs}
+    if len(found) < len(pairs):
+        raise UsageError("--set takes each name once")
+    return found

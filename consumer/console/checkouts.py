@@ -11,17 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.console.vocabulary import amount_problem
 from consumer.console.words import say
 from consumer.errors import UsageError
 from handlers.access.links import link
-from handlers.fulfilment.order import Registration, decimal
+from handlers.fulfilment.order import Registration
 from handlers.fulfilment.registration import register, register_session
 from handlers.fulfilment.tables import CHECKOUTS
 
 REGISTERED = "checkout.registered"
 ACTOR = "query_api"
-AMOUNT_MAX = 1_000_000
-DECIMALS_MAX = 6
 
 
 class Body(BaseModel):
@@ -37,11 +36,9 @@ class Body(BaseModel):
     @field_validator("expected_amount")
     @classmethod
     def _is_an_amount(cls, value: str | None) -> str | None:
-        number = decimal(value)
-        if value is None:
-            return None
-        if number is None or not 0 < number <= AMOUNT_MAX or -int(number.as_tuple().exponent) > DECIMALS_MAX:
-            raise ValueError("a decimal USDC string with at most 6 decimals, above 0, up to 1000000")
+        problem = None if value is None else amount_problem(value)
+        if problem is not None:
+            raise ValueError(problem)
         return value
 
     @field_validator("order_id", "customer")
@@ -79,20 +76,27 @@ async def register_checkout(
 ) -> Checkout:
     """Write it in this transaction and tell the handlers by `checkout.registered`; the same again is no news."""
     checkout = Checkout(application=application, session_id=session_id, **body.model_dump())
-    said = Registration(session_id=session_id, customer=checkout.customer, expected_amount=checkout.expected_amount)
     if await _is_known(session, checkout):
         return checkout
-    if checkout.mode == "subscription":  # no order will come of it (case F22)
-        await register_session(session, application, checkout.order_id, said, now)
-    else:
-        await register(session, application, checkout.order_id, said, now)
-    if checkout.customer is not None:
-        await link(session, application, session_id, checkout.order_id, checkout.customer, now)
+    await write_checkout(session, checkout, now)
     data = {name: value for name, value in asdict(checkout).items() if name != "application"}
     why = "registered by the merchant"
     about = checkout.order_id
     await say(session, REGISTERED, about, application=application, by=ACTOR, reason=why, now=now, data=data)
     return checkout
+
+
+async def write_checkout(session: AsyncSession, checkout: Checkout, at: datetime) -> None:
+    """What is written at once, so that a payment that follows is compared with it; a rebuild writes it again, then."""
+    said = Registration(
+        session_id=checkout.session_id, customer=checkout.customer, expected_amount=checkout.expected_amount
+    )
+    if checkout.mode == "subscription":  # no order will come of it (case F22)
+        await register_session(session, checkout.application, checkout.order_id, said, at)
+    else:
+        await register(session, checkout.application, checkout.order_id, said, at)
+    if checkout.customer is not None:
+        await link(session, checkout.application, checkout.session_id, checkout.order_id, checkout.customer, at)
 
 
 async def _is_known(session: AsyncSession, checkout: Checkout) -> bool:

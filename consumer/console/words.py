@@ -1,7 +1,8 @@
 """Words: what an operator, or the query API for a merchant, says to the built-in handlers.
 
 A word is a derived event: it goes through the outbox like every other, is archived, and is handled in the order of its
-key; so it survives a rebuild, and there is one processing path. Each is audited with who said it and why.
+key; so it survives a rebuild, and there is one processing path. Each is audited with who said it and why. What would
+mean something else than it seems (`vocabulary.py`), or be about nothing (`subjects.py`), is refused beforehand.
 """
 
 from __future__ import annotations
@@ -12,29 +13,33 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.errors import UsageError
+from consumer.console.subjects import require
+from consumer.console.vocabulary import Word, checked
 from consumer.ledger import outbox
 from consumer.ledger.outbox import Emitted
 from consumer.ledger.tables import AuditRow
 from consumer.plugin import Emission, Source, derived_id
 from consumer.wire import own_event
 
-# Word to the kind of its key, and what its data must hold beside `by` and `reason`.
-WORDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "checkout.registered": ("order", ("session_id", "order_id")),
-    "fulfilment.marked_paid": ("order", ()),
-    "fulfilment.released": ("order", ()),
-    "fulfilment.unfulfillable": ("order", ()),
-    "fulfilment.finding_closed": ("object", ("kind",)),
-    "access.finding_closed": ("object", ("kind",)),
-    "access.customer_attached": ("subscription", ("customer",)),
-    "access.held": ("customer", ()),
-    "access.hold_lifted": ("customer", ("id",)),
-    "access.complimentary_granted": ("customer", ()),
-    "access.complimentary_ended": ("customer", ("id",)),
-    "access.brake_released": ("object", ()),
-    "access.recheck": ("object", ()),
-}
+
+async def check(
+    session: AsyncSession,
+    word: str,
+    subject: str,
+    *,
+    application: str,
+    by: str,
+    reason: str,
+    now: datetime,
+    data: Mapping[str, Any] | None = None,
+) -> tuple[Word, dict[str, Any]]:
+    """Whether the word can be said, without saying it: the word, and what would be said with it.
+
+    Raises UsageError for words, names and values that do not fit, NotFound when what it is about is not there.
+    """
+    known, said = checked(word, subject, data or {}, by=by, reason=reason, now=now)
+    await require(session, word, subject, said, application=application)
+    return known, said
 
 
 async def say(
@@ -51,18 +56,10 @@ async def say(
     """Say it about a subject (an order id, a subscription id, a customer, ...) in the caller's transaction.
 
     Returns the id of the derived event; a hold or a gift is ended by that id. It takes effect when `work` has handled
-    it. Raises UsageError for an unknown word, an empty subject or reason, or data that lacks something.
+    it. Raises UsageError and NotFound, as `check`.
     """
-    if word not in WORDS:
-        raise UsageError("there is no such word", word=word)
-    kind, needed = WORDS[word]
-    said = {**(data or {}), "by": by, "reason": reason}
-    missing = [name for name in needed if not said.get(name)]
-    if missing or not subject or not reason or not by:
-        raise UsageError(
-            "a word needs a subject, who says it, a reason, and its data", missing=",".join(missing) or None
-        )
-    key = f"{kind}:{subject}"
+    known, said = await check(session, word, subject, application=application, by=by, reason=reason, now=now, data=data)
+    key = f"{known.about}:{subject}"
     event = own_event(
         application=application,
         id=derived_id(application, word, key, f"{by}:{now.isoformat()}"),
@@ -82,7 +79,7 @@ async def say(
             action=word,
             subject=key,
             after=event.raw.decode(),
-            reason=reason[:500],
+            reason=reason,
         )
     )
     return event.id

@@ -65,6 +65,28 @@ def test_an_event_nobody_knows(desk: Desk) -> None:
     assert _is_one_line(done.stderr, "not_found"), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["access.complimentary_granted", "c", "--set", "entitlment=pro"], "usage", "it takes entitlement, until"),
+        (["access.held", "c", "--set", "until=14d"], "usage", "2030-01-31"),
+        (["access.held", "c", "--set", "until"], "usage", "NAME=VALUE"),
+        (["access.held", "c", "--set", "until=2999-01-01", "--set", "until=2999-02-01"], "usage", "once"),
+        (["access.hold", "c"], "usage", "access.held"),
+        (["fulfilment.released", "nobody"], "not_found", "the order is unknown"),
+        (["fulfilment.finding_closed", "p1", "--set", "kind=orphan_payment"], "not_found", "no such finding is open"),
+        (["access.held", "a customer nobody has seen"], "usage", "this needs --yes"),
+    ],
+)
+def test_a_word_is_looked_at_before_anybody_is_asked(desk: Desk, words: list[str], code: str, told: str) -> None:
+    # case: A42, F37
+    assert desk.call("db", "upgrade").returncode == 0
+    done = desk.call("say", *words, "--reason", "support")
+    assert done.returncode == (1 if code == "not_found" else 2)
+    assert _is_one_line(done.stderr, code), done.stderr
+    assert told in done.stderr
+
+
 def test_a_port_that_is_taken(desk: Desk) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,0 +1,95 @@
+"""Subjects: whether what a word is about is there, so that a mistyped id is told to who typed it, and not to nobody.
+
+Whether the handler would refuse the word (an order nobody knows) or take it and do nothing (a finding that is not
+open), it is refused before it is said. Words that may come before anything else was heard are not asked: an order
+marked paid by hand, a checkout, a hold or a gift for a customer who has bought nothing yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Table, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.errors import NotFound, UsageError
+from consumer.ledger.tables import OutboxRow
+from handlers.access import tables as access
+from handlers.fulfilment import tables as fulfilment
+
+OUTBOX: Table = OutboxRow.__table__
+LISTED_MAX = 5
+GIVES = {"access.hold_lifted": "access.held", "access.complimentary_ended": "access.complimentary_granted"}
+KINDS = {"access.hold_lifted": "hold", "access.complimentary_ended": "complimentary"}
+
+
+async def require(session: AsyncSession, word: str, subject: str, data: Mapping[str, Any], *, application: str) -> None:
+    """Return when the word can do something, as far as the ledger knows now.
+
+    Raises NotFound when what it is about is not there, UsageError when it is beyond what the word could change.
+    """
+    match word:
+        case "fulfilment.released" | "fulfilment.unfulfillable":
+            await _order(session, word, subject, application)
+        case "fulfilment.finding_closed":
+            await _finding(session, fulfilment.FINDINGS, subject, data["kind"], application)
+        case "access.finding_closed":
+            await _finding(session, access.FINDINGS, subject, data["kind"], application)
+        case "access.customer_attached":
+            await _subscription(session, subject, application)
+        case "access.hold_lifted" | "access.complimentary_ended":
+            await _source(session, word, subject, data["id"], application)
+        case "access.brake_released":
+            await _brake(session, application)
+
+
+async def _order(session: AsyncSession, word: str, order_id: str, application: str) -> None:
+    found = await _rows(session, fulfilment.ORDERS, application, order_id=order_id)
+    if not found:
+        raise NotFound("the order is unknown in this application")
+    order = found[0]
+    if order["paid_at"] is None:
+        raise UsageError("the order is not paid; fulfilment.marked_paid says that it is")
+    if word == "fulfilment.released" and order["requested_at"] is not None:
+        raise UsageError("nothing holds the order: its fulfilment was requested", at=order["requested_at"])
+    if word == "fulfilment.unfulfillable" and order["unfulfillable_at"] is not None:
+        raise UsageError("the order counts as unfulfillable already", at=order["unfulfillable_at"])
+
+
+async def _finding(session: AsyncSession, table: Table, subject: str, kind: str, application: str) -> None:
+    found = [row["kind"] for row in await _rows(session, table, application, subject=subject, closed_at=None)]
+    if kind not in found:
+        raise NotFound("no such finding is open about this", open=", ".join(found) or "none")
+
+
+async def _subscription(session: AsyncSession, subscription_id: str, application: str) -> None:
+    if not await _rows(session, access.SUBSCRIPTIONS, application, subscription_id=subscription_id):
+        raise NotFound("the subscription is unknown in this application; POST /api/subscriptions/{id}/read has it read")
+
+
+async def _source(session: AsyncSession, word: str, customer: str, id_: str, application: str) -> None:
+    """A hold or a gift of this customer that is not over; one said a moment ago may still be on its way."""
+    kind = KINDS[word]
+    known = await _rows(session, access.SOURCES, application, id=id_)
+    if not known and await _rows(
+        session, OUTBOX, application, event_id=id_, type=GIVES[word], key=f"customer:{customer}"
+    ):
+        return
+    if not any((row["kind"], row["customer"], row["ended_at"]) == (kind, customer, None) for row in known):
+        open_ = await _rows(session, access.SOURCES, application, customer=customer, kind=kind, ended_at=None)
+        ids = ", ".join(row["id"] for row in open_[:LISTED_MAX])
+        raise NotFound(f"the customer has no such {kind}", open=ids or "none")
+
+
+async def _brake(session: AsyncSession, application: str) -> None:
+    stopped = await _rows(session, access.ENTITLEMENTS, application, braked=True)
+    if not stopped and not await _rows(session, access.FINDINGS, application, kind="brake", closed_at=None):
+        raise NotFound("no revocation is stopped in this application")
+
+
+async def _rows(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:
+    conditions = [table.c[name] == value for name, value in where.items()]
+    wanted = select(table).where(table.c.application == application, *conditions)
+    rows = await session.execute(wanted.order_by(*table.primary_key.columns).limit(LISTED_MAX + 1))
+    return [dict(row) for row in rows.mappings()]
