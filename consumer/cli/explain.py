@@ -14,13 +14,14 @@ from consumer.cli.handlers import registry_of
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_for
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
+from consumer.console.unread import is_read
 from consumer.errors import SettingsError
 from consumer.settings import Role, Settings
 from handlers.access.policy import Policy
 
 app = typer.Typer(help="Why something stands where it does, and what happens next.", no_args_is_help=True)
 In = Annotated[str, typer.Option("--application", help="Application.")]
-Explain = Callable[[AsyncSession, Policy, datetime], Awaitable[dict[str, Any]]]
+Explain = Callable[[AsyncSession, Policy, datetime, bool], Awaitable[dict[str, Any]]]
 
 
 @app.command()
@@ -30,7 +31,11 @@ def order(
     as_json: Json = False,
 ) -> None:
     """Why an order is fulfilled, or is not."""
-    _explain(lambda session, _policy, _now: explain_order(session, application, order_id), as_json)
+    _explain(
+        application,
+        lambda session, _policy, _now, is_read: explain_order(session, application, order_id, is_read=is_read),
+        as_json,
+    )
 
 
 @app.command()
@@ -41,7 +46,11 @@ def subscription(
 ) -> None:
     """Why a subscription gives access, or does not."""
     _explain(
-        lambda session, policy, now: explain_subscription(session, application, subscription_id, policy, now), as_json
+        application,
+        lambda session, policy, now, is_read: explain_subscription(
+            session, application, subscription_id, policy, now, is_read=is_read
+        ),
+        as_json,
     )
 
 
@@ -52,11 +61,17 @@ def customer(
     as_json: Json = False,
 ) -> None:
     """Why a customer has access, or has not."""
-    _explain(lambda session, policy, now: explain_customer(session, application, reference, policy, now), as_json)
+    _explain(
+        application,
+        lambda session, policy, now, is_read: explain_customer(
+            session, application, reference, policy, now, is_read=is_read
+        ),
+        as_json,
+    )
 
 
-def _explain(explain: Explain, as_json: bool) -> None:
-    found = run(_look(settings_for(Role.OPERATE), explain))
+def _explain(application: str, explain: Explain, as_json: bool) -> None:
+    found = run(_look(settings_for(Role.OPERATE), application, explain))
     output = Output(as_json)
     output.document(found)
     output.fields(_flat(found["state"]))
@@ -71,13 +86,15 @@ def _explain(explain: Explain, as_json: bool) -> None:
         output.line("  " + _words(entry))
 
 
-async def _look(settings: Settings, explain: Explain) -> dict[str, Any]:
+async def _look(settings: Settings, application: str, explain: Explain) -> dict[str, Any]:
     problems = option_problems(registry_of(settings), settings.handler_options)
     if problems:
         raise SettingsError(problems)
     policy = Policy.model_validate(settings.handler_options.get("access", {}))
+    one, now = settings.application(application), datetime.now(UTC)
     async with ledger(settings) as database, database.reading() as session:
-        return await explain(session, policy, datetime.now(UTC))
+        has_reader = (one is not None and one.has_credentials) or await is_read(session, application, now)
+        return await explain(session, policy, now, has_reader)
 
 
 def _flat(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from consumer.cli.process import ledger, run, settings_for
 from consumer.cli.verdict import WALK_LATE_S, Finding, Grade, judge, worst
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import Waiting, unfulfilled
+from consumer.console.unread import Unread, unread
 from consumer.errors import BrokerError, LedgerError
 from consumer.ledger import health
 from consumer.ledger import quarantine as ledger_quarantine
@@ -42,7 +43,7 @@ def add_to(app: typer.Typer) -> None:
 
 def status(as_json: Json = False) -> None:
     """How things stand; exit 0 healthy, 1 degraded, 2 stuck."""
-    figures, waiting, reading, findings = run(_look(settings_for(Role.OPERATE)))
+    figures, waiting, reading, lost, findings = run(_look(settings_for(Role.OPERATE)))
     grade = worst(findings)
     shown = asdict(figures) if figures else {}
     output = Output(as_json)
@@ -52,6 +53,7 @@ def status(as_json: Json = False) -> None:
             "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in findings],
             "unfulfilled": [asdict(one) for one in waiting],
             "reading": [asdict(one) for one in reading],
+            "unread": [asdict(one) for one in lost],
             **shown,
         }
     )
@@ -62,13 +64,18 @@ def status(as_json: Json = False) -> None:
     for order in waiting:
         oldest = shown_value(order.oldest_at)
         output.line(f"{order.application}: {order.count} paid, not fulfilled ({order.reason}), the oldest at {oldest}")
+    for asked in lost:
+        oldest = shown_value(asked.oldest_at)
+        output.line(f"{asked.application}: {asked.count} read(s) wait for API credentials, the oldest since {oldest}")
     for one in reading:
         output.line(one.application)
         output.fields({f"  {name}": value for name, value in asdict(one).items() if name != "application"})
     raise typer.Exit(int(grade))
 
 
-async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list[Standing], list[Finding]]:
+async def _look(
+    settings: Settings,
+) -> tuple[Figures | None, list[Waiting], list[Standing], list[Unread], list[Finding]]:
     # Where none has credentials, nobody meant to read: signed webhooks are all there is.
     reads = any(one.has_credentials for one in settings.applications)
     app_ids = [(one.name, one.app_id if one.has_credentials else None) for one in settings.applications if reads]
@@ -77,9 +84,11 @@ async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list
             figures = await health.figures(session, datetime.now(UTC))
             waiting = await unfulfilled(session)
             reading = await standings(session, app_ids, figures.at)
+            without = [one.name for one in settings.applications if not one.has_credentials]
+            lost = await unread(session, without, figures.at)
             open_queues = await queues(session)
     except LedgerError as error:
-        return None, [], [], [Finding(Grade.STUCK, error.code, error.message)]
+        return None, [], [], [], [Finding(Grade.STUCK, error.code, error.message)]
     findings = judge(
         figures,
         unfulfilled=waiting,
@@ -89,7 +98,7 @@ async def _look(settings: Settings) -> tuple[Figures | None, list[Waiting], list
         standings=reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
     )
-    return figures, waiting, reading, findings
+    return figures, waiting, reading, lost, findings
 
 
 async def _topics(settings: Settings) -> Sequence[TopicReport] | None:

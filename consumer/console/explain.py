@@ -2,23 +2,26 @@
 
 Each explanation is a JSON-ready mapping: `state` (the query API's view), `timeline` (what happened, oldest first, each
 with a reason code) and `next` (what is due, by whom). Bounded: the newest entries of each kind.
+
+A read that nobody will do, for want of API credentials, says so (`is_read`, from `unread.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Table, and_, select
+from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console.views import access_view, order_view, subscription_view
+from consumer.console.unread import NO_CREDENTIALS
+from consumer.console.views import access_view, findings_of, order_view, subscription_view
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow, RunRow
 from handlers.access import tables as access
 from handlers.access.policy import Policy
-from handlers.fulfilment.tables import CHECKOUTS
+from handlers.fulfilment import tables as fulfilment
 
 EVENTS: Table = EventRow.__table__
 AUDIT: Table = AuditRow.__table__
@@ -27,46 +30,62 @@ READS: Table = ReadRow.__table__
 RUNS: Table = RunRow.__table__
 ENTRIES_MAX = 200
 Entry = dict[str, Any]
+Named = Mapping[str, Entry]
+"""Ids or keys to what their entries are named by; by nothing where all are about the same."""
 
 
-async def explain_order(session: AsyncSession, application: str, order_id: str) -> dict[str, Any]:
+async def explain_order(
+    session: AsyncSession, application: str, order_id: str, *, is_read: bool = True
+) -> dict[str, Any]:
     """Raises NotFound."""
     state = await order_view(session, application, order_id)
     key = f"order:{order_id}"
-    reads = await _reads(session, application, order=order_id)
+    reads = await _reads(session, application, "order", {order_id: {}}, is_read=is_read)
     return {
         "state": state,
         "timeline": await _timeline(session, application, key),
-        "next": _in_order(await _due(session, application, key), reads, _held(state)),
+        "next": _in_order(await _due(session, application, {key: {}}), reads, _held(state["hold"], state["findings"])),
     }
 
 
 async def explain_subscription(
-    session: AsyncSession, application: str, subscription_id: str, policy: Policy, now: datetime
+    session: AsyncSession,
+    application: str,
+    subscription_id: str,
+    policy: Policy,
+    now: datetime,
+    *,
+    is_read: bool = True,
 ) -> dict[str, Any]:
     """Raises NotFound."""
     state = await subscription_view(session, application, subscription_id, policy, now)
     key = f"subscription:{subscription_id}"
-    reads = await _reads(session, application, subscription=subscription_id)
+    reads = await _reads(session, application, "subscription", {subscription_id: {}}, is_read=is_read)
     return {
         "state": state,
         "policy": _policy(policy, state["price_id"]),
         "timeline": await _timeline(session, application, key),
-        "next": _in_order(await _due(session, application, key), reads, _found(state["findings"])),
+        "next": _in_order(await _due(session, application, {key: {}}), reads, _found(state["findings"])),
     }
 
 
 async def explain_customer(
-    session: AsyncSession, application: str, customer: str, policy: Policy, now: datetime
+    session: AsyncSession, application: str, customer: str, policy: Policy, now: datetime, *, is_read: bool = True
 ) -> dict[str, Any]:
-    """Why a customer has access, or has not: the policy, every source, every change, and the deadlines."""
+    """Why a customer has access, or has not: the policy, every source, every change; and what comes next for the
+    customer, each of the subscriptions and each order that is held."""
     state = await access_view(session, application, customer, now)
     key = f"customer:{customer}"
     subscriptions = [
         await subscription_view(session, application, id_, policy, now)
         for id_ in await _subscriptions_of(session, application, customer)
     ]
-    checkouts = await _rows(session, CHECKOUTS, application, customer=customer)
+    next_ = [
+        await _due(session, application, {key: {}}),
+        await _next_of_subscriptions(session, application, subscriptions, is_read=is_read),
+        await _next_of_held_orders(session, application, customer, is_read=is_read),
+    ]
+    checkouts = await _rows(session, fulfilment.CHECKOUTS, application, customer=customer)
     return {
         "state": state,
         "policy": _policy(policy, None),
@@ -77,8 +96,35 @@ async def explain_customer(
         ],
         "checkouts": [_picked(row, "session_id", "order_id", "status") for row in checkouts],
         "timeline": await _timeline(session, application, key),
-        "next": await _due(session, application, key),
+        "next": _in_order(*next_),
     }
+
+
+async def _next_of_subscriptions(
+    session: AsyncSession, application: str, subscriptions: Sequence[Mapping[str, Any]], *, is_read: bool
+) -> list[Entry]:
+    """Timers, runs, reads and findings of a customer's subscriptions, each named."""
+    named: dict[str, Entry] = {one["id"]: {"subscription_id": one["id"]} for one in subscriptions}
+    due = await _due(session, application, {f"subscription:{id_}": name for id_, name in named.items()})
+    due += await _reads(session, application, "subscription", named, is_read=is_read)
+    return due + [entry | named[one["id"]] for one in subscriptions for entry in _found(one["findings"])]
+
+
+async def _next_of_held_orders(session: AsyncSession, application: str, customer: str, *, is_read: bool) -> list[Entry]:
+    """The same of a customer's orders that wait for something; the words are literal for the index of held orders."""
+    orders = and_(
+        fulfilment.ORDERS.c.application == application,
+        fulfilment.ORDERS.c.customer == customer,
+        text("hold IS NOT NULL"),
+    )
+    held = await _newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.order_id, orders)
+    named: dict[str, Entry] = {row["order_id"]: {"order_id": row["order_id"]} for row in held}
+    due = await _due(session, application, {f"order:{id_}": name for id_, name in named.items()})
+    due += await _reads(session, application, "order", named, is_read=is_read)
+    for row in held:
+        found = await findings_of(session, fulfilment.FINDINGS, application, row["order_id"])
+        due += [entry | named[row["order_id"]] for entry in _held(row["hold"], found)]
+    return due
 
 
 def _policy(policy: Policy, price_id: str | None) -> dict[str, Any]:
@@ -116,37 +162,41 @@ async def _timeline(session: AsyncSession, application: str, key: str) -> list[E
     return sorted(entries, key=lambda entry: (entry["at"], entry["code"]))
 
 
-async def _due(session: AsyncSession, application: str, key: str) -> list[Entry]:
-    """Derived events that wait for their time, and runs that will be tried again."""
-    waiting = and_(OUTBOX.c.application == application, OUTBOX.c.key == key, OUTBOX.c.published_at.is_(None))
+async def _due(session: AsyncSession, application: str, keys: Named) -> list[Entry]:
+    """Derived events that wait for their time, and runs that will be tried again or wait for an operator."""
+    waiting = and_(OUTBOX.c.application == application, OUTBOX.c.key.in_(keys), OUTBOX.c.published_at.is_(None))
     timers = await _newest(session, OUTBOX, OUTBOX.c.seq, waiting)
     open_ = and_(
-        RUNS.c.application == application, RUNS.c.key == key, RUNS.c.status.in_(("retrying", "parked", "dead"))
+        RUNS.c.application == application, RUNS.c.key.in_(keys), RUNS.c.status.in_(("retrying", "parked", "dead"))
     )
     runs = await _newest(session, RUNS, RUNS.c.seq, open_)
-    found: list[Entry] = [{"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} for row in timers]
+    found: list[Entry] = [
+        {"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} | keys[row["key"]] for row in timers
+    ]
     found += [
         {"at": row["next_at"], "code": f"run.{row['status']}", "by": row["handler"], "event_id": row["event_id"]}
+        | keys[row["key"]]
         for row in runs
     ]
     return _in_order(found)
 
 
-async def _reads(session: AsyncSession, application: str, **objects: str) -> list[Entry]:
-    found: list[Entry] = []
-    for kind, object_id in objects.items():
-        for row in await _rows(session, READS, application, kind=kind, object_id=object_id):
-            found.append({"at": row["due_at"], "code": "read", "attempts": row["attempts"], "error": row["code"]})
-    return found
+async def _reads(session: AsyncSession, application: str, kind: str, ids: Named, *, is_read: bool) -> list[Entry]:
+    """Reads that were asked for; `is_read` False: nobody will do them before there are credentials."""
+    asked = and_(READS.c.application == application, READS.c.kind == kind, READS.c.object_id.in_(ids))
+    return [
+        {"at": row["due_at"], "code": "read", "attempts": row["attempts"],
+         "error": row["code"] if is_read else NO_CREDENTIALS} | ids[row["object_id"]]
+        for row in await _newest(session, READS, READS.c.created_at, asked)
+    ]  # fmt: skip
 
 
-def _held(state: Mapping[str, Any]) -> list[Entry]:
+def _held(hold: str | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """What only an operator can move."""
-    held = [{"at": None, "code": f"held.{state['hold']}"}] if state["hold"] else []
-    return held + _found(state["findings"])
+    return ([{"at": None, "code": f"held.{hold}"}] if hold else []) + _found(findings)
 
 
-def _found(findings: list[Mapping[str, Any]]) -> list[Entry]:
+def _found(findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
     return [{"at": None, "code": f"finding.{one['kind']}", "detail": one["detail"]} for one in findings]
 
 

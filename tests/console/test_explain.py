@@ -8,10 +8,13 @@ import pytest
 
 from consumer.console.answers import answer
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
+from consumer.console.unread import Unread, is_read, unread
 from consumer.errors import NotFound
-from consumer.ledger import Database
+from consumer.ledger import Database, leases, runs
+from consumer.ledger.runs import Run
+from consumer.ledger.tables import RunStatus
 from handlers.access.policy import Policy
-from tests.support.projections import START, Projections, observed, own, said
+from tests.support.projections import START, Projections, observed, own, said, unreadable
 
 
 async def test_an_order_says_why_it_waits_and_for_what(sqlite_ledger: Database, projections: Projections) -> None:
@@ -68,3 +71,82 @@ async def test_a_customer_says_every_source_and_every_deadline(
     assert revoked["by"] == "access:source_added"
     assert revoked["after"]["reasons"] == ["held:drv_hold"]
     answer(found)
+
+
+async def test_a_customer_says_what_comes_next_for_each_subscription_and_each_held_order(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    # case: A50, F21, G7
+    for customer, number in (("c", 1), ("somebody else", 3)):
+        order = f"order:A{number}"
+        registered = {"session_id": f"s{number}", "order_id": f"A{number}", "customer": customer}
+        record = {"status": "ACTIVE", "customer_reference": customer}
+        await projections.feed(
+            own("checkout.registered", order, registered | {"expected_amount": "10"}),
+            said("order.paid", f"evt_{number}", order_id=f"A{number}", amount="9"),
+            observed(f"subscription:S{number}", number, record),
+            observed(f"subscription:S{number + 1}", number + 1, record),
+            unreadable(f"subscription:S{number + 1}", 10 + number),
+        )
+    await failed(sqlite_ledger, "subscription:S1")
+    await projections.relay()
+    async with sqlite_ledger.reading() as session:
+        found = await explain_customer(session, "default", "c", Policy(), START)
+        other = await explain_customer(session, "other", "c", Policy(), START)
+    lease = START + Policy().lease
+    told = [(one["at"], one["code"], one.get("subscription_id") or one.get("order_id")) for one in found["next"]]
+    assert sorted(told, key=str) == sorted(
+        [
+            (START, "read", "S1"),
+            (START, "read", "A1"),
+            (START, "run.dead", "S1"),
+            (lease, "access.subscription_due", "S1"),
+            (lease, "access.subscription_due", "S2"),
+            (None, "finding.unreadable_subscription", "S2"),
+            (None, "finding.amount_mismatch", "A1"),
+            (None, "held.amount_mismatch", "A1"),
+        ],
+        key=str,
+    )
+    assert [one["at"] is None for one in found["next"]] == [False] * 5 + [True] * 3, "what has no time comes last"
+    assert other["next"] == []
+    answer(found)
+
+
+async def failed(database: Database, key: str) -> None:
+    """A run of this key that is dead."""
+    run = Run(application="default", event_id="evt_x", handler="shop:told", seq=1, key=key, blocking=True,
+              status=RunStatus.DEAD, next_at=START)  # fmt: skip
+    async with database.transaction() as session:
+        await runs.add(session, [run], START)
+
+
+async def test_a_read_that_nobody_will_do_says_so(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: A50, I15
+    await projections.feed(said("subscription.renewed", "evt_1", id="S1", customer_reference="c"))
+    async with sqlite_ledger.reading() as session:
+        for has_reader, error in ((True, None), (False, "no_credentials")):
+            by_id = await explain_subscription(session, "default", "S1", Policy(), START, is_read=has_reader)
+            by_customer = await explain_customer(session, "default", "c", Policy(), START, is_read=has_reader)
+            for found in (by_id, by_customer):
+                assert [one["error"] for one in found["next"] if one["code"] == "read"] == [error]
+
+
+async def test_reads_that_wait_for_credentials_are_counted_unless_somebody_reads(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    # case: I15, A50
+    later = START + timedelta(days=1)
+    for number, application in enumerate(["club", "club", "default"]):
+        event = said("subscription.renewed", f"evt_{number}", id=f"S{number}", application=application)
+        await projections.feed(event)
+    async with sqlite_ledger.reading() as session:
+        assert await unread(session, ["club", "none"], later) == [Unread(application="club", count=2, oldest_at=START)]
+    async with sqlite_ledger.transaction() as session:
+        lease = await leases.acquire(session, "sync/club", "a process with credentials", later, 15)
+        assert lease is not None
+        assert await unread(session, ["club"], later) == []
+        assert await is_read(session, "club", later + timedelta(seconds=60))
+        assert not await is_read(session, "club", later + timedelta(minutes=5))
+        await leases.release(session, lease)
+        assert not await is_read(session, "club", later)

@@ -1,0 +1,51 @@
+"""Unread: reads that handlers asked for and nobody does, because their application has no API credentials.
+
+Webhooks that prove themselves by a signature need none, and the handlers ask all the same: the requests wait, one per
+order and subscription, until there are credentials (cases I15, A50). Nothing is wrong with that, but nobody should wait
+for an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Table, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger.tables import LeaseRow, ReadRow
+
+LEASES: Table = LeaseRow.__table__
+READS: Table = ReadRow.__table__
+NO_CREDENTIALS = "no_credentials"
+LED_LATELY = timedelta(minutes=1)  # a lease is renewed every few seconds, by the database's clock and not by ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """So many reads of one application wait for credentials, the oldest of them since `oldest_at`."""
+
+    application: str
+    count: int
+    oldest_at: datetime
+
+
+async def is_read(session: AsyncSession, application: str, now: datetime) -> bool:
+    """Whether some process reads the application now, by its own settings, whatever ours know."""
+    lease = select(LEASES.c.until).where(LEASES.c.role == f"sync/{application}")
+    until = (await session.execute(lease)).scalar()
+    return until is not None and until > now - LED_LATELY
+
+
+async def unread(session: AsyncSession, applications: Sequence[str], now: datetime) -> list[Unread]:
+    """Of these applications, which have no credentials in our settings, those that nobody reads and that wait."""
+    found: list[Unread] = []
+    for application in applications:
+        if await is_read(session, application, now):
+            continue
+        counted = select(func.count(), func.min(READS.c.created_at)).where(READS.c.application == application)
+        count, oldest_at = (await session.execute(counted)).one()
+        if count:
+            found.append(Unread(application=application, count=count, oldest_at=oldest_at))
+    return found
