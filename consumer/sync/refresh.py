@@ -109,7 +109,7 @@ class Refresh:
         self._orders = Share(clock, per_s=self._policy.order_per_s, burst=self._policy.order_burst)
         self._order_shapes: dict[str, None] = {}
         self._walks: dict[Kind, tuple[Cursor | None, int]] = {}  # where the next round goes on, after barren pages
-        self._newest_at: dict[Kind, float] = {}
+        self._newest_at, self._newest_only_until = dict[Kind, float](), dict[Kind, float]()
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"refresh {reader.application}")
 
@@ -118,9 +118,7 @@ class Refresh:
         await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
 
     async def _step(self) -> float:
-        if await self.once():
-            return 0.0
-        return self._policy.idle_s
+        return 0.0 if await self.once() else self._policy.idle_s
 
     async def once(self) -> int:
         """One round over the due reads; returns how many were answered.
@@ -135,12 +133,20 @@ class Refresh:
                 left = await self._many(kind, left, held_up, answered)
             else:
                 self._walks.pop(kind, None)
-        waiting = iter(left[: self._policy.singles])
-        hands = range(min(self._policy.concurrency, len(left)))
-        await asyncio.gather(*[self._work_off(waiting, held_up, answered) for _ in hands])
+                self._newest_only_until.pop(kind, None)
+        waiting = iter(self._singly(left))
+        await asyncio.gather(*[self._work_off(waiting, held_up, answered) for _ in range(self._policy.concurrency)])
         if held_up and not answered:
             raise held_up[0]
         return len(answered)
+
+    def _singly(self, left: Sequence[ReadRow]) -> list[ReadRow]:
+        """Those that are done one by one: subscriptions first, no order that waits for its share holds them up; but a
+        fifth of a round is for the others."""
+        urgent = [row for row in left if row.kind == "subscription"]
+        others = [row for row in left if row.kind != "subscription"]
+        reserved = min(len(others), self._policy.singles // 5)
+        return [*urgent[: self._policy.singles - reserved], *others][: self._policy.singles]
 
     def _page_from(self, kind: Kind) -> int:
         return self._policy.page_orders_from if kind == "order" else self._policy.page_from
@@ -183,10 +189,16 @@ class Refresh:
         Which of a page's records are due is looked up page by page: the reads that have waited longest may be anywhere
         in the list. A walk of more than `pages` goes on in the next round, so that other reads come in between, and
         looks at the first page again: those who ask last wait for an answer as well.
+        After pages without an answer only the newest is looked at for a while, the longer the more they were: else a
+        list that shows none of what is due would take all requests there are.
         """
         cursor, barren = self._walks.pop(kind, (None, 0))
         answered: list[ReadRow] = []
-        if cursor is not None and self._clock.monotonic() - self._newest_at[kind] >= self._policy.newest_every_s:
+        began, every_s = self._clock.monotonic(), self._policy.newest_every_s
+        looks = kind not in self._newest_at or began - self._newest_at[kind] >= every_s
+        if cursor is None and not looks and began < self._newest_only_until.get(kind, 0.0):
+            return answered
+        if cursor is not None and looks:
             found = await self._page(kind, None, held_up)
             answered += found.rows if found else ()
         for _ in range(self._policy.pages):
@@ -197,6 +209,8 @@ class Refresh:
             barren = 0 if len(found.rows) >= self._policy.page_yield else barren + 1
             cursor = found.next_cursor
             if cursor is None or (barren and not await self._pays(kind, barren)):
+                if began >= self._newest_only_until.get(kind, 0.0):
+                    self._newest_only_until[kind] = self._clock.monotonic() + barren * every_s
                 return answered
         self._walks[kind] = (cursor, barren)
         return answered
@@ -224,7 +238,9 @@ class Refresh:
 
     async def _pays(self, kind: Kind, barren: int) -> bool:
         """Whether a walk is to go on after that many barren pages: what it looks for may all lie at its far end, and
-        read singly it would cost a request each."""
+        read singly it would cost a request each. Not when a walk has just found that it does not."""
+        if self._clock.monotonic() < self._newest_only_until.get(kind, 0.0):
+            return False
         async with self._database.reading() as session:
             due = await reads.count_due(session, self._clock.now(), self.application, kind)
         return due > 0 and barren <= max(BARREN_MAX, due // SINGLES_PER_BARREN)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
@@ -12,9 +12,11 @@ import pytest
 from consumer.events import Event, Source, Trust
 from consumer.ledger import reads
 from consumer.ledger.tables import ReadRow
-from consumer.payments import PaymentsError
+from consumer.payments import Kind as BudgetKind
+from consumer.payments import PaymentsClient, PaymentsError, Priority
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.observation import digest, meaning, observation_id, shape
+from consumer.sync.reader import Reader
 from consumer.sync.refresh import Refresh, RefreshPolicy
 from tests.sync.conftest import World
 from tests.sync.service import EventsList, Json
@@ -238,3 +240,55 @@ async def test_a_list_without_the_wanted_ones_is_left_early(world: World) -> Non
     )
     assert await refresh(world).once() == 50
     assert world.service.calls["/v1/subscriptions"] <= 3
+
+
+@asynccontextmanager
+async def while_a_walk_goes_on(world: World, policy: RefreshPolicy) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+    """A round of the stage, in which nothing of the budget is idle: a walk of the events takes what it can get."""
+    async with PaymentsClient(world.service.address, world.reader.client.credentials, clock=world.clock) as client:
+        reader = Reader(application="default", client=client)
+        stage = Refresh(reader, world.database, world.outlet, clock=world.clock, policy=policy)
+
+        async def once() -> int:
+            while await client.budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:
+                await client.budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
+            return await stage.once()
+
+        yield once
+
+
+@pytest.mark.parametrize("shown", ["others", "the same page for ever", "nothing but 500"])
+async def test_a_list_that_shows_none_of_them_leaves_most_requests_to_single_reads(world: World, shown: str) -> None:
+    # case: B22, B23
+    for number in range(60):
+        one = {"id": f"o{number}", "order_id": f"A-{number}", "status": "PAID", "amount": "1"}
+        world.service.records[f"/v1/orders/lookup?A-{number}"] = one
+        await ask(world, "order", f"A-{number}")
+    others: list[dict[str, object]] = [{"id": f"x{n}", "order_id": f"X-{n}", "status": "PAID"} for n in range(5000)]
+    world.service.lists["/v1/orders"] = {
+        "others": paged(others),
+        "the same page for ever": lambda _, limit: {"items": others[:limit], "next_cursor": 1},
+        "nothing but 500": lambda _, limit: 500,
+    }[shown]
+    answered = 0
+    async with while_a_walk_goes_on(world, RefreshPolicy(order_burst=3)) as once:
+        for _ in range(30):
+            answered += await once()
+            world.clock.advance(1)
+    assert answered >= 20
+
+
+async def test_subscriptions_are_read_before_what_waits_for_its_share(world: World) -> None:
+    # case: B23, A14
+    for number in range(60):
+        subscription(world, "ACTIVE", f"sub_{number}")
+        world.service.records[f"/v1/checkout-sessions/cs_{number}"] = {"id": f"cs_{number}", "order": None}
+        await ask(world, "session", f"cs_{number}")
+    world.clock.advance(60)
+    for number in range(60):
+        await ask(world, "subscription", f"sub_{number}")
+    world.service.lists["/v1/subscriptions"] = paged([{"id": f"x{n}", "status": "ENDED"} for n in range(1000)])
+    policy = RefreshPolicy(page_from=40, order_per_s=0.01, order_burst=2)
+    async with while_a_walk_goes_on(world, policy) as once:
+        assert await once() == 40 + 2, "a fifth of the round was for the others, as far as their share went"
+        assert await once() == 20
