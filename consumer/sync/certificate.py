@@ -17,11 +17,13 @@ from typing import Any, Final
 import orjson
 
 from consumer.clock import Clock
+from consumer.errors import LeaseLost
 from consumer.events import Source
 from consumer.ledger import Database, outcomes
 from consumer.ledger.outcomes import QUARANTINED, UNCONFIRMED, WORST_FIRST, Outcome
 from consumer.payments import Priority
 from consumer.sync.feed import FeedPage, Walk
+from consumer.sync.identity import Identity
 from consumer.sync.listed import understand
 from consumer.sync.mark import SKEW, Mark
 from consumer.sync.reader import Reader
@@ -63,9 +65,11 @@ class Certifier:
 
         `verdict`: `complete` when every listed event is in the ledger and its work done (`followed` says which work);
         `open` when nothing is missing but some are retrying, parked, dead, in quarantine or unconfirmed; `missing` when
-        some are not here; `unproven` when that cannot be known (`unproven` says why). Raises PaymentsError and
-        LedgerError: a certificate is whole or it is none.
+        some are not here; `unproven` when that cannot be known (`unproven` says why). Raises PaymentsError,
+        LedgerError and WrongApplication (another application's list proves nothing, case B32): a certificate is whole
+        or it is none.
         """
+        await Identity(self._reader, self._database, clock=self._clock, token=_no_token).check(remember=False)
         walk = Walk(
             lister=self._reader.client.with_priority(Priority.BACKFILL).events,
             locators=self._reader.locators,
@@ -132,15 +136,21 @@ class Certifier:
     async def _doubts(self, window: _Window) -> list[str]:
         """Why the list may not show all that happened in the window: the service may have forgotten its beginning.
 
-        A list that begins later than the window proves nothing if we received business before its oldest event.
+        A list that begins later than the window proves nothing if we received business before its oldest event, and
+        neither does an empty one if we ever received any.
         """
-        if window.oldest_at is None:
-            return ["times_not_found"] if window.ids or window.strange else []
-        if window.oldest_at <= window.since:
+        if window.oldest_at is None and (window.ids or window.strange):
+            return ["times_not_found"]
+        if window.oldest_at is not None and window.oldest_at <= window.since:
             return []
+        begins_at = window.oldest_at - SKEW if window.oldest_at else self._clock.now()
         async with self._database.reading() as session:
-            forgotten = await outcomes.has_business_before(session, self._reader.application, window.oldest_at - SKEW)
+            forgotten = await outcomes.has_business_before(session, self._reader.application, begins_at)
         return ["list_does_not_reach_back"] if forgotten else []
+
+
+def _no_token() -> int:
+    raise LeaseLost("a certificate changes nothing, so it needs no lead")
 
 
 def digest(document: Mapping[str, Any]) -> str:

@@ -15,8 +15,9 @@ import orjson
 import pytest
 
 from consumer.broker import EmbeddedBroker
+from consumer.errors import WrongApplication
 from consumer.events import Event, Source, Trust
-from consumer.ledger import Database, events, outbox, quarantine, runs
+from consumer.ledger import Database, bookmarks, events, outbox, quarantine, runs
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Emission
 from consumer.reason import Reason
@@ -235,6 +236,35 @@ async def test_what_cannot_be_proved_is_called_unproven(world: World, service_si
     forgotten = await certifier.certify(began, world.clock.now())
     assert (forgotten["verdict"], forgotten["unproven"]) == ("unproven", ["list_does_not_reach_back"])
     assert faults(forgotten) == []
+
+
+async def test_an_empty_list_proves_nothing_once_there_was_business(
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: Any, clock: SteppedClock
+) -> None:
+    # case: B13, O7
+    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    service.lists["/v1/events"] = lambda cursor, limit: {"items": [], "next_cursor": None}
+    certifier = Certifier(reader, sqlite_ledger, clock=clock)
+    began = clock.now()
+    clock.advance(3600)
+    quiet = await certifier.certify(began, clock.now())
+    assert (quiet["verdict"], quiet["listed"]) == ("complete", 0), "nothing has ever happened"
+    await heard(world, "evt_forgotten")
+    clock.advance(3600)
+    found = await certifier.certify(began, clock.now())
+    assert (found["verdict"], found["unproven"]) == ("unproven", ["list_does_not_reach_back"])
+    assert holds(found)
+
+
+async def test_another_applications_list_is_not_certified(world: World) -> None:
+    # case: B32, O7
+    async with world.database.transaction() as session:
+        state = {"app_id": "svc_app_other", "service_id": None}
+        await bookmarks.keep(session, "default", "identity", state, token=1, now=world.clock.now())
+    began = world.clock.now()
+    world.clock.advance(3600)
+    with pytest.raises(WrongApplication):
+        await Certifier(world.reader, world.database, clock=world.clock).certify(began, world.clock.now())
 
 
 # The recipe of sync's README, word for word: the standard library alone.
