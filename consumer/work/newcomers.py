@@ -1,11 +1,12 @@
 """Newcomers: handlers that a newer version of the code brought, seen by a process of the one before (cases O9, R14).
 
 While a rolling deploy lasts, some events come to processes that do not have the new handler yet. They keep a run for it
-all the same, which waits for a process that has it. They look once a second, and one that is started again meanwhile
-takes the newcomer for one on its way out: what it takes is history for the new handler, as everything before the deploy
-is (case H6).
+all the same, which waits for a process that has it. They look once a second.
 
-A handler that only older processes still have is on its way out, and nothing is kept for it.
+A handler that only older processes still have is on its way out, and nothing is kept for it. A process that was started
+while both were there tells the two apart by when they were first seen: what came after everything it has itself, and
+not long ago, is a newer version's. When in doubt it keeps a run too many: one that waits is seen, one that was never
+made is lost. That is so for a handler that is taken back within a day of its first appearance.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from consumer.work.registry import Registry
 
 LOOK_EVERY_S = 1.0
 LIVE_S = 120.0
+ROLLOUT_S = 86_400.0
 
 _log = structlog.get_logger(__name__)
 
@@ -51,11 +53,14 @@ class Newcomers:
         since = self._clock.now() - timedelta(seconds=LIVE_S)
         others = [row for row in rows if row.name not in self._mine]
         live = {row.name for row in others if row.last_seen_at >= since}
-        # Alive since before this process: somebody older has it. One that came back after it was gone is new again.
+        since_own = max((row.first_seen_at for row in rows if row.name in self._mine), default=self._started_at)
+        lately = max(since_own, self._started_at - timedelta(seconds=ROLLOUT_S))
+        # Alive since before this process: older than its own code, or brought by newer code while that was rolled out
+        # and this process started again. One that came back after it was gone is new again.
         newer = [
             row
             for row in others
-            if row.name in live and (row.first_seen_at > self._started_at or row.name in self._gone)
+            if row.name in live and (row.first_seen_at > min(lately, self._started_at) or row.name in self._gone)
         ]
         self._gone |= {row.name for row in others} - live
         names = frozenset(row.name for row in newer)

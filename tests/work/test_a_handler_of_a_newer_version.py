@@ -11,7 +11,7 @@ from consumer.clock import DrivenClock
 from consumer.ledger import Database, handlers
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.wire import SEED, pack_event
-from consumer.work.newcomers import LIVE_S, LOOK_EVERY_S, Newcomers
+from consumer.work.newcomers import LIVE_S, LOOK_EVERY_S, ROLLOUT_S, Newcomers
 from consumer.work.registry import Registry
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, order_paid
@@ -64,6 +64,27 @@ async def test_its_work_waits_for_it(database: Database, broker: Broker, transac
     assert seen == ["evt_2", "evt_3"], "in their order, and nothing from before it was there"
 
 
+# case: O9, R14, H6
+async def test_an_older_process_that_starts_again_meanwhile_keeps_it_too(
+    sqlite_ledger: Database, broker: Broker
+) -> None:
+    """It is younger than the newcomer; what it takes must not be missing for good."""
+    seen: list[str] = []
+    old, new = named("test:old"), named("test:new", seen=seen)
+    shop = Workshop(sqlite_ledger, broker, [old])
+    async with shop.working() as worker:
+        await eventually(lambda: worker.polls)
+    await registered(sqlite_ledger, shop.clock, old, new)
+    await shop.publish(order_paid(1))
+    async with shop.working():
+        await eventually(lambda: shop.count("test:old", "succeeded", 1))
+        assert await shop.count("test:new", "retrying", 1)
+    shop.functions = [old, new]
+    async with shop.working():
+        await eventually(lambda: shop.count("test:new", "succeeded", 1))
+    assert seen == ["evt_1"]
+
+
 # case: O9, B30
 @pytest.mark.parametrize(("transactional", "status"), [(True, "retrying"), (False, "skipped")])
 async def test_history_is_kept_for_projections_only(
@@ -93,6 +114,39 @@ async def test_nothing_is_kept_for_a_handler_that_is_on_its_way_out(sqlite_ledge
         assert await kept_for(newcomers, sqlite_ledger) == []
         clock.advance(LOOK_EVERY_S)
         await registered(sqlite_ledger, clock, mine, leaving)
+
+
+# case: O9, H7
+async def test_what_came_long_ago_or_before_my_own_code_is_on_its_way_out(sqlite_ledger: Database) -> None:
+    clock = DrivenClock()
+    first, added, mine = named("test:first"), named("test:added"), named("test:mine")
+    await registered(sqlite_ledger, clock, first)
+    clock.advance(3600)
+    await registered(sqlite_ledger, clock, first, added)
+    clock.advance(60)
+    restarted = Newcomers(Registry([of(first)]), clock)
+    assert await kept_for(restarted, sqlite_ledger) == ["test:added"]
+
+    # The version that has `mine` instead of `added` is newer than both.
+    await registered(sqlite_ledger, clock, first, mine)
+    assert await kept_for(Newcomers(Registry([of(first), of(mine)]), clock), sqlite_ledger) == []
+
+    # A day later `added` is no news any more, and a version without it takes it for what it is.
+    clock.advance(ROLLOUT_S)
+    await registered(sqlite_ledger, clock, first, added)
+    assert await kept_for(Newcomers(Registry([of(first)]), clock), sqlite_ledger) == []
+
+
+# case: O9
+async def test_a_newcomer_that_comes_back_at_once_finds_what_a_younger_process_took(sqlite_ledger: Database) -> None:
+    """Taken back and rolled out again within the time for which it counts as alive."""
+    clock = DrivenClock()
+    mine, new = named("test:mine"), named("test:new")
+    await registered(sqlite_ledger, clock, mine)
+    clock.advance(60)
+    await registered(sqlite_ledger, clock, mine, new)
+    clock.advance(LIVE_S / 2)
+    assert await kept_for(Newcomers(Registry([of(mine)]), clock), sqlite_ledger) == ["test:new"]
 
 
 # case: O9
