@@ -13,6 +13,8 @@ from consumer.retry import OnDead, RetryPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LONGEST_S = 366 * 86400.0
+FACTOR_MAX = 1000.0
 _PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
 
 
@@ -50,6 +52,8 @@ def checked_function(function: F) -> F:
 
 def checked_policy(attempts: int, first_s: float, factor: float, ceiling_s: float) -> RetryPolicy:
     """When it is tried again; times in seconds. Raises HandlerInvalid."""
+    if not (0 <= first_s <= LONGEST_S and 0 <= ceiling_s <= LONGEST_S and 1 <= factor <= FACTOR_MAX):
+        raise HandlerInvalid(f"waits are from 0 to {LONGEST_S:g} seconds, wait_factor from 1 to {FACTOR_MAX:g}")
     try:
         return RetryPolicy(attempts=attempts, first_s=first_s, factor=factor, ceiling_s=max(ceiling_s, first_s))
     except ValueError as error:
@@ -71,7 +75,14 @@ def checked_limit(option: str, value: int) -> int:
 
 
 def checked_positive(option: str, value: float) -> float:
-    """A number above zero. Raises HandlerInvalid."""
-    if value <= 0:
-        raise HandlerInvalid(f"{option} must be above zero", given=value)
+    """Seconds above zero, at most LONGEST_S. Raises HandlerInvalid."""
+    if not 0 < value <= LONGEST_S:
+        raise HandlerInvalid(f"{option} must be above zero, and at most {LONGEST_S:g}", given=value)
+    return value
+
+
+def checked_count(option: str, value: int) -> int:
+    """A whole number above zero. Raises HandlerInvalid."""
+    if not isinstance(value, int) or value < 1:
+        raise HandlerInvalid(f"{option} is a whole number above zero", given=value)
     return value

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+import orjson
+
 ReadKind = Literal["order", "service_order", "session", "subscription"]
 READ_KINDS = ("order", "service_order", "session", "subscription")
+DATA_MAX_BYTES = 256 * 1024
+# What the ledger's columns hold; PostgreSQL refuses more, and a NUL, and SQLite's driver refuses half a character.
+TYPE_MAX_CHARS, KEY_MAX_CHARS, OBJECT_MAX_CHARS, ACTION_MAX_CHARS = 100, 600, 255, 60
+
+_EMITTED = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,3 +58,50 @@ def idempotency_key(application: str, event_id: str, handler: str) -> str:
 def derived_id(application: str, event_type: str, key: str, once: str) -> str:
     """The id of a derived event: deterministic, so it is as idempotent as an `evt_`."""
     return "drv_" + hashlib.sha256(f"{application}\0{event_type}\0{key}\0{once}".encode()).hexdigest()[:40]
+
+
+# What a handler asks for is stored together with what others did, so what cannot be stored has to be its own failure:
+# each of these says what is wrong, or None.
+
+
+def wrong_emission(event_type: object, key: object, data: Mapping[str, Any], not_before: object) -> str | None:
+    """What is wrong with a derived event."""
+    if not isinstance(event_type, str) or len(event_type) > TYPE_MAX_CHARS or not _EMITTED.match(event_type):
+        return f"emit needs a dotted type of at most {TYPE_MAX_CHARS} characters, and a key"
+    if not _is_storable(key, KEY_MAX_CHARS):
+        return f"emit needs a dotted type, and a key of at most {KEY_MAX_CHARS} characters, without NUL"
+    return _wrong_json("emitted data", data) or _wrong_time(not_before)
+
+
+def wrong_read(kind: object, object_id: object, not_before: object) -> str | None:
+    """What is wrong with a request for a read."""
+    if kind not in READ_KINDS or not _is_storable(object_id, OBJECT_MAX_CHARS):
+        return f"request_read takes one of {READ_KINDS} and an id of at most {OBJECT_MAX_CHARS} characters"
+    return _wrong_time(not_before)
+
+
+def wrong_note(subject: object, action: object, *states: Mapping[str, Any]) -> str | None:
+    """What is wrong with a note for the audit trail."""
+    if not _is_storable(subject, KEY_MAX_CHARS) or not _is_storable(action, ACTION_MAX_CHARS):
+        return f"note takes a subject of at most {KEY_MAX_CHARS} characters, an action of at most {ACTION_MAX_CHARS}"
+    return next((wrong for state in states if (wrong := _wrong_json("a note's state", state))), None)
+
+
+def _is_storable(text: object, most: int) -> bool:
+    if not isinstance(text, str) or not 0 < len(text) <= most or "\0" in text:
+        return False
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _wrong_json(what: str, data: Mapping[str, Any]) -> str | None:
+    try:
+        size = len(orjson.dumps(dict(data)))
+    except (TypeError, ValueError) as error:
+        return f"{what} must be what JSON can hold: {error}"
+    return f"{what} is over {DATA_MAX_BYTES} bytes" if size > DATA_MAX_BYTES else None
+
+
+def _wrong_time(at: object) -> str | None:
+    if at is None or (isinstance(at, datetime) and at.tzinfo is not None):
+        return None
+    return "not_before must be a time with a zone"

@@ -14,14 +14,12 @@ An *effect* handler (the default) talks to the outside: it runs outside transact
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, overload
 
 import aiohttp
-import orjson
 from sqlalchemy import Table, select
 from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -30,6 +28,8 @@ from structlog.typing import FilteringBoundLogger
 from consumer.client import PaymentsApi
 from consumer.columns import UtcDateTime, insert_into
 from consumer.declaration import (
+    LONGEST_S,
+    checked_count,
     checked_function,
     checked_limit,
     checked_on_dead,
@@ -38,7 +38,18 @@ from consumer.declaration import (
     checked_types,
     code_version,
 )
-from consumer.derived import READ_KINDS, AuditNote, Emission, ReadKind, ReadRequest, derived_id, idempotency_key
+from consumer.derived import (
+    READ_KINDS,
+    AuditNote,
+    Emission,
+    ReadKind,
+    ReadRequest,
+    derived_id,
+    idempotency_key,
+    wrong_emission,
+    wrong_note,
+    wrong_read,
+)
 from consumer.errors import ConsumerError, HandlerMisuse
 from consumer.events import Event, Source, Trust, parse_time
 from consumer.handler_session import HandlerSession
@@ -72,21 +83,19 @@ __all__ = [
 
 HandlerFunction = Callable[[Event, "Context"], Coroutine[Any, Any, None]]
 
-_EMITTED = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
 _MARK = "__consumer_handler__"
-DATA_MAX_BYTES = 256 * 1024
 
 
 class RetryLater(ConsumerError):
-    """The handler asks to be tried again later; it costs no attempt."""
+    """The handler asks to be tried again later (seconds, or a timedelta; at most a year); it costs no attempt."""
 
     code = "retry_later"
     retryable = True
 
     def __init__(self, after: float | timedelta, reason: str = "asked for later") -> None:
         self.after_s = after.total_seconds() if isinstance(after, timedelta) else float(after)
-        if self.after_s < 0:
-            raise ValueError("after must not be negative")
+        if not 0 <= self.after_s <= LONGEST_S:
+            raise ValueError("after must not be negative, and at most a year")
         self.reason = reason
         super().__init__(reason, after_s=self.after_s)
 
@@ -171,7 +180,7 @@ def handles(
                 transactional=transactional,
                 retry=checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
                 timeout_s=checked_positive("timeout_s", timeout_s),
-                concurrency=int(checked_positive("concurrency", concurrency)),
+                concurrency=checked_count("concurrency", concurrency),
                 on_dead=checked_on_dead(on_dead),
                 breaker_after=checked_limit("breaker_after", breaker_after),
                 pause_after=checked_limit("pause_after", pause_after),
@@ -307,10 +316,7 @@ class Context:
         """
         if self._session is None:
             raise HandlerMisuse("ctx.emit is for transactional handlers only", handler=self._handler.name)
-        if not _EMITTED.match(type) or not key:
-            raise HandlerMisuse("emit needs a dotted type and a key", handler=self._handler.name, type=type)
-        if len(orjson.dumps(dict(data))) > DATA_MAX_BYTES:
-            raise HandlerMisuse(f"emitted data is over {DATA_MAX_BYTES} bytes", handler=self._handler.name)
+        self._refuse(wrong_emission(type, key, data, not_before))
         derived = derived_id(self.application, type, key, once if once is not None else self._event.id)
         self._emissions.append(Emission(id=derived, type=type, key=key, data=dict(data), not_before=not_before))
         return derived
@@ -329,8 +335,7 @@ class Context:
         """
         if self._session is None:
             raise HandlerMisuse("ctx.request_read is for transactional handlers only", handler=self._handler.name)
-        if kind not in READ_KINDS or not id:
-            raise HandlerMisuse(f"request_read takes one of {READ_KINDS} and an id", handler=self._handler.name)
+        self._refuse(wrong_read(kind, id, not_before))
         self._reads.append(ReadRequest(kind=kind, object_id=id, not_before=not_before))
 
     def note(self, subject: str, action: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -341,7 +346,12 @@ class Context:
         """
         if self._session is None:
             raise HandlerMisuse("ctx.note is for transactional handlers only", handler=self._handler.name)
+        self._refuse(wrong_note(subject, action, before, after))
         self._notes.append(AuditNote(subject=subject, action=action, before=dict(before), after=dict(after)))
+
+    def _refuse(self, wrong: str | None) -> None:
+        if wrong is not None:
+            raise HandlerMisuse(wrong, handler=self._handler.name)
 
     async def insert_new(self, row: Any) -> bool:
         """Insert a SQLModel row unless a row with its primary key (or a unique key) exists; say whether it is new.

@@ -14,7 +14,6 @@ from typing import Any
 from alembic.script import ScriptDirectory
 
 from consumer.ledger import schema
-from consumer.ledger.tables import HANDLER_CHARS
 from consumer.plugin import Context, Event, Handler
 from consumer.work.registry import GROUP, Registry
 
@@ -57,8 +56,6 @@ def inspect_plugins(
 
 def _of_handler(handler: Handler) -> list[str]:
     found = signature_problems(handler.function)
-    if len(handler.name) > HANDLER_CHARS:
-        found.append(f"the name is longer than {HANDLER_CHARS} characters")
     if handler.transactional and handler.timeout_s > TRANSACTION_MAX_S:
         found.append(f"timeout_s={handler.timeout_s:g} is too long for a transaction (at most {TRANSACTION_MAX_S:g})")
     return found
@@ -123,7 +120,9 @@ def _of_migrations(entries: Sequence[EntryPoint]) -> list[Problem]:
         try:
             package = import_module(entry.value)
             folder = Path(package.__path__[0]) / "versions"
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a plugin does at import stays its own
+        except KeyboardInterrupt:
+            raise  # an operator's
+        except BaseException as error:  # noqa: BLE001 - whatever a plugin does at import stays its own
             text = f"its migrations cannot be imported: {type(error).__name__}: {error}"
             found.append(Problem(plugin=entry.name, text=text[:300]))
             continue

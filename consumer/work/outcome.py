@@ -6,6 +6,7 @@ import hashlib
 import traceback
 from dataclasses import dataclass
 
+from consumer.declaration import LONGEST_S
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Reject, RetryLater
 from consumer.retry import Failure
@@ -13,6 +14,7 @@ from consumer.telemetry.redaction import scrub
 from consumer.work.reach import is_unreachable
 
 REASON_MAX_CHARS = 300
+CODE_MAX_CHARS = 60
 FRAMES_IN_FINGERPRINT = 3
 
 
@@ -33,8 +35,13 @@ Outcome = Succeeded | Failed
 
 
 def failed(error: BaseException) -> Failed:
-    """Normalise whatever a handler raised."""
-    return Failed(_failure(error), _fingerprint(error))
+    """Normalise whatever a handler raised; an exception that cannot even be looked at is named by its type. What comes
+    out can be stored: a result that cannot be would hold up everybody's."""
+    try:
+        return Failed(_failure(error), _fingerprint(error))
+    except Exception as odd:  # noqa: BLE001 - its text, its fields are the author's own code
+        reason = _clean(f"{type(error).__name__}, which cannot be shown: {type(odd).__name__}")
+        return Failed(Failure("handler_failed", reason), _digest([type(error).__qualname__]))
 
 
 def has_timed_out(outcome: Outcome) -> bool:
@@ -45,13 +52,14 @@ def has_timed_out(outcome: Outcome) -> bool:
 def _failure(error: BaseException) -> Failure:
     match error:
         case RetryLater():
-            return Failure(error.code, _clean(error.reason), after_s=error.after_s)
+            after_s = min(max(float(error.after_s), 0.0), LONGEST_S)
+            return Failure(_code(error), _clean(error.reason), after_s=after_s)
         case Reject():
-            return Failure(error.code, _clean(error.reason), permanent=True)
+            return Failure(_code(error), _clean(error.reason), permanent=True)
         case HandlerMisuse() | HandlerInvalid():
-            return Failure(error.code, _clean(error.message), permanent=True)
+            return Failure(_code(error), _clean(error.message), permanent=True)
         case ConsumerError():
-            return Failure(error.code, _clean(error.message), unreachable=is_unreachable(error))
+            return Failure(_code(error), _clean(error.message), unreachable=is_unreachable(error))
         case Exception():
             reason = _clean(f"{type(error).__name__}: {error}")
             return Failure("handler_failed", reason, unreachable=is_unreachable(error))
@@ -59,12 +67,22 @@ def _failure(error: BaseException) -> Failure:
             return Failure("handler_crashed", f"the handler raised {type(error).__name__}")
 
 
-def _clean(reason: str) -> str:
-    """One bounded line without secrets; PostgreSQL's text cannot hold a NUL."""
-    return scrub(reason).replace("\0", "").replace("\n", " ")[:REASON_MAX_CHARS]
+def _code(error: ConsumerError) -> str:
+    """A subclass of an author's own may call itself anything."""
+    return _clean(error.code)[:CODE_MAX_CHARS]
+
+
+def _clean(reason: object) -> str:
+    """One bounded line without secrets; a database's text cannot hold a NUL, nor half a character."""
+    text = scrub(str(reason)).encode("utf-8", "replace").decode()
+    return text.replace("\0", "").replace("\n", " ")[:REASON_MAX_CHARS]
 
 
 def _fingerprint(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES_IN_FINGERPRINT:]
     place = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.name}" for frame in frames]
-    return hashlib.sha256("|".join([type(error).__qualname__, *place]).encode()).hexdigest()[:16]
+    return _digest([type(error).__qualname__, *place])
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("|".join(parts).encode("utf-8", "replace")).hexdigest()[:16]

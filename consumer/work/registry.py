@@ -10,11 +10,12 @@ from importlib.metadata import entry_points
 from types import ModuleType
 
 from consumer.errors import HandlerInvalid
-from consumer.ledger.tables import HandlerRow
+from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
 from consumer.plugin import Context, Event, Handler, declared
 
 GROUP = "consumer.handlers"
 KNOWN_TYPES_MAX = 1000
+PLUGIN_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,11 @@ def load_registry(
         try:
             loaded = [_renamed(handler, renamed or {}) for handler in handlers_of(load())]
             loaded = [replace(handler, plugin=plugin) for handler in loaded]
+            _refuse_names(loaded)
             _refuse_twice(loaded, handlers)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a plugin does at import stays its own
+        except KeyboardInterrupt:
+            raise  # an operator's
+        except BaseException as error:  # noqa: BLE001 - whatever a plugin does at import stays its own
             broken.append(BrokenPlugin(plugin, f"{type(error).__name__}: {error}"[:300]))
             continue
         handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
@@ -122,6 +126,16 @@ def handlers_of(module: ModuleType) -> list[Handler]:
 
 def _renamed(handler: Handler, renamed: Mapping[str, str]) -> Handler:
     return replace(handler, name=renamed[handler.name]) if handler.name in renamed else handler
+
+
+def _refuse_names(loaded: Sequence[Handler]) -> None:
+    """One name that the ledger cannot hold would keep every handler's worker from starting."""
+    for handler in loaded:
+        if len(handler.name) > HANDLER_CHARS or len(handler.plugin) > PLUGIN_CHARS:
+            most = f"{HANDLER_CHARS} characters at most, its plugin's {PLUGIN_CHARS}"
+            raise HandlerInvalid(f"the name of a handler has {most}", handler=handler.name[:60])
+        if not handler.name.isprintable():
+            raise HandlerInvalid("the name of a handler has printable characters only", handler=ascii(handler.name))
 
 
 def _refuse_twice(loaded: Sequence[Handler], there: Mapping[str, Handler]) -> None:

@@ -194,9 +194,13 @@ class Runner:
             http = None if self._contexts.http is not None else loop.http
             return self._contexts.make(handler, event, attempt=attempt, plan=run.plan, http=http, home=home)
 
-        outcome = await self._executor.effect(handler, event, make)
-        now = self._clock.now()
-        outcome = self._breakers.judge(handler, run, outcome, now)
+        try:
+            outcome = await self._executor.effect(handler, event, make)
+            now = self._clock.now()
+            outcome = self._breakers.judge(handler, run, outcome, now)
+        except Exception as error:  # noqa: BLE001 - a claimed run must come to a result, or it holds its place for good
+            _log.exception("attempt_broke", handler=handler.name, event_id=event.id)
+            outcome, now = failed(error), self._clock.now()
         self._results.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
 
     async def _in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> None:

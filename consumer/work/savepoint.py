@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.plugin import Context, Event, Handler
@@ -25,6 +26,7 @@ async def in_savepoint(
     if not isinstance(outcome, Failed):
         try:
             await session.flush()
+            await _look(session)
         except Exception as error:  # noqa: BLE001 - what the handler wrote does not hold: the handler failed
             outcome = failed(error)
     if isinstance(outcome, Failed):
@@ -32,3 +34,10 @@ async def in_savepoint(
     else:
         await savepoint.commit()
     return outcome
+
+
+async def _look(session: AsyncSession) -> None:
+    """Whether the transaction still takes statements. On PostgreSQL it does not after a failed one, and a handler may
+    have caught that error: it is found here, where going back to the savepoint helps, and not at its release."""
+    if session.get_bind().dialect.name == "postgresql":
+        await session.execute(text("SELECT 1"))
