@@ -330,6 +330,7 @@ async def _unidentified(ctx: Context, event: Event) -> None:
     subject = event.object_id or event.id
     ctx.log.warning("paid_order_unidentified", object_id=event.object_id)
     await open_finding(ctx, FINDINGS, "paid_unidentified", subject, event.received_at, {"event_id": event.id})
+    ctx.note(f"object:{subject}", "order.paid_unidentified", {}, {"event_id": event.id})  # a read acts on it (F19)
     if event.object_id is not None:
         ctx.request_read("service_order", event.object_id)
 
