@@ -97,6 +97,23 @@ async def test_an_expired_order_that_is_paid_is_fulfilled(orders: Projections) -
     assert await fulfilments(orders) == 1
 
 
+async def test_a_new_session_of_an_expired_order_is_the_same_order(orders: Projections) -> None:
+    # case: F15
+    await orders.feed(own("checkout.registered", "order:A1", {"session_id": "s1", "order_id": "A1", "customer": "c1"}))
+    await orders.feed(said("checkout.session.expired", "evt_1", id="s1", order_id="A1"))
+    await orders.feed(said("order.expired", "evt_2", order_id="A1"))
+    await orders.feed(own("checkout.registered", "order:A1", {"session_id": "s2", "order_id": "A1"}, id_="drv_2"))
+    await orders.feed(said("checkout.session.completed", "evt_3", id="s2", order_id="A1"))
+    await orders.feed(said("order.paid", "evt_4", order_id="A1"))
+    row = await orders.row(ORDERS)
+    assert (row["session_id"], row["customer"], row["paid_at"]) == ("s2", "c1", START)
+    assert {one["session_id"]: one["status"] for one in await orders.rows(CHECKOUTS)} == {
+        "s1": "EXPIRED",
+        "s2": "COMPLETED",
+    }
+    assert await fulfilments(orders) == 1
+
+
 async def test_a_late_expiry_changes_nothing_and_is_counted(orders: Projections) -> None:
     # case: F9
     await orders.feed(said("order.paid", "evt_1", order_id="A1"))
