@@ -14,6 +14,7 @@ class Reason(StrEnum):
     UNSUPPORTED_CONTENT_TYPE = "unsupported_content_type"
     NOT_UNDERSTOOD = "not_understood"
     NOT_STORABLE = "not_storable"
+    TOO_LARGE = "too_large"
     NOT_A_DELIVERY = "not_a_delivery"
     UNKNOWN_APPLICATION = "unknown_application"
     FLOODED = "flooded"
@@ -34,6 +35,7 @@ _DETAILS = {
     Reason.UNSUPPORTED_CONTENT_TYPE: "the content type is not JSON",
     Reason.NOT_UNDERSTOOD: "no event was found in a listed event, or in a record of topic events",
     Reason.NOT_STORABLE: "the ledger refuses this very event, even singly; the log has the error",
+    Reason.TOO_LARGE: "the service's record of this event is larger than topic events takes",
     Reason.NOT_A_DELIVERY: "a record of topic deliveries that `serve` did not write",
     Reason.UNKNOWN_APPLICATION: "the record is of an application that is not configured",
     Reason.FLOODED: "too many hints waited already; backfill finds what is real among these",

@@ -24,7 +24,7 @@ from consumer.sync import sense
 from consumer.sync.cutover import CutOver, FirstWalk
 from consumer.sync.feed import FeedPage, FeedPolicy, Walk
 from consumer.sync.figures import Figures
-from consumer.sync.listed import Recent, understand
+from consumer.sync.listed import Recent, too_large, understand
 from consumer.sync.mark import ListOrder, Mark
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
@@ -298,10 +298,11 @@ class Backfill:
         if options.dry_run:
             return
         # A hint's own event carries the delivery's provenance: it was the webhook that brought it.
-        await self._outlet.publish(
+        refused = await self._outlet.publish(
             [as_webhook(one, announced[one.id]) if one.id in announced else one for one in wanted],
             plan=SEED if options.seed else None,
         )
+        tally.published, tally.strange = tally.published - len(refused), tally.strange + len(refused)
         self._recent.add([event.id for event in wanted])
         if announced:
             self.heard(max(one.received_at for one in announced.values()))
@@ -309,7 +310,8 @@ class Backfill:
         token = self._token() if options.follows_bookmark else 0
         async with self._database.transaction() as session:
             await quarantine.drop_hints(session, [(self.application, event_id) for event_id in sorted(announced)])
-            await quarantine.put(session, [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in listed.strange], now)
+            strange = [*listed.strange, *too_large(refused, now)]
+            await quarantine.put(session, [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange], now)
             if options.follows_bookmark:
                 await bookmarks.keep(session, self.application, WALK, page.mark.dump(), token=token, now=now)
 

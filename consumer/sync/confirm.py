@@ -243,11 +243,16 @@ class Confirm:
                     reasons[hint.event_id] = reason
                 case Failed():
                     failed.append(hint.event_id)
-        await self._outlet.publish(publish)
+        for refused in await self._outlet.publish(publish):
+            [hint] = [one for one in good if one.event_id == refused.id]
+            good.remove(hint)
+            denied[refused.id], reasons[refused.id] = hint.attempts, Reason.TOO_LARGE
         async with self._database.transaction() as session:
             await quarantine.drop_hints(session, [(self.application, hint.event_id) for hint in good])
         if good and self._heard is not None:
-            self._heard(max(hint.received_at for hint in good), [event.id for event in publish])
+            self._heard(
+                max(hint.received_at for hint in good), [event.id for event in publish if event.id not in denied]
+            )
         self.figures.count("hints_confirmed", self.application, len(good))
         await self._denials.failed(failed)
         return len(good) + await self._denials.store(denied, reasons)

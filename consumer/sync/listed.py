@@ -37,18 +37,20 @@ def understand(items: Sequence[EventRecord], locators: Locators, *, application:
                 received_at=now,
             )
         except NotUnderstood:
-            strange.append(
-                Delivery(
-                    application=application,
-                    id="listed:" + hashlib.sha256(item.raw_bytes).hexdigest()[:40],
-                    raw=item.raw_bytes,
-                    received_at=now,
-                    problem=Reason.NOT_UNDERSTOOD,
-                )
-            )
+            strange.append(_kept(application, item.raw_bytes, now, Reason.NOT_UNDERSTOOD))
         else:
             events.append(event)
     return Listed(events=tuple(events), strange=tuple(strange))
+
+
+def too_large(refused: Sequence[Event], now: datetime) -> list[Delivery]:
+    """Listed events that the topic does not take: kept raw, by their ids, for whoever makes room for them."""
+    return [_kept(one.application, one.raw, now, Reason.TOO_LARGE, event_id=one.id) for one in refused]
+
+
+def _kept(application: str, raw: bytes, now: datetime, problem: Reason, *, event_id: str | None = None) -> Delivery:
+    name = "listed:" + hashlib.sha256(raw).hexdigest()[:40]
+    return Delivery(application=application, id=name, raw=raw, received_at=now, event_id=event_id, problem=problem)
 
 
 class Recent:

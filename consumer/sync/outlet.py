@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import structlog
+
 from consumer.broker import Broker, Message
+from consumer.errors import RecordTooLarge
 from consumer.events import Event
 from consumer.wire import pack_event
+
+LOG = structlog.get_logger()
 
 CHUNK_EVENTS = 500
 
@@ -19,12 +24,36 @@ class Outlet:
         self._topic = topic
         self._timeout_s = timeout_s
 
-    async def publish(self, events: Sequence[Event], *, plan: str | None = None) -> None:
+    async def publish(self, events: Sequence[Event], *, plan: str | None = None) -> Sequence[Event]:
         """Return when all are durable, in order per key. Raises BrokerUnavailable, after which any of them may be.
 
-        `plan` marks them as part of a plan (`seed`, or a replay's) for the workers.
+        `plan` marks them as part of a plan (`seed`, or a replay's) for the workers. Returned are those that are larger
+        than the topic takes: they are not published, and must not hold up all the others for ever (case U1).
         """
+        refused: list[Event] = []
         for start in range(0, len(events), CHUNK_EVENTS):
-            packed = [pack_event(event, plan=plan) for event in events[start : start + CHUNK_EVENTS]]
-            messages = [Message(key=one.key, value=one.value, headers=one.headers) for one in packed]
-            await self._broker.publish_many(self._topic, messages, self._timeout_s)
+            some = events[start : start + CHUNK_EVENTS]
+            try:
+                await self._send(some, plan)
+            except RecordTooLarge:
+                refused += await self._singly(some, plan)
+        return refused
+
+    async def _singly(self, events: Sequence[Event], plan: str | None) -> list[Event]:
+        refused = []
+        for event in events:
+            try:
+                await self._send([event], plan)
+            except RecordTooLarge:
+                refused.append(event)
+        for event in refused:
+            LOG.error(
+                "an event is larger than the topic takes: it is not published",
+                application=event.application, event_id=event.id, type=event.type,
+            )  # fmt: skip
+        return refused
+
+    async def _send(self, events: Sequence[Event], plan: str | None) -> None:
+        packed = [pack_event(event, plan=plan) for event in events]
+        messages = [Message(key=one.key, value=one.value, headers=one.headers) for one in packed]
+        await self._broker.publish_many(self._topic, messages, self._timeout_s)

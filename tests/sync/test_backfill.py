@@ -317,3 +317,19 @@ async def test_the_loop_outlives_failures_and_stops_within_seconds(world: World,
     with suppress(PaymentsError):
         await stage.once()
     assert sorted(await ids(world)) == sorted(wanted)
+
+
+async def test_a_listed_event_that_no_topic_takes_is_kept_and_holds_up_nothing(
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: Reader, clock: SteppedClock
+) -> None:
+    # case: U1, G3
+    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    listed = [service.event(number, note="x" * (3 * 2**20 if number == 2 else 1)) for number in (3, 2, 1)]
+    service.lists["/v1/events"] = lambda cursor, limit: {"items": listed, "next_cursor": None}
+    report = await backfill(world).once()
+    assert (report.listed, report.published, report.strange) == (3, 2, 1)
+    assert set(await ids(world)) == {"evt_000001", "evt_000003"}
+    async with world.database.reading() as session:
+        [kept] = await quarantine.newest(session)
+    assert (kept.event_id, kept.reason) == ("evt_000002", "too_large")
+    assert (await mark(world)).walked_at is not None

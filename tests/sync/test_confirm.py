@@ -212,3 +212,18 @@ async def test_a_stage_told_to_stop_ends_within_seconds_even_with_a_read_under_w
     async with asyncio.timeout(6):
         await running
     assert await waiting(world) == 1
+
+
+async def test_an_event_that_no_topic_takes_ends_in_quarantine_and_holds_up_nothing(world: World) -> None:
+    # case: U1, G3
+    world.service.event(1, note="x" * (3 * 2**20))
+    world.service.event(2)
+    await hint(world, "evt_000001")
+    await hint(world, "evt_000002", number=2)
+    stage = confirm(world)
+    for _ in range(15):
+        await stage.once()
+        world.clock.advance(130)
+    assert [event.id for event in await world.published()] == ["evt_000002"]
+    assert await quarantined(world) == ["too_large"]
+    assert await waiting(world) == 0

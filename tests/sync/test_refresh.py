@@ -292,3 +292,15 @@ async def test_subscriptions_are_read_before_what_waits_for_its_share(world: Wor
     async with while_a_walk_goes_on(world, policy) as once:
         assert await once() == 40 + 2, "a fifth of the round was for the others, as far as their share went"
         assert await once() == 20
+
+
+async def test_a_record_that_no_topic_takes_holds_up_no_other_read(world: World) -> None:
+    # case: G3
+    subscription(world, "ACTIVE", "sub_1")
+    world.service.records["/v1/subscriptions/sub_1"]["note"] = "x" * (3 * 2**20)
+    subscription(world, "ACTIVE", "sub_2")
+    await ask(world, "subscription", "sub_1")
+    await ask(world, "subscription", "sub_2")
+    await refresh(world).once()
+    assert [event.key for event in await answers(world)] == ["subscription:sub_2"]
+    assert await pending(world) == []
