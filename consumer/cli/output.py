@@ -22,7 +22,8 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self._console = Console(highlight=False, soft_wrap=True)
+        # Words are printed as they are: a handler `shop:ship:` is no ship, a reason in brackets is no style.
+        self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def document(self, value: Any) -> None:
         """The answer as JSON; nothing when people read."""
@@ -33,7 +34,7 @@ class Output:
     def line(self, text: str) -> None:
         """A line for people."""
         if not self.as_json:
-            self._console.print(text, markup=False)
+            self._console.print(text)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> None:
         """A table for people; `empty` when there is nothing to show."""
@@ -46,7 +47,7 @@ class Output:
         for row in rows:
             table.add_row(*[shown(cell) for cell in row])
         # As wide as it needs to be: an id that is cut cannot be copied. A terminal wraps by itself.
-        Console(highlight=False, width=TABLE_WIDTH).print(table)
+        Console(highlight=False, markup=False, emoji=False, width=TABLE_WIDTH).print(table)
 
     def fields(self, values: Mapping[str, Any]) -> None:
         """Names and values for people, one a line."""
