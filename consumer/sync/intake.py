@@ -23,6 +23,7 @@ from consumer.wire import unpack_delivery
 LOG = structlog.get_logger()
 
 GROUP = "confirm"
+MAX_HINTS = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class Intake:
         on_hints: Callable[[Collection[str]], None] | None = None,
         group: str = GROUP,
         batch: int = 500,
-        max_hints: int = 200_000,
+        max_hints: int = MAX_HINTS,
     ) -> None:
         self._broker = broker
         self._database = database

@@ -8,12 +8,17 @@ import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+from consumer.errors import ConsumerError
 from tests.chaos import outages
-from tests.chaos.campaign import campaign
+from tests.chaos.campaign import Outcome, campaign
 from tests.chaos.hour import Hour
+from tests.chaos.outages import Part
 from tests.support.kafka import kafka_server
 from tests.support.postgres import create_database, postgres_server
 
@@ -22,27 +27,38 @@ WEBHOOKS = 20_000
 KILLS = 6
 
 
-def main() -> int:
-    """Play what was asked for, and print a table for each."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play what was asked for, and print a table for each. Exits 2 for what cannot be played."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("what", nargs="?", choices=("all", "campaign", "outages"), default="all")
     parser.add_argument("--part", choices=tuple(outages.PARTS), action="append", help="one outage only; repeatable")
     parser.add_argument("--hours", type=float, default=1.0, help="how long an outage lasts, in the sandbox's time")
     parser.add_argument("--rate", type=int, default=50, help="events a second meanwhile")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "--authenticity",
+        choices=outages.AUTHENTICITIES,
+        help="how webhooks are proved in every part; as it is: signature for the database, api for the others",
+    )
+    asked = parser.parse_args(arguments)
     if not 0 < asked.hours <= 24 or not 2 <= asked.rate <= 1000:
         parser.error("hours: over 0 and up to 24; rate: 2 to 1000")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds: servers and processes are stopped
     hour = Hour(seconds=max(1, round(asked.hours * 3600)), per_s=asked.rate)
+    parts = {name: outages.PARTS[name].proved_by(asked.authenticity) for name in asked.part or outages.PARTS}
+    if asked.what in ("all", "outages"):
+        for name, part in parts.items():
+            if (refusal := part.refusal(hour)) is not None:
+                parser.error(f"{name}: {refusal}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds: servers and processes are stopped
     good = True
     if asked.what in ("all", "campaign"):
-        good = _campaigns()
+        good = _attempted("campaign", _campaigns)
     if asked.what in ("all", "outages"):
-        good = _outages(asked.part or tuple(outages.PARTS), hour) and good
+        good = _outages(parts, hour) and good
     return 0 if good else 1
 
 
 def _campaigns() -> bool:
+    """The rounds, on one pair of servers."""
     good = True
     with (
         tempfile.TemporaryDirectory(prefix="kafka") as kafka_folder,
@@ -50,35 +66,61 @@ def _campaigns() -> bool:
         postgres_server() as postgres,
     ):
         for number in range(1, ROUNDS + 1):
-            with tempfile.TemporaryDirectory(prefix="chaos") as folder:
-                outcome = asyncio.run(
-                    campaign(
-                        Path(folder),
-                        broker_url=kafka.url,
-                        database_url=create_database(postgres),
-                        webhooks=WEBHOOKS,
-                        kills=KILLS,
-                    )
-                )
-            sys.stdout.write(f"round {number}: {WEBHOOKS} webhooks, {KILLS} kills\n{outcome.table()}\n\n")
-            good = good and outcome.good
+            good = _attempted(f"round {number}", partial(_round, kafka.url, postgres)) and good
     return good
 
 
-def _outages(parts: Sequence[str], hour: Hour) -> bool:
-    """Each outage on servers of its own; one that fails does not keep the next from being played."""
+def _round(broker_url: str, postgres: str) -> bool:
+    with tempfile.TemporaryDirectory(prefix="chaos") as folder:
+        playing = campaign(
+            Path(folder),
+            broker_url=broker_url,
+            database_url=create_database(postgres),
+            webhooks=WEBHOOKS,
+            kills=KILLS,
+        )
+        return _shown(f"{WEBHOOKS} webhooks, {KILLS} kills", asyncio.run(playing))
+
+
+def _outages(parts: Mapping[str, Part], hour: Hour) -> bool:
+    """Each outage on servers of its own."""
     good = True
-    for name in parts:
-        with tempfile.TemporaryDirectory(prefix="outage") as folder:
-            try:
-                outcome = outages.play(name, hour, Path(folder))
-            except AssertionError as failed:
-                outages.say(f"{name}: FAILED: {failed}; {failed.__cause__ or ''}")
-                good = False
-                continue
-        sys.stdout.write(f"{outcome.table()}\n\n")
-        good = good and outcome.good
+    for name, part in parts.items():
+        good = _attempted(name, partial(_outage, part, hour)) and good
     return good
+
+
+def _outage(part: Part, hour: Hour) -> bool:
+    with tempfile.TemporaryDirectory(prefix="outage") as folder:
+        return _shown(f"outage of {part.title}", outages.play(part, hour, Path(folder)))
+
+
+def _shown(title: str, outcome: Outcome) -> bool:
+    sys.stdout.write(f"{title}\n{outcome.table()}\n\n")
+    sys.stdout.flush()
+    return outcome.good
+
+
+def _attempted(title: str, play: Callable[[], bool]) -> bool:
+    """Whatever goes wrong in a part is told as its failure, and the next is played all the same."""
+    try:
+        return play()
+    except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - told, whatever it was
+        outages.say(f"{title}: FAILED: {reason(error)}")
+        return False
+
+
+def reason(error: BaseException) -> str:
+    """Why, in one line, with the causes behind it; of a group, each of its errors."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(reason(one) for one in error.exceptions)
+    if isinstance(error, ConsumerError):
+        text = error.line()
+    else:
+        told = " ".join(str(error).split())
+        text = f"{type(error).__name__}: {told}" if told else type(error).__name__
+    cause = error.__cause__
+    return f"{text} (because of {reason(cause)})" if cause is not None else text
 
 
 if __name__ == "__main__":
