@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from consumer.app import parts
 from consumer.app.registering import registering
@@ -14,6 +15,7 @@ from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerUnavailable, UsageError
 from consumer.ledger import Database, schema
 from consumer.ledger.budgets import LedgerBudgetStore
+from consumer.payments import BudgetStore, CheckoutSession, MemoryBudgetStore
 from consumer.settings import Settings
 from consumer.sync.application import ApplicationSync
 from consumer.sync.outlet import Outlet
@@ -77,10 +79,12 @@ async def opened_ledger(stack: AsyncExitStack, settings: Settings) -> Database:
 
 
 async def opened_readers(
-    stack: AsyncExitStack, settings: Settings, database: Database, clock: Clock, application: str | None = None
+    stack: AsyncExitStack, settings: Settings, database: Database | None, clock: Clock, application: str | None = None
 ) -> dict[str, Reader]:
-    """By application: its API, within the budget that all processes share. Raises UsageError."""
-    store, metrics = LedgerBudgetStore(database, clock), Metrics()
+    """By application: its API, within the budget that all processes share; without a database, within one of this
+    process's own, which is for a few reads. Raises UsageError."""
+    store: BudgetStore = MemoryBudgetStore(clock) if database is None else LedgerBudgetStore(database, clock)
+    metrics = Metrics()
     readers = {}
     for one in settings.applications:
         if application not in (None, one.name):
@@ -91,7 +95,7 @@ async def opened_readers(
             store=store,
             clock=clock,
             metrics=metrics,
-            on_session=registering(database, one.name, clock),
+            on_session=_unregistered if database is None else registering(database, one.name, clock),
         )
         if client is not None:
             await stack.enter_async_context(client)
@@ -102,6 +106,10 @@ async def opened_readers(
             application=application,
         )
     return readers
+
+
+async def _unregistered(_fields: Mapping[str, Any], _session: CheckoutSession) -> None:
+    """Without a database nothing is registered; who looks only creates no session."""
 
 
 async def connect(broker: Broker, settings: Settings) -> None:

@@ -66,37 +66,61 @@ def doctor(
 async def _examine(
     settings: Settings, application: str | None, *, learn: bool, test_event: bool
 ) -> tuple[list[Check], dict[str, Proposal]]:
+    """All checks that can be made: without a ledger those that need none."""
     checks = [*_settings(), await _handlers(settings), *await _broker(settings)]
     proposals: dict[str, Proposal] = {}
-    try:
-        database = Database(settings.database_url.get_secret_value(), pool_size=3, create=False)
-    except ConsumerError as error:
-        return [*checks, Check(name="database", grade=Grade.FAIL, text=error.line())], proposals
     clock = SystemClock()
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(database.stop)
-        found = await _schema(database)
+        found, database = await _database(stack, settings)
         checks.append(found)
-        if found.grade is Grade.FAIL:
-            return checks, proposals  # without a ledger there is no budget to ask the service with
-        checks.append(await sync_doctor.clock_skew(database, clock))
+        if database is not None:
+            checks.append(await sync_doctor.clock_skew(database, clock))
         asked = [one for one in settings.applications if application in (None, one.name)]
         checks += [_without_credentials(one) for one in asked if not one.has_credentials]
         if not any(one.has_credentials for one in asked):
             return checks, proposals
         readers = await opened_readers(stack, settings, database, clock, application)
         for name, reader in readers.items():
-            async for check in _service(reader, database, settings):
-                checks.append(replace(check, name=f"{name}: {check.name}"))
+            theirs = [check async for check in _service(reader, database, settings)]
             if test_event:
-                check = await sync_doctor.follow_test_event(reader, database, clock)
-                checks.append(replace(check, name=f"{name}: {check.name}"))
+                theirs.append(await _test_event(reader, database))
             if learn:
-                try:
-                    proposals[name] = await sync_doctor.learn(reader, database)
-                except ConsumerError as error:
-                    checks.append(Check(name=f"{name}: learn", grade=Grade.FAIL, text=error.line()))
+                learned = await _learn(reader, database)
+                if isinstance(learned, Check):
+                    theirs.append(learned)
+                else:
+                    proposals[name] = learned
+            checks += [replace(check, name=f"{name}: {check.name}") for check in theirs]
     return checks, proposals
+
+
+async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[Check, Database | None]:
+    """How the ledger stands, and the ledger if it can be used."""
+    try:
+        database = Database(settings.database_url.get_secret_value(), pool_size=3, create=False)
+        stack.push_async_callback(database.stop)
+        await schema.require_current(database)
+    except ConsumerError as error:
+        return Check(name="database", grade=Grade.FAIL, text=error.line()), None
+    return Check(
+        name="database", grade=Grade.OK, text=f"{database.dialect} answers; the schema is up to date"
+    ), database
+
+
+async def _test_event(reader: Reader, database: Database | None) -> Check:
+    if database is None:
+        return Check(name="test event", grade=Grade.FAIL, text="not sent: without the ledger nobody sees it arrive")
+    return await sync_doctor.follow_test_event(reader, database, SystemClock())
+
+
+async def _learn(reader: Reader, database: Database | None) -> Proposal | Check:
+    if database is None:
+        text = "nothing was learned: what was captured lies in the ledger"
+        return Check(name="learn", grade=Grade.FAIL, text=text)
+    try:
+        return await sync_doctor.learn(reader, database)
+    except ConsumerError as error:
+        return Check(name="learn", grade=Grade.FAIL, text=error.line())
 
 
 def _settings() -> list[Check]:
@@ -140,15 +164,7 @@ def _without_credentials(one: ApplicationSettings) -> Check:
     return sync_doctor.without_credentials(one.name, waits=one.authenticity is not Authenticity.SIGNATURE)
 
 
-async def _schema(database: Database) -> Check:
-    try:
-        await schema.require_current(database)
-    except ConsumerError as error:
-        return Check(name="database", grade=Grade.FAIL, text=error.line())
-    return Check(name="database", grade=Grade.OK, text=f"{database.dialect} answers; the schema is up to date")
-
-
-async def _service(reader: Reader, database: Database, settings: Settings) -> AsyncIterator[Check]:
+async def _service(reader: Reader, database: Database | None, settings: Settings) -> AsyncIterator[Check]:
     one = settings.application(reader.application)
     yield sync_doctor.environment((one.base_url if one else None) or "", settings.topic_prefix)
     accepted = await sync_doctor.credentials(reader)
@@ -156,7 +172,8 @@ async def _service(reader: Reader, database: Database, settings: Settings) -> As
     if accepted.grade is Grade.OK or reader.client.service_clock is not None:
         yield sync_doctor.service_clock(reader)  # a refusal tells the time, too
     if accepted.grade is Grade.OK:
-        yield await sync_doctor.identity(reader, database, SystemClock())
+        if database is not None:
+            yield await sync_doctor.identity(reader, database, SystemClock())
         yield await sync_doctor.event_list(reader)
 
 

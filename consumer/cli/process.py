@@ -26,7 +26,7 @@ COLLECT_EVERY = 20_000
 def settings_for(role: Role) -> Settings:
     """The checked settings from the environment, with logging set up by them. Raises SettingsError."""
     settings = load_settings(os.environ, role)
-    configure_logging(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format, one_shot=role is Role.OPERATE)
     return settings
 
 

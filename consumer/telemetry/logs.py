@@ -18,6 +18,9 @@ from consumer.telemetry.redaction import redacted_fields
 LogFormat = Literal["json", "console", "auto"]
 # Libraries whose chatter helps nobody, or whose lines hold statements, addresses and bytes that somebody sent.
 _QUIET = ("aiohttp", "aiokafka", "alembic", "asyncio", "sqlalchemy", "aiosqlite", "urllib3")
+# What these say, a command that does one thing says itself, in the one line of its error (contract, Commands).
+_SAID_BY_COMMANDS = ("aiokafka",)
+_NEVER = logging.CRITICAL + 1
 REPEAT_EVERY_S = 30.0
 REMEMBERED_MAX = 256
 
@@ -26,11 +29,14 @@ def configure_logging(
     level: str = "info",
     format: LogFormat = "auto",  # noqa: A002 - the setting's word
     stream: TextIO | None = None,
+    *,
+    one_shot: bool = False,
 ) -> None:
     """Send all logging of this process to `stream` (stderr). Called once by the CLI; may be called again.
 
     `level`: debug, info, warning or error. `format`: `json` is one object per line, `console` is for eyes, `auto`
-    takes `console` on a terminal. Context is bound with `structlog.contextvars`.
+    takes `console` on a terminal. Context is bound with `structlog.contextvars`. `one_shot`: the process is a command
+    that does one thing and ends; what libraries say about its failure is written with level debug only.
     """
     target = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and target.isatty())
@@ -63,7 +69,8 @@ def configure_logging(
     root.addHandler(handler)
     root.setLevel(number)
     for name in _QUIET:
-        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+        said = one_shot and number > logging.DEBUG and name in _SAID_BY_COMMANDS
+        logging.getLogger(name).setLevel(_NEVER if said else max(number, logging.WARNING))
     logging.captureWarnings(capture=True)
 
 

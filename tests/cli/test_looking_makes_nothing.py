@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,22 @@ def test_status_tells_it_as_a_finding(desk: Desk, tmp_path: Path) -> None:
         "stuck",
         "  stuck: There is no database yet: run `consumer db upgrade`. [database_missing]",
     ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_tells_it_as_a_finding_and_makes_the_checks_that_need_no_database(desk: Desk, tmp_path: Path) -> None:
+    done = desk.call("doctor", "--learn", "--test-event", "--json")
+    assert done.returncode == 1
+    assert done.stderr == ""
+    found = {check["name"]: (check["grade"], check["text"]) for check in json.loads(done.stdout)["checks"]}
+    assert found["database"] == ("fail", found["database"][1])
+    assert found["database"][1].startswith(HINT)
+    assert {found[name][0] for name in ("settings", "handlers", "broker", "default: environment")} == {"ok"}
+    assert found["default: credentials"][0] == "fail"
+    assert "service_unreachable" in found["default: credentials"][1]
+    for name in ("default: learn", "default: test event"):
+        assert found[name][0] == "fail"
+        assert "ledger" in found[name][1]
     assert list(tmp_path.iterdir()) == []
 
 

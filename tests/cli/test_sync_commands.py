@@ -17,7 +17,7 @@ import pytest
 
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
-from tests.support.ports import eventually
+from tests.support.ports import eventually, free_port
 from tests.support.process import INHERITED, ConsumerProcess, command, ended
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -168,6 +168,31 @@ async def test_doctor_finds_what_is_wrong_and_learns_what_is_not_documented(oper
     assert failed == {"broker", "default: credentials"}
     codes = [finding["code"] for finding in (await operator.answer("status", exits=1))["findings"]]
     assert "credentials_refused" in codes
+
+
+async def test_doctor_checks_the_service_without_a_ledger(operator: Operator) -> None:
+    # case: S1, O3
+    operator.pay_orders(2)
+    before = sorted(one.name for one in operator.folder.iterdir())
+    nowhere = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{operator.folder}/none.db"}
+    checks = (await operator.answer("doctor", exits=1, **nowhere))["checks"]
+    grades = {check["name"]: check["grade"] for check in checks}
+    assert {name for name, grade in grades.items() if grade == "fail"} == {"database"}
+    for name in ("broker", "handlers", "clock of the broker", "default: credentials", "default: clock"):
+        assert grades[name] == "ok", checks
+    assert "default: events" in grades
+    wrong = (await operator.answer("doctor", exits=1, SVC_APP_SECRET="svc_sk_live_wrong", **nowhere))["checks"]
+    assert {check["name"] for check in wrong if check["grade"] == "fail"} == {"database", "default: credentials"}
+    assert sorted(one.name for one in operator.folder.iterdir()) == before
+
+
+async def test_a_broker_that_is_away_is_one_line(operator: Operator) -> None:
+    # case: I25
+    away = {"CONSUMER_BROKER_URL": f"kafka://127.0.0.1:{free_port()}", "CONSUMER_LOG_LEVEL": "info"}
+    done = await operator.run("backfill", **away)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error[broker_unavailable]: ")
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 async def test_a_test_event_is_followed_to_the_ledger(operator: Operator) -> None:

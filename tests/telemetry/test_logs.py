@@ -61,6 +61,24 @@ def test_secrets_are_masked_in_fields_messages_and_exceptions(stream: io.StringI
     assert "hush" not in text
 
 
+@pytest.mark.parametrize(
+    ("level", "one_shot", "said"), [("info", True, 0), ("error", True, 0), ("debug", True, 1), ("info", False, 1)]
+)
+def test_a_command_says_itself_why_it_failed_and_a_role_tells_what_the_library_says(
+    stream: io.StringIO, level: str, one_shot: bool, said: int
+) -> None:
+    # case: I25
+    configure_logging(level, "json", stream, one_shot=one_shot)
+    logging.getLogger("aiokafka").error('Unable connect to "%s:%s"', "kafka-1", 9092)
+    logging.getLogger("aiokafka.cluster").error("Topic %s not found", "t")
+    logging.getLogger("aiokafka.cluster").info("unseen")
+    assert len(lines(stream)) == 2 * said
+    logging.getLogger("some.library").error("told always")
+    configure_logging("info", "json", stream)
+    logging.getLogger("aiokafka").error("told again")
+    assert [line["event"] for line in lines(stream)[2 * said :]] == ["told always", "told again"]
+
+
 def test_the_logging_of_libraries_goes_the_same_way(stream: io.StringIO) -> None:
     # case: I25
     configure_logging("info", "json", stream)
