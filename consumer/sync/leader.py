@@ -91,14 +91,18 @@ class Leader:
 
     async def _keep_while(self, doing: asyncio.Task[None], stop: asyncio.Event) -> None:
         """Renew until the work is done, `stop` is set, or the lease is lost (then the work is cancelled)."""
-        done = asyncio.Event()
+        done, renewed = asyncio.Event(), True
         doing.add_done_callback(lambda _: done.set())
         try:
             while not doing.done() and not stop.is_set():
-                await rest(self._clock, self._renew_s, stop, done)
-                if doing.done() or stop.is_set() or await self._take():
+                # What could not be renewed last time is not tried beyond its end: the work must be over by then.
+                await rest(
+                    self._clock, self._renew_s if renewed else min(self._renew_s, self._tenure.left_s), stop, done
+                )
+                if doing.done() or stop.is_set():
                     continue
-                if not self.leads:
+                renewed = (renewed or self.leads) and await self._take()
+                if not renewed and not self.leads:
                     LOG.warning("no longer leads", role=self.role)
                     return
         finally:
