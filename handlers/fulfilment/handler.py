@@ -60,8 +60,11 @@ async def order_paid(event: Event, ctx: Context) -> None:
         return rules.paid(known, proof, matching, amount=amount)
 
     change = await apply(ctx, event, order_id, fact, invents=True)
-    is_asked = change is not None and change.after.hold is Hold.ASKED and change.before.hold is None
-    if is_asked and event.trust is Trust.SIGNED:
+    if change is None or change.after.hold is not Hold.ASKED:
+        return
+    if change.before.hold is Hold.ASKED:
+        ctx.request_read("order", order_id)  # a further event of it: the first one's answer may be lost
+    if event.trust is Trust.SIGNED:
         due = max(event.received_at, ctx.now) + timedelta(seconds=options.read_within_s)
         ctx.emit(READ_DUE, f"order:{order_id}", {"due": due.isoformat()}, not_before=due, once="read")
 

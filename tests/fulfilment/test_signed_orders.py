@@ -222,6 +222,24 @@ async def test_a_held_order_is_not_asked_for_over_and_over(orders: Projections) 
     assert await orders.rows(READS) == [], "the read itself goes on being tried; nobody asks again"
 
 
+@pytest.mark.parametrize("further", [signed("evt_2"), listed("evt_2")], ids=["signed", "listed"])
+async def test_a_further_event_asks_again_and_a_signed_one_waits_for_nobody(
+    orders: Projections, further: Event
+) -> None:
+    """The answer to the first one may be lost, with the log that it was on."""
+    # case: F1, F4
+    await orders.feed(listed())
+    await orders.forget_reads()
+    await orders.pass_time(hours=1)
+    await orders.feed(replace(further, received_at=orders.now))
+    assert await orders.asked() == {("order", "A1")}
+    await orders.pass_time(seconds=4)
+    assert await requests(orders) == (1 if further.trust is Trust.SIGNED else 0)
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"}, at=orders.now))
+    await orders.pass_time(minutes=1)
+    assert await requests(orders) == 1
+
+
 @pytest.mark.parametrize("type_", ["order.unreadable", "fulfilment.read_due"])
 async def test_the_service_cannot_speak_for_us(orders: Projections, type_: str) -> None:
     # case: G6
