@@ -84,7 +84,7 @@ async def read_due(event: Event, ctx: Context) -> None:
 
 @handles("order.unreadable", transactional=True, name="fulfilment:order_unreadable")
 async def order_unreadable(event: Event, ctx: Context) -> None:
-    """The service says that it has no such order. What only a signature vouched for is held for an operator (cases
+    """The service says that it has no such order. What only an event vouched for is held for an operator (cases
     F20, F24); what was requested stays so (case G7), and is shown."""
     order_id, version = _own(event).order_id, event.find("/data/version")
     if order_id is None or not isinstance(version, int):
