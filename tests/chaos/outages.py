@@ -67,15 +67,14 @@ class Part:
         return self if authenticity is None else replace(self, authenticity=authenticity)
 
     def refusal(self, hour: Hour) -> str | None:
-        """Why it cannot be played with this hour: webhooks that are taken while nothing can confirm them wait as
-        hints, and what is beyond the consumer's bound goes to quarantine by design."""
-        waits = self.accepted and self.authenticity != Authenticity.SIGNATURE
-        if not waits or hour.events <= MAX_HINTS - HINTS_TO_SPARE:
+        """Why it cannot be played with this hour: webhooks that only a read can prove wait as hints, those taken
+        meanwhile and those sent again after it, and what is beyond the consumer's bound is quarantined by design."""
+        most = MAX_HINTS - HINTS_TO_SPARE
+        if self.authenticity == Authenticity.SIGNATURE or hour.events <= most:
             return None
-        most = (MAX_HINTS - HINTS_TO_SPARE) // hour.seconds
         return (
-            f"{hour.events:,} webhooks would wait to be confirmed while {self.title} is away, and no more than "
-            f"{MAX_HINTS:,} may: use --rate {most}, fewer --hours, or --authenticity signature"
+            f"{hour.events:,} webhooks may wait to be confirmed after {self.title} was away, and no more than "
+            f"{MAX_HINTS:,} are kept: use --rate {most // hour.seconds}, fewer --hours, or --authenticity signature"
         )
 
 
