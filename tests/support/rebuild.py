@@ -1,0 +1,223 @@
+"""Rebuild: the tables of plugins, dropped and derived again from what the ledger keeps (case G9).
+
+The ledger says more than the events: which run of which handler succeeded, when, and under which plan (runs); every
+change of an order, a subscription or an access decision (audit), numbered under the row's lock; and which run caused
+which derived event (outbox). So the runs are played again, those that succeeded, in the order in which they were
+handled, and what they emitted then is a fact:
+
+- nothing goes out: no derived event, no read, no note;
+- a run that changed nothing then changes nothing now: a clock that was off has put it in the wrong place;
+- an order whose fulfilment was requested by a run is requested after it;
+- anything else that is emitted now and was not then, or the other way round, is a difference: all is undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+import structlog
+from sqlalchemy import Table, delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger import Database
+from consumer.ledger.events import to_event
+from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, RunRow, RunStatus
+from consumer.plugin import Context, Emission, Event, Handler, Source
+from consumer.wire import SEED, own_event
+
+EVENTS: Table = EventRow.__table__
+RUNS: Table = RunRow.__table__
+AUDIT: Table = AuditRow.__table__
+OUTBOX: Table = OutboxRow.__table__
+
+WriteAtOnce = Callable[[AsyncSession, str, Mapping[str, Any], datetime], Awaitable[None]]
+"""What the query API writes beside its word: (session, application, the word's data, when)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A run that succeeded, or (without a handler) a word whose speaker wrote at once. `place` is its number among
+    all changes, None for a run that noted none."""
+
+    event: Event
+    handler: Handler | None
+    at: datetime
+    seq: int = 0
+    plan: str | None = None
+    place: int | None = None
+
+
+class Differs(Exception):
+    """Derived again, the runs would have decided otherwise: nothing was changed."""
+
+
+class Rebuild:
+    """`tables` are dropped and derived again by `handlers`. `honours`: a derived event's type to the word that makes
+    its decision by hand. `at_once`: a word's type, and who says it, to what its speaker wrote beside it."""
+
+    def __init__(
+        self,
+        database: Database,
+        handlers: Sequence[Handler],
+        options: Mapping[str, Mapping[str, Any]],
+        tables: Sequence[Table],
+        *,
+        honours: Mapping[str, str],
+        at_once: Mapping[tuple[str, str], WriteAtOnce],
+    ) -> None:
+        self._database = database
+        self._handlers = {handler.name: handler for handler in handlers if handler.transactional}
+        self._order = {name: number for number, name in enumerate(self._handlers)}
+        self._options = options
+        self._tables = tables
+        self._honours = honours
+        self._at_once = at_once
+
+    async def run(self, application: str) -> None:
+        """Do it, in one transaction. Raises Differs, and has changed nothing then."""
+        async with self._database.transaction() as session:
+            for table in self._tables:
+                await session.execute(delete(table).where(table.c.application == application))
+            emitted = await _emitted(session, application)
+            steps = in_order(await self._changes(session, application))
+            await _Play(session, self, emitted).all(steps)
+
+    async def _changes(self, session: AsyncSession, application: str) -> list[Step]:
+        places: dict[tuple[str, str], int] = {}
+        steps: list[Step] = []
+        notes = select(AUDIT.c.id, AUDIT.c.at, AUDIT.c.actor, AUDIT.c.action, AUDIT.c.reason, AUDIT.c.after)
+        for note in await session.execute(notes.where(AUDIT.c.application == application).order_by(AUDIT.c.id)):
+            places.setdefault((note.reason, note.actor), note.id)
+            if (note.action, note.actor) in self._at_once:
+                said = orjson.loads(note.after)
+                word = own_event(
+                    application=application,
+                    id=said["id"],
+                    type=note.action,
+                    key="",
+                    source=Source.RELAY,
+                    at=note.at,
+                    data=said["data"] | {"by": note.actor},
+                )
+                steps.append(Step(event=word, handler=None, at=note.at, place=note.id))
+        done = (
+            select(EventRow, RUNS.c.handler, RUNS.c.plan, RUNS.c.updated_at)
+            .join(RUNS, (RUNS.c.application == EVENTS.c.application) & (RUNS.c.event_id == EVENTS.c.id))
+            .where(
+                EVENTS.c.application == application,
+                RUNS.c.status == RunStatus.SUCCEEDED.value,
+                RUNS.c.handler.in_(list(self._handlers)),
+            )
+        )
+        for row, name, plan, at in await session.execute(done):
+            place = places.get((row.id, name[:100]))
+            handler = self._handlers[name]
+            steps.append(Step(event=to_event(row), handler=handler, at=at, seq=row.seq, plan=plan, place=place))
+        return sorted(steps, key=lambda step: (step.seq, self._order[step.handler.name] if step.handler else 0))
+
+    async def handle(self, session: AsyncSession, step: Step, handler: Handler) -> Context:
+        """The handler once more, as it was called then."""
+        ctx = Context(
+            application=step.event.application,
+            handler=handler,
+            event=step.event,
+            attempt=1,
+            now=step.at,
+            log=structlog.get_logger("rebuild"),
+            is_replay=True,
+            is_history=step.plan == SEED,
+            options=self._options[handler.plugin],
+            session=session,
+        )
+        await handler.function(step.event, ctx)
+        await session.flush()
+        return ctx
+
+    async def write_at_once(self, session: AsyncSession, step: Step) -> None:
+        """What the speaker of a word wrote beside it."""
+        data = step.event.data["data"]
+        await self._at_once[step.event.type, data["by"]](session, step.event.application, data, step.at)
+
+    def is_for_others(self, emission: Emission) -> bool:
+        """Whether somebody outside may act on it; the plugins' own timers and rounds are not."""
+        return not any(handler.wants(emission.type) for handler in self._handlers.values())
+
+    def by_hand(self, emission: Emission, at: datetime, application: str) -> tuple[Step, Handler] | None:
+        """The word that makes a recorded decision by hand, if there is one."""
+        word = self._honours.get(emission.type)
+        if word is None:
+            return None
+        event = own_event(application=application, id=emission.id, type=word, key=emission.key, source=Source.RELAY,
+                          at=at, data={})  # fmt: skip
+        handler = next(one for one in self._handlers.values() if one.wants(word))
+        return Step(event=event, handler=handler, at=at), handler
+
+
+class _Play:
+    """The steps, one after the other, held against what was emitted then."""
+
+    def __init__(self, session: AsyncSession, rebuild: Rebuild, emitted: Mapping[tuple[str, str], list[Emission]]):
+        self._session = session
+        self._rebuild = rebuild
+        self._emitted = emitted
+        self._by_now: set[str] = set()
+
+    async def all(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            if step.handler is None:
+                await self._rebuild.write_at_once(self._session, step)
+            else:
+                await self._one(step, step.handler)
+
+    async def _one(self, step: Step, handler: Handler) -> None:
+        then = self._emitted.get((step.event.id, handler.name), [])
+        self._by_now |= {one.id for one in then}
+        savepoint = await self._session.begin_nested()
+        ctx = await self._rebuild.handle(self._session, step, handler)
+        news = [one for one in ctx.emissions if one.id not in self._by_now]
+        if step.place is None and (news or ctx.notes):
+            await savepoint.rollback()  # then it found something else, and left it as it was
+            return
+        sent = [one for one in news if self._rebuild.is_for_others(one)]
+        if sent:
+            raise Differs(f"{sent[0].type} by {handler.name} on {step.event.id} was never sent")
+        await savepoint.commit()
+        missing = {one.id: one for one in then if one.id not in {now.id for now in ctx.emissions}}
+        for emission in filter(self._rebuild.is_for_others, missing.values()):
+            await self._honour(step, handler, emission)
+
+    async def _honour(self, step: Step, handler: Handler, emission: Emission) -> None:
+        made = self._rebuild.by_hand(emission, step.event.received_at, step.event.application)
+        ctx = await self._rebuild.handle(self._session, *made) if made else None
+        if ctx is None or emission.id not in {one.id for one in ctx.emissions}:
+            raise Differs(f"{emission.type} by {handler.name} on {step.event.id} was sent, and would not be now")
+
+
+async def _emitted(session: AsyncSession, application: str) -> dict[tuple[str, str], list[Emission]]:
+    """(event id, handler) to what it was the first to emit."""
+    found: dict[tuple[str, str], list[Emission]] = {}
+    rows = select(OUTBOX).where(OUTBOX.c.application == application).order_by(OUTBOX.c.seq)
+    for row in (await session.execute(rows)).mappings():
+        one = Emission(id=row["event_id"], type=row["type"], key=row["key"], data=orjson.loads(row["data"]))
+        found.setdefault((row["cause"], row["handler"]), []).append(one)
+    return found
+
+
+def in_order(steps: Sequence[Step]) -> Iterator[Step]:
+    """As they were handled. Of two changes their places decide, which no clock has a say in; what changed nothing
+    goes by its time, and of the same time by arrival. `steps` come in the order of arrival."""
+    noted = sorted((step for step in steps if step.place is not None), key=lambda step: step.place or 0)
+    others = sorted((step for step in steps if step.place is None), key=lambda step: step.at)
+    latest: datetime | None = None
+    waiting = 0
+    for step in noted:
+        latest = step.at if latest is None else max(latest, step.at)
+        while waiting < len(others) and (others[waiting].at, others[waiting].seq) < (latest, step.seq):
+            yield others[waiting]
+            waiting += 1
+        yield step
+    yield from others[waiting:]
