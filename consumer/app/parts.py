@@ -13,6 +13,7 @@ from consumer.payments import (
     BudgetStore,
     Credentials,
     Limit,
+    OnEvidence,
     OnSession,
     PaymentsClient,
     Scope,
@@ -141,6 +142,7 @@ def payments_client(
     clock: Clock,
     metrics: Metrics,
     on_session: OnSession,
+    on_evidence: OnEvidence | None,
 ) -> PaymentsClient | None:
     """The API client of an application; None for one without credentials (authenticity `signature` needs none)."""
     if application.base_url is None or application.app_id is None:
@@ -155,6 +157,7 @@ def payments_client(
         timeout_s=settings.api_timeout_s,
         key_store=StoredIdempotencyKeys(store),
         on_session=on_session,
+        on_evidence=on_evidence,
         on_attempt=lambda attempt: metrics.api_calls.labels(
             attempt.application, attempt.route, attempt.code or str(attempt.status)
         ).inc(),

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from consumer import __version__
 from consumer.app import parts
+from consumer.app.asking import asking
 from consumer.app.options import option_problems, unknown_handlers
 from consumer.app.registering import registering
 from consumer.app.unfulfilled import watch_unfulfilled
@@ -164,6 +165,7 @@ class App:
                     clock=self.clock,
                     metrics=self.metrics,
                     on_session=registering(self.database, one.name, self.clock),
+                    on_evidence=asking(self.database, one.name, self.clock),
                 )
                 for one in self.settings.applications
             }

@@ -96,6 +96,7 @@ async def opened_readers(
             clock=clock,
             metrics=metrics,
             on_session=_unregistered if database is None else registering(database, one.name, clock),
+            on_evidence=None,  # one-shot commands look; they create and cancel nothing
         )
         if client is not None:
             await stack.enter_async_context(client)

@@ -2,7 +2,7 @@
 
 from consumer.payments.allowance import Budget, BudgetStore, MemoryBudgetStore, Step
 from consumer.payments.budget import Kind, Limit, Limits, Priority, Scope
-from consumer.payments.caller import OnSession
+from consumer.payments.caller import OnEvidence, OnSession
 from consumer.payments.circuit import CircuitState, CredentialCircuit
 from consumer.payments.client import PaymentsClient, Resources
 from consumer.payments.credentials import Credentials, app_id_problem, secrets_problems, split_secrets
@@ -95,6 +95,7 @@ __all__ = [
     "MemoryBudgetStore",
     "MemoryIdempotencyKeys",
     "MerchantTokenAccountMissing",
+    "OnEvidence",
     "OnSession",
     "Order",
     "OrderAlreadyPaid",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from consumer.clock import Clock
 from consumer.payments.answers import Answer
@@ -22,6 +22,9 @@ EMPTY_BODY = b"{}"
 OnSession = Callable[[Mapping[str, Any], CheckoutSession], Awaitable[None]]
 """Told each created checkout session, with the fields it was asked for; must not fail."""
 
+OnEvidence = Callable[[Literal["order", "subscription"], str], Awaitable[None]]
+"""Told which object the answer to a write spoke of, so that it is read (cases F27, A38, A39); must not fail."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
@@ -33,6 +36,7 @@ class Caller:
     priority: Priority
     clock: Clock
     on_session: OnSession | None = None
+    on_evidence: OnEvidence | None = None
 
     async def read(
         self, route: str, path: str, params: tuple[tuple[str, str], ...] = (), *, walk: bool = False

@@ -65,7 +65,12 @@ class CheckoutSessions:
 
     async def create_from(self, fields: Mapping[str, Any], *, idempotency_key: str | None = None) -> CheckoutSession:
         """The same from a mapping of the spec's request fields; unknown fields are refused (case C22)."""
-        session = await self._created(fields, idempotency_key)
+        try:
+            session = await self._created(fields, idempotency_key)
+        except OrderAlreadyPaid:
+            if self._caller.on_evidence is not None:
+                await self._caller.on_evidence("order", fields["order_id"])
+            raise
         if self._caller.on_session is not None:
             await self._caller.on_session(fields, session)
         return session

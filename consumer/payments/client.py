@@ -13,7 +13,7 @@ import aiohttp
 from consumer.clock import Clock, SystemClock
 from consumer.payments.allowance import Budget, MemoryBudgetStore
 from consumer.payments.budget import Priority, Scope
-from consumer.payments.caller import Caller, OnSession
+from consumer.payments.caller import Caller, OnEvidence, OnSession
 from consumer.payments.checkout import CheckoutSessions
 from consumer.payments.circuit import CircuitState, CredentialCircuit
 from consumer.payments.credentials import Credentials
@@ -62,7 +62,8 @@ class PaymentsClient(Resources):
     `budget` and `key_store` are in memory unless given; several processes behind one address share a stored budget.
     `priority` is what calls are made with unless `with_priority` says otherwise. `timeout_s` bounds one request.
     `on_attempt` is told every request as it went, `on_circuit` each opening and closing of the credential circuit.
-    `on_session` is told each checkout session that was created, before `create` returns.
+    `on_session` is told each checkout session that was created, before `create` returns; `on_evidence` each order that
+    is paid already and each subscription whose cancel was tried: they are to be read.
     Raises SettingsError when `base_url` is neither https nor on loopback.
     """
 
@@ -81,6 +82,7 @@ class PaymentsClient(Resources):
         on_attempt: Callable[[Attempt], None] | None = None,
         on_circuit: Callable[[CircuitState], None] | None = None,
         on_session: OnSession | None = None,
+        on_evidence: OnEvidence | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self.name = application
@@ -112,6 +114,7 @@ class PaymentsClient(Resources):
                 priority=priority,
                 clock=clock,
                 on_session=on_session,
+                on_evidence=on_evidence,
             )
         )
 

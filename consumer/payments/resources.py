@@ -103,6 +103,13 @@ class Subscriptions(Listing[Subscription]):
         An unanswered cancel is repeated with its key and then decided by a read. Raises SubscriptionAlreadyEnded,
         ValidationError (`at`), AmbiguousWrite when the read does not show it either.
         """
+        try:
+            return await self._canceled(subscription_id, at, idempotency_key)
+        finally:
+            if self._caller.on_evidence is not None:
+                await self._caller.on_evidence("subscription", subscription_id)
+
+    async def _canceled(self, subscription_id: str, at: str, idempotency_key: str | None) -> Acknowledgement:
         route = "/v1/subscriptions/{id}/cancel"
         try:
             answer = await self._caller.write(
