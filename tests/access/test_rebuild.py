@@ -185,6 +185,23 @@ async def test_under_other_settings_nothing_new_is_requested(sqlite_ledger: Data
         assert await contents(live, [*OURS, *LEFT_ALONE]) == before
 
 
+async def test_two_workers_at_once_rebuild_to_the_same_orders(database: Database) -> None:
+    # case: G9, F3
+    async with live_in(database) as one, live_in(database) as other:
+        other.clock.advance(-1)
+        for number in range(6):
+            id_ = f"A{number}"
+            paid = said("order.paid", f"evt_{number}", order_id=id_, amount="10")
+            await asyncio.gather(one.arrive(paid), other.arrive(unreadable(f"order:{id_}", 1)))
+            word = own("fulfilment.released", f"order:{id_}", {"by": "op"})
+            shown = observed(f"order:{id_}", 2, {"status": "PENDING", "amount": "9"})
+            await asyncio.gather(one.arrive(shown), other.arrive(word))
+        requested = [row["requested_at"] for row in (await contents(one, [ORDERS]))["fulfilment_order"]]
+        assert len(requested) == 6
+        assert None not in requested
+        await same_after_rebuild(one, DECISIONS)
+
+
 async def test_a_full_life_rebuilds_to_the_same_rows(database: Database) -> None:
     # case: G9
     async with live_in(database) as live:

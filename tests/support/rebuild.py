@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.ledger import Database
 from consumer.ledger.events import to_event
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, RunRow, RunStatus
-from consumer.plugin import Context, Emission, Event, Handler, Source
+from consumer.plugin import Context, Emission, Event, Handler, Reject, Source
 from consumer.wire import SEED, own_event
 
 EVENTS: Table = EventRow.__table__
@@ -177,7 +177,13 @@ class _Play:
         then = self._emitted.get((step.event.id, handler.name), [])
         self._by_now |= {one.id for one in then}
         savepoint = await self._session.begin_nested()
-        ctx = await self._rebuild.handle(self._session, step, handler)
+        try:
+            ctx = await self._rebuild.handle(self._session, step, handler)
+        except Exception as error:
+            await savepoint.rollback()
+            if step.place is None and isinstance(error, Reject):
+                return
+            raise Differs(f"{handler.name} fails on {step.event.id}, and did not then") from error
         news = [one for one in ctx.emissions if one.id not in self._by_now]
         if step.place is None and (news or ctx.notes):
             await savepoint.rollback()  # then it found something else, and left it as it was
