@@ -19,7 +19,7 @@ from consumer.cli.output import shown as shown_value
 from consumer.cli.process import ledger, run, settings_for
 from consumer.cli.verdict import WALK_LATE_S, Finding, Grade, judge, worst
 from consumer.console.queues import queues
-from consumer.console.unfulfilled import Waiting, unfulfilled
+from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.unread import Unread, unread
 from consumer.errors import BrokerError, LedgerError
 from consumer.ledger import health
@@ -43,7 +43,7 @@ def add_to(app: typer.Typer) -> None:
 
 def status(as_json: Json = False) -> None:
     """How things stand; exit 0 healthy, 1 degraded, 2 stuck."""
-    figures, waiting, reading, lost, findings = run(_look(settings_for(Role.OPERATE)))
+    figures, waiting, held, reading, lost, findings = run(_look(settings_for(Role.OPERATE)))
     grade = worst(findings)
     shown = asdict(figures) if figures else {}
     output = Output(as_json)
@@ -52,6 +52,7 @@ def status(as_json: Json = False) -> None:
             "status": grade.name.lower(),
             "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in findings],
             "unfulfilled": [asdict(one) for one in waiting],
+            "held": [asdict(one) for one in held],
             "reading": [asdict(one) for one in reading],
             "unread": [asdict(one) for one in lost],
             **shown,
@@ -64,6 +65,9 @@ def status(as_json: Json = False) -> None:
     for order in waiting:
         oldest = shown_value(order.oldest_at)
         output.line(f"{order.application}: {order.count} paid, not fulfilled ({order.reason}), the oldest at {oldest}")
+    for one_held in held:
+        since = shown_value(one_held.paid_at)
+        output.line(f"{one_held.application}: order {one_held.order_id} is held ({one_held.hold}), paid at {since}")
     for asked in lost:
         oldest = shown_value(asked.oldest_at)
         output.line(f"{asked.application}: {asked.count} read(s) wait for API credentials, the oldest since {oldest}")
@@ -75,7 +79,7 @@ def status(as_json: Json = False) -> None:
 
 async def _look(
     settings: Settings,
-) -> tuple[Figures | None, list[Waiting], list[Standing], list[Unread], list[Finding]]:
+) -> tuple[Figures | None, list[Waiting], list[HeldOrder], list[Standing], list[Unread], list[Finding]]:
     # Where none has credentials, nobody meant to read: signed webhooks are all there is.
     reads = any(one.has_credentials for one in settings.applications)
     app_ids = [(one.name, one.app_id if one.has_credentials else None) for one in settings.applications if reads]
@@ -83,12 +87,13 @@ async def _look(
         async with ledger(settings) as database, database.reading() as session:
             figures = await health.figures(session, datetime.now(UTC))
             waiting = await unfulfilled(session)
+            held = await longest_held(session)
             reading = await standings(session, app_ids, figures.at)
             without = [one.name for one in settings.applications if not one.has_credentials]
             lost = await unread(session, without, figures.at)
             open_queues = await queues(session)
     except LedgerError as error:
-        return None, [], [], [], [Finding(Grade.STUCK, error.code, error.message)]
+        return None, [], [], [], [], [Finding(Grade.STUCK, error.code, error.message)]
     findings = judge(
         figures,
         unfulfilled=waiting,
@@ -98,7 +103,7 @@ async def _look(
         standings=reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
     )
-    return figures, waiting, reading, lost, findings
+    return figures, waiting, held, reading, lost, findings
 
 
 async def _topics(settings: Settings) -> Sequence[TopicReport] | None:

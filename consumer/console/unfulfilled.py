@@ -21,6 +21,7 @@ EVENTS: Table = EventRow.__table__
 OUTBOX: Table = OutboxRow.__table__
 RUNS: Table = RunRow.__table__
 NEWEST = 10_000
+HELD_SHOWN = 5
 PROVES = "fulfilment:order_paid"
 
 
@@ -32,6 +33,23 @@ class Waiting:
     reason: str
     count: int
     oldest_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOrder:
+    """A paid order that is not handed to fulfilment, and why (`hold`, see the plugin's README)."""
+
+    application: str
+    order_id: str
+    hold: str
+    paid_at: datetime
+
+
+async def longest_held(session: AsyncSession, limit: int = HELD_SHOWN) -> list[HeldOrder]:
+    """The orders held for longest: those being asked for have no finding by which they could be found."""
+    columns = (ORDERS.c.application, ORDERS.c.order_id, ORDERS.c.hold, ORDERS.c.paid_at)
+    held = select(*columns).where(text("hold IS NOT NULL")).order_by(ORDERS.c.paid_at, ORDERS.c.order_id).limit(limit)
+    return [HeldOrder(**row) for row in (await session.execute(held)).mappings()]
 
 
 async def unfulfilled(session: AsyncSession) -> list[Waiting]:

@@ -70,11 +70,11 @@ async def requested_runs(session: AsyncSession, application: str, order_id: str)
 
 def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:
     """`none`, `requested`, `fulfilled` or `failed`: from the runs that were not skipped."""
-    if row["requested_at"] is None:
-        return "none"
     statuses = {run["status"] for run in runs} - {RunStatus.SKIPPED}
     if row["unfulfillable_at"] is not None or RunStatus.DEAD in statuses:
         return "failed"
+    if row["requested_at"] is None:
+        return "none"
     return "fulfilled" if statuses == {RunStatus.SUCCEEDED} else "requested"
 
 

@@ -395,5 +395,6 @@ class Refresh:
             request_id = error.request_id if isinstance(error, ApiError) else None
             LOG.error(
                 "a record cannot be read; its state is kept as it is",
-                application=row.application, kind=row.kind, code=error.code, attempts=attempt, request_id=request_id,
+                application=row.application, kind=row.kind, object_id=row.object_id, code=error.code, attempts=attempt,
+                request_id=request_id,
             )  # fmt: skip

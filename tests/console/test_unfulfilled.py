@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from consumer.console.unfulfilled import PROVES, unfulfilled
+from consumer.console.unfulfilled import PROVES, longest_held, unfulfilled
 from consumer.events import Trust
 from consumer.ledger import Database, events
 from consumer.ledger import runs as runs_
@@ -107,3 +107,19 @@ def test_the_handler_of_the_proof_is_called_so() -> None:
     found = declared(order_paid)
     assert found is not None
     assert found.name == PROVES
+
+
+async def test_an_order_that_is_being_asked_for_can_be_found(database: Database) -> None:
+    # case: O5, F24
+    orders = Projections(database, MODULE)
+    for number, id_ in enumerate(["A2", "A1"]):
+        at = START + timedelta(minutes=number)
+        await orders.feed(said("order.paid", f"evt_{id_}", trust=Trust.READ, order_id=id_, at=at, arrives=at))
+    async with database.reading() as session:
+        held = await longest_held(session)
+    assert [(one.application, one.order_id, one.hold) for one in held] == [
+        ("default", "A2", "asked"),
+        ("default", "A1", "asked"),
+    ]
+    async with database.reading() as session:
+        assert len(await longest_held(session, limit=1)) == 1
