@@ -255,7 +255,6 @@ def ledger(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 _names = count()
-SKEWS = st.sampled_from([timedelta(0), timedelta(seconds=-2), timedelta(seconds=2)])
 
 
 def order_facts(application: str) -> list[Event]:
@@ -294,7 +293,7 @@ def handlers_of(event: Event) -> list[str]:
     }.get(event.type, ["access:subscription"] if event.type.startswith("subscription.") else [])
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_order_of_handling_orders_rebuilds_to_the_same_rows(
     runner: asyncio.Runner, ledger: Database, data: Any
@@ -309,12 +308,10 @@ def test_any_order_of_handling_orders_rebuilds_to_the_same_rows(
     ]
     stumbles = data.draw(st.dictionaries(st.sampled_from(candidates), st.integers(1, 2), max_size=4))
 
-    skew = data.draw(SKEWS)
-
     async def run() -> None:
         matching = data.draw(st.sampled_from(["auto", "off", "on", "read"]))
         plugins = {"fulfilment": {"matching": matching}, "access": {}}
-        live = Live(ledger, plugins, application=application, stumbles=stumbles, skew=skew)
+        live = Live(ledger, plugins, application=application, stumbles=stumbles)
         try:
             for batch in arrivals:
                 if data.draw(st.integers(0, 3)) == 0:
@@ -331,14 +328,14 @@ def test_any_order_of_handling_orders_rebuilds_to_the_same_rows(
                         await live.pass_time(2, steps=2)
             if data.draw(st.booleans()):
                 await live.pass_time(30)
-            await same_after_rebuild(live, DECISIONS if skew else OURS)
+            await same_after_rebuild(live)
         finally:
             await live.close()
 
     runner.run(run())
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(service=services(), data=st.data())
 def test_any_order_of_handling_subscriptions_rebuilds_to_the_same_rows(
     runner: asyncio.Runner, ledger: Database, service: Service, data: Any
@@ -352,10 +349,8 @@ def test_any_order_of_handling_subscriptions_rebuilds_to_the_same_rows(
     candidates = [(event.id, name) for event in [*happened, *last] for name in handlers_of(event)]
     stumbles = data.draw(st.dictionaries(st.sampled_from(candidates), st.integers(1, 2), max_size=3))
 
-    skew = data.draw(SKEWS)
-
     async def run() -> None:
-        live = Live(ledger, PLUGINS, application=application, stumbles=stumbles, skew=skew)
+        live = Live(ledger, PLUGINS, application=application, stumbles=stumbles)
         live.clock.advance((service.now - live.clock.now()).total_seconds())
         try:
             half = data.draw(st.integers(0, len(order)))
@@ -366,7 +361,7 @@ def test_any_order_of_handling_subscriptions_rebuilds_to_the_same_rows(
             await live.relay()
             await live.arrive(*last)
             await live.pass_time(20 * 86_400, steps=5)
-            await same_after_rebuild(live, DECISIONS if skew else OURS)
+            await same_after_rebuild(live)
         finally:
             await live.close()
 
