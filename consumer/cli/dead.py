@@ -30,6 +30,7 @@ from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import UsageError
 from consumer.ledger import dead
 from consumer.ledger.dead import DeadFilter, DeadRun
+from consumer.ledger.tables import RunStatus
 from consumer.settings import Role
 
 app = typer.Typer(help="Dead runs: look, try again, give up.", no_args_is_help=True)
@@ -122,9 +123,12 @@ def discard(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Give the dead runs that fit up, so that nothing waits for them; `--undo` takes it back."""
+    """Give the dead runs that fit up, so that nothing waits for them; `--undo` takes it back. With `--handler`: also
+    the runs that wait for it, when no worker has it any more."""
     verb, act = ("restore", dead.restore) if undo else ("discard", dead.discard)
-    _act(replace(wanted, limit=limit, discarded=undo), everything, reason, yes, as_json, verb, act)
+    waiting_at = datetime.now(UTC) if wanted.handler is not None and not undo else None
+    wanted = replace(wanted, limit=limit, discarded=undo, waiting_at=waiting_at)
+    _act(wanted, everything, reason, yes, as_json, verb, act)
 
 
 def _act(
@@ -135,13 +139,20 @@ def _act(
         raise UsageError(f"say which to {verb}: a filter, or --all")
     found = run(_search(wanted))
     if found:
-        consent(f"{verb} {len(found)} run(s) of {', '.join(sorted({one.handler for one in found}))}?", yes=yes)
+        consent(_question(verb, found), yes=yes)
     done = run(_do(found, reason, act)) if found else 0
     output = Output(as_json)
     output.document({"action": verb, "found": len(found), "changed": done, "runs": [_shown(one) for one in found]})
     output.line(f"{verb}: {done} of {len(found)} run(s)" if found else "no run fits")
     if len(found) == wanted.limit:
         output.line(f"there may be more: this was the first {wanted.limit}")
+
+
+def _question(verb: str, found: Sequence[DeadRun]) -> str:
+    names = ", ".join(sorted({one.handler for one in found}))
+    waiting = sum(one.status in (RunStatus.RETRYING, RunStatus.PARKED) for one in found)
+    why = f", {waiting} of them not dead, but waiting for a handler nobody has" if waiting else ""
+    return f"{verb} {len(found)} run(s) of {names}{why}?"
 
 
 async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
@@ -168,7 +179,7 @@ def _shown(one: DeadRun) -> dict[str, Any]:
         "type": one.type,
         "key": one.key,
         "handler": one.handler,
-        "status": "discarded" if one.code == dead.DISCARDED else one.status,
+        "status": "discarded" if one.status == RunStatus.SKIPPED else one.status,
         "blocking": one.blocking,
         "attempts": one.attempts,
         "code": one.code,

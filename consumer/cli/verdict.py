@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
@@ -71,6 +71,8 @@ def judge(
     if figures.waiting_handlers:
         text = f"wait for what they cannot reach: {', '.join(figures.waiting_handlers)}"
         found.append(Finding(Grade.DEGRADED, "handlers_waiting", text))
+    if figures.gone_handlers:
+        found.append(Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers)))
     if broken_plugins:
         found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
     if _age_s(figures.oldest_hint_at, figures.at) > HINT_LATE_S:
@@ -88,6 +90,12 @@ def _log(topics: Sequence[TopicReport] | None) -> list[Finding]:
         text = f"not there: {', '.join(missing)}; the first of `serve`, `work`, `sync` to start makes what is missing"
         wrong.append(Finding(Grade.DEGRADED, "topics_missing", text))
     return wrong
+
+
+def _gone(waits: Mapping[str, int]) -> str:
+    """Not stuck: it is over when somebody brings the handler back, or gives its runs up (cases H7, H8)."""
+    names = ", ".join(f"{name} ({count})" for name, count in sorted(waits.items()))
+    return f"runs wait for a handler nobody has: {names}; `consumer dead discard --handler NAME` gives them up"
 
 
 def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:

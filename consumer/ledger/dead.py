@@ -1,4 +1,6 @@
-"""Dead runs: their letters for the topic `events.dead`, and what an operator may do about them (cases R10, R12)."""
+"""Dead runs: their letters for the topic `events.dead`, and what an operator may do about them (cases R10, R12).
+
+Runs that wait for a handler which no living worker has any more can be given up in the same way (case H7)."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import orjson
 from sqlalchemy import Table, and_, insert, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger import audit
+from consumer.ledger import audit, handlers
 from consumer.ledger.runs import RunId
 from consumer.ledger.tables import AttemptRow, DeadLetterRow, EventRow, RunRow, RunStatus
 
@@ -21,6 +23,8 @@ _LETTERS: Table = DeadLetterRow.__table__
 _ATTEMPTS: Table = AttemptRow.__table__
 
 DISCARDED = "discarded"
+DISCARDED_WAITING = "discarded_waiting"
+"""The codes of runs that were given up: when they were dead, and when they waited for a handler that is gone."""
 REDRIVEN = "redriven"
 ATTEMPTS_IN_LETTER = 100
 _KEPT = ("application", "event_id", "handler", "blocking", "attempts", "code", "reason", "fingerprint", "code_version")
@@ -28,7 +32,8 @@ _KEPT = ("application", "event_id", "handler", "blocking", "attempts", "code", "
 
 @dataclass(frozen=True, kw_only=True)
 class DeadFilter:
-    """Which dead runs are meant; None means any. `discarded` means the discarded ones instead."""
+    """Which dead runs are meant; None means any. `discarded` means the discarded ones instead. `waiting_at`: the
+    waiting runs of `handler`, too, if as of this time no living worker has it."""
 
     application: str | None = None
     handler: str | None = None
@@ -40,12 +45,14 @@ class DeadFilter:
     since: datetime | None = None
     until: datetime | None = None
     discarded: bool = False
+    waiting_at: datetime | None = None
     limit: int = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadRun:
-    """A dead (or discarded) run with what there is to know of its event."""
+    """A dead (or discarded, or waiting) run with what there is to know of its event. `died_at` of one that is not
+    dead: when it was changed last."""
 
     application: str
     event_id: str
@@ -131,17 +138,32 @@ async def search(session: AsyncSession, wanted: DeadFilter) -> Sequence[DeadRun]
         select(*[_RUNS.c[name] for name in _KEPT], _RUNS.c.seq, _RUNS.c.key, _RUNS.c.status,
                _RUNS.c.updated_at.label("died_at"), _EVENTS.c.type)
         .join(_EVENTS, and_(_EVENTS.c.application == _RUNS.c.application, _EVENTS.c.id == _RUNS.c.event_id))
-        .where(_state(discarded=wanted.discarded), *_conditions(wanted))
+        .where(await _states(session, wanted), *_conditions(wanted))
         .order_by(_RUNS.c.seq, _RUNS.c.handler)
         .limit(wanted.limit)
     )  # fmt: skip
     return [DeadRun(**row) for row in (await session.execute(statement)).mappings()]
 
 
+async def _states(session: AsyncSession, wanted: DeadFilter) -> Any:
+    state, at, handler = _state(discarded=wanted.discarded), wanted.waiting_at, wanted.handler
+    if at is None or handler is None or not await handlers.gone(session, [handler], at):
+        return state
+    return or_(state, _waits(at))
+
+
 def _state(*, discarded: bool) -> Any:
     if discarded:
-        return and_(_RUNS.c.status == RunStatus.SKIPPED.value, _RUNS.c.code == DISCARDED)
+        return and_(_RUNS.c.status == RunStatus.SKIPPED.value, _RUNS.c.code.in_([DISCARDED, DISCARDED_WAITING]))
     return _RUNS.c.status == RunStatus.DEAD.value
+
+
+def _waits(now: datetime) -> Any:
+    """Unfinished, and nobody is at it."""
+    return and_(
+        _RUNS.c.status.in_([RunStatus.RETRYING.value, RunStatus.PARKED.value]),
+        or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
+    )
 
 
 def _conditions(wanted: DeadFilter) -> list[Any]:
@@ -183,31 +205,39 @@ async def redrive(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
 
 
 async def discard(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, reason: str, now: datetime) -> int:
-    """Give dead runs up: they block nothing any more. `restore` takes it back. Returns how many."""
-    changed = await _change(
-        session,
-        runs,
-        _state(discarded=False),
-        {"status": RunStatus.SKIPPED.value, "blocking": False, "code": DISCARDED, "updated_at": now},
-    )
-    await _settle(session, changed, DISCARDED, now)
-    _audit(session, changed, "dead.discard", DISCARDED, by=by, reason=reason, now=now)
-    return len(changed)
+    """Give runs up: they block nothing any more. `restore` takes it back. Takes dead ones, and waiting ones of a
+    handler that no living worker has; returns how many."""
+    given_up = {"status": RunStatus.SKIPPED.value, "blocking": False, "updated_at": now}
+    died = [run for run in runs if run.status == RunStatus.DEAD.value]
+    died = await _change(session, died, _state(discarded=False), {**given_up, "code": DISCARDED})
+    await _settle(session, died, DISCARDED, now)
+    gone = await handlers.gone(session, {run.handler for run in runs}, now)
+    waited = [run for run in runs if run.status != RunStatus.DEAD.value and run.handler in gone]
+    unclaimed = {"next_at": None, "claimed_by": None, "claimed_until": None}
+    waited = await _change(session, waited, _waits(now), {**given_up, **unclaimed, "code": DISCARDED_WAITING})
+    _audit(session, [*died, *waited], "dead.discard", DISCARDED, by=by, reason=reason, now=now)
+    return len(died) + len(waited)
 
 
 async def restore(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, reason: str, now: datetime) -> int:
-    """Take a discard back: the runs are dead again, as they were, and what comes after them waits again."""
-    changed = []
+    """Take a discard back: the runs are dead again, or wait again, as they were, and what comes after them waits."""
+    died, waited = [], []
     for run in runs:
-        letter = await _last_letter(session, run)
-        back = {"code": letter.code, "blocking": letter.blocking} if letter else {"code": None, "blocking": True}
-        values = {**back, "status": RunStatus.DEAD.value, "updated_at": now}
-        changed += await _change(session, [run], _state(discarded=True), values)
-        if back["blocking"]:
+        if run.code == DISCARDED_WAITING:
+            # Parked, whether or not it is the head of its lane: a worker lets heads go, and it knows which those are.
+            values = {"code": await _last_code(session, run), "blocking": True, "status": RunStatus.PARKED.value}
+            waited += await _change(session, [run], _state(discarded=True), {**values, "updated_at": now})
+        else:
+            letter = await _last_letter(session, run)
+            values = {"code": letter.code, "blocking": letter.blocking} if letter else {"code": None, "blocking": True}
+            values["status"] = RunStatus.DEAD.value
+            died += await _change(session, [run], _state(discarded=True), {**values, "updated_at": now})
+        if values["blocking"]:
             await _park_behind(session, run, now)
-    await _settle(session, changed, None, now)
-    _audit(session, changed, "dead.restore", RunStatus.DEAD.value, by=by, reason=reason, now=now)
-    return len(changed)
+    await _settle(session, died, None, now)
+    _audit(session, died, "dead.restore", RunStatus.DEAD.value, by=by, reason=reason, now=now)
+    _audit(session, waited, "dead.restore", RunStatus.PARKED.value, by=by, reason=reason, now=now)
+    return len(died) + len(waited)
 
 
 async def _change(session: AsyncSession, runs: Sequence[DeadRun], state: Any, values: dict[str, Any]) -> list[DeadRun]:
@@ -233,6 +263,21 @@ async def _last_letter(session: AsyncSession, run: DeadRun) -> DeadLetterRow | N
             _LETTERS.c.handler == run.handler,
         )
         .order_by(_LETTERS.c.id.desc())
+        .limit(1)
+    )
+    return (await session.execute(statement)).scalars().first()
+
+
+async def _last_code(session: AsyncSession, run: DeadRun) -> str | None:
+    """How its last attempt ended, None before the first."""
+    statement = (
+        select(_ATTEMPTS.c.code)
+        .where(
+            _ATTEMPTS.c.application == run.application,
+            _ATTEMPTS.c.event_id == run.event_id,
+            _ATTEMPTS.c.handler == run.handler,
+        )
+        .order_by(_ATTEMPTS.c.id.desc())
         .limit(1)
     )
     return (await session.execute(statement)).scalars().first()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 
 from sqlalchemy import Table, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,6 +13,9 @@ from consumer.ledger.tables import REASON_CHARS, HandlerRow
 from consumer.plugin import Handler
 
 _HANDLERS: Table = HandlerRow.__table__
+
+LIVE_S = 120.0
+"""A handler that no worker has registered for so long is one that no living worker has."""
 
 
 async def register(session: AsyncSession, handlers: Sequence[Handler], now: datetime) -> None:
@@ -49,6 +52,21 @@ async def paused(session: AsyncSession) -> frozenset[str]:
 async def everyone(session: AsyncSession) -> Sequence[HandlerRow]:
     """All handlers the ledger has seen, by name."""
     return (await session.execute(select(HandlerRow).order_by(_HANDLERS.c.name))).scalars().all()
+
+
+async def living(session: AsyncSession, now: datetime) -> frozenset[str]:
+    """The handlers that some living worker has, or, when no worker lives, those of the last ones: that nobody works
+    at all is another matter. Empty before the first worker."""
+    seen = {row.name: row.last_seen_at for row in await everyone(session)}
+    # A worker whose clock is ahead must not make everybody else's handlers look gone.
+    since = min(now, max(seen.values(), default=now)) - timedelta(seconds=LIVE_S)
+    return frozenset(name for name, at in seen.items() if at >= since)
+
+
+async def gone(session: AsyncSession, names: Collection[str], now: datetime) -> frozenset[str]:
+    """Those of these handlers that no living worker has; none before the first worker."""
+    there = await living(session, now)
+    return frozenset(names) - there if there else frozenset()
 
 
 async def pause(session: AsyncSession, name: str, *, by: str, reason: str, now: datetime) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger import handlers, outbox, quarantine
+from consumer.ledger import handlers, outbox, quarantine, runs
 from consumer.ledger.tables import EventRow, HandlerRow, HintRow, ReadRow, RunRow, RunStatus
 
 _RUNS: Table = RunRow.__table__
@@ -17,7 +19,11 @@ _READS: Table = ReadRow.__table__
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Counts and ages, as of `at`. A time is None when there is nothing it would be about."""
+    """Counts and ages, as of `at`. A time is None when there is nothing it would be about.
+
+    `gone_handlers`: how many runs wait for each handler that no living worker has; they count as retrying or parked,
+    but not for `oldest_due_at`, since nobody could work on them.
+    """
 
     at: datetime
     events: int
@@ -35,14 +41,22 @@ class Figures:
     quarantined: int
     paused_handlers: tuple[str, ...]
     waiting_handlers: tuple[str, ...]
+    gone_handlers: Mapping[str, int]
     worker_seen_at: datetime | None
 
 
 async def figures(session: AsyncSession, now: datetime) -> Figures:
     """How things stand now."""
-    by_status = await _open_runs(session)
+    counted = await runs.count_by_status(session)
+    by_status: Counter[str] = Counter()
+    waits: Counter[str] = Counter()
+    for (handler, status), count in counted.items():
+        by_status[status] += count
+        if status in (RunStatus.RETRYING, RunStatus.PARKED):
+            waits[handler] += count
+    gone = sorted(await handlers.gone(session, waits, now))
     oldest_due = select(func.min(_RUNS.c.next_at)).where(
-        _RUNS.c.status == RunStatus.RETRYING.value, _RUNS.c.next_at <= now
+        _RUNS.c.status == RunStatus.RETRYING.value, _RUNS.c.next_at <= now, _RUNS.c.handler.not_in(gone)
     )
     reads_due = select(func.count()).select_from(_READS).where(_READS.c.due_at <= now)
     waiting, oldest_emitted = await outbox.waiting(session, now)
@@ -50,9 +64,9 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         at=now,
         events=await _count(session, EventRow.__table__),
         newest_event_at=(await session.execute(select(func.max(EventRow.__table__.c.recorded_at)))).scalar(),
-        retrying=by_status.get(RunStatus.RETRYING, 0),
-        parked=by_status.get(RunStatus.PARKED, 0),
-        dead=by_status.get(RunStatus.DEAD, 0),
+        retrying=by_status[RunStatus.RETRYING],
+        parked=by_status[RunStatus.PARKED],
+        dead=by_status[RunStatus.DEAD],
         oldest_due_at=(await session.execute(oldest_due)).scalar(),
         outbox_waiting=waiting,
         outbox_oldest_at=oldest_emitted,
@@ -63,14 +77,9 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         quarantined=await quarantine.count(session),
         paused_handlers=tuple(sorted(await handlers.paused(session))),
         waiting_handlers=tuple(row.name for row in await handlers.everyone(session) if row.waiting_since is not None),
+        gone_handlers={name: waits[name] for name in gone},
         worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),
     )
-
-
-async def _open_runs(session: AsyncSession) -> dict[str, int]:
-    statement = select(_RUNS.c.status, func.count()).where(_RUNS.c.status != RunStatus.SUCCEEDED.value)
-    found = await session.execute(statement.group_by(_RUNS.c.status))
-    return {row[0]: row[1] for row in found}
 
 
 async def _count(session: AsyncSession, table: Table) -> int:

@@ -13,17 +13,20 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import orjson
+
 from consumer.errors import HandlerInvalid
 from consumer.events import Event
-from consumer.plugin import Handler, declared
-from consumer.testing.workbench import Function, Workbench
+from consumer.plugin import Handler, Reject, declared
+from consumer.testing.workbench import Function, Ran, Workbench
 
 ORDERS_MAX = 24
 PATIENCE_S = 90_000.0
+LOST_ANSWER = "the answer was lost, it is tried again"
 
 Play = Callable[[Workbench], None]
 
@@ -35,10 +38,12 @@ class Left:
     emitted: Counter[tuple[str, str]]
     reads: frozenset[tuple[str, str]]
     tables: Mapping[str, Any]
+    said: Counter[tuple[str, str, str]]
     effects: Counter[tuple[str, str, str]]
     outside: Mapping[str, str]
     state: Any = None
     unfinished: tuple[str, ...] = field(default=(), compare=False)
+    gave_up: bool = field(default=False, compare=False)
 
 
 def assert_idempotent(
@@ -53,8 +58,10 @@ def assert_idempotent(
 ) -> None:
     """Raise AssertionError, with the way that did it, when repeating changes what the handler leaves behind.
 
-    The ways: delivered twice; delivered by replicas at once; a crash between the effect and its mark; everything
-    again, late, in reverse. `events` defaults to one event of the handler's first type.
+    The ways: delivered twice; delivered by replicas at once; a crash between the effect and its mark; the answer was
+    lost, so it is tried again (effect handlers with more than one attempt; one that rejects or puts off the event then
+    must only not have told more); everything again, late, in reverse. `events` defaults to one event of each of the
+    handler's types.
     """
     stage = _Stage(handler, events, options, payments, state, reset, observed)
     once = stage.play(lambda bench: stage.deliver(bench, stage.events))
@@ -64,6 +71,8 @@ def assert_idempotent(
         "a crash between the effect and its mark": stage.crash,
         "everything again a day later, newest first": stage.again_late,
     }
+    if stage.is_tried_again:
+        ways[LOST_ANSWER] = stage.lost_answers
     for way, play in ways.items():
         stage.compare(way, once, stage.play(play))
 
@@ -77,14 +86,16 @@ def assert_order_independent(
     state: Callable[[], Any] | None = None,
     reset: Callable[[], None] = lambda: None,
     observed: Sequence[Event] = (),
+    data: bool = False,
 ) -> None:
     """Raise AssertionError, with the order that did it, when the order of the events changes what is left behind.
 
     Every order of up to four events, else some (always the same): reversed, each one late, shuffled; the last ones
-    with duplicates. `events` defaults to one of each of the handler's types about the same order, which says little:
-    give those that matter.
+    with duplicates. Derived events are compared by type and key, with `data=True` by their data as well: for handlers
+    whose data says what is so, rather than how it was found out. `events` defaults to one of each of the handler's
+    types about the same order, which says little: give those that matter.
     """
-    stage = _Stage(handler, events, options, payments, state, reset, observed)
+    stage = _Stage(handler, events, options, payments, state, reset, observed, data=data)
     plain = stage.play(lambda bench: stage.deliver(bench, stage.events))
     for order in _orders(stage.events):
         way = "in the order " + ", ".join(f"{event.type} ({event.id})" for event in order)
@@ -115,6 +126,8 @@ class _Stage:
         state: Callable[[], Any] | None,
         reset: Callable[[], None],
         observed: Sequence[Event],
+        *,
+        data: bool = False,
     ) -> None:
         self._handler = handler
         self._declared = _declaration(handler)
@@ -123,9 +136,15 @@ class _Stage:
         self._state = state
         self._reset = reset
         self._observed = observed
+        self._data = data
         self.events = list(events) if events is not None else _examples(self._declared)
         if not any(self._declared.wants(event.type) for event in self.events):
             raise HandlerInvalid("the handler wants none of the events", handler=self._declared.name)
+
+    @property
+    def is_tried_again(self) -> bool:
+        """Whether it is an effect handler with a second attempt. A crash makes transactional ones try again."""
+        return not self._declared.transactional and self._declared.retry.attempts > 1
 
     def play(self, way: Play) -> Left:
         self._reset()
@@ -134,20 +153,31 @@ class _Stage:
             way(bench)
             return Left(
                 emitted=Counter((event.type, event.key) for event in bench.emitted),
+                said=Counter((event.type, event.key, _data(event)) for event in bench.emitted if self._data),
                 reads=frozenset(bench.reads),
                 tables=bench.tables(),
                 effects=Counter(bench.outside.effects()),
                 outside=bench.outside.final(),
                 state=self._state() if self._state is not None else None,
                 unfinished=tuple(f"{run.event_id}: {run.reason}" for run in bench.runs if not run.succeeded),
+                gave_up=any(self._gave_up(run) for run in bench.runs),
             )
+
+    def _gave_up(self, run: Ran) -> bool:
+        """Whether the handler itself rejected the event, or puts it off for very long."""
+        by_itself = run.code == Reject.code or run.attempts < self._declared.retry.attempts
+        is_own_fault = (run.code or "").startswith("handler_")
+        return run.status == "retrying" or (run.status == "dead" and by_itself and not is_own_fault)
 
     def compare(self, way: str, once: Left, found: Left) -> None:
         if once.unfinished:
             raise AssertionError(f"the handler does not succeed even when all is well: {once.unfinished[0]}")
-        if found.unfinished:
+        if way == LOST_ANSWER and found.gave_up:
+            # It could not know that it was heard. What it left undone is its author's decision; doing more is not.
+            found = replace(once, effects=once.effects | found.effects)
+        elif found.unfinished:
             raise AssertionError(f"{way}: the handler did not get through: {found.unfinished[0]}")
-        for what in ("effects", "outside", "emitted", "reads", "tables", "state"):
+        for what in ("effects", "outside", "emitted", "said", "reads", "tables", "state"):
             before, after = getattr(once, what), getattr(found, what)
             if before != after:
                 raise AssertionError(
@@ -175,6 +205,12 @@ class _Stage:
                 bench.run(self._handler, event)
         bench.advance(PATIENCE_S, self._handler)
 
+    def lost_answers(self, bench: Workbench) -> None:
+        for event in self.events:
+            if self._wants(bench, event):
+                bench.run_and_lose_answers(self._handler, event, PATIENCE_S)
+        bench.advance(PATIENCE_S, self._handler)
+
     def _wants(self, bench: Workbench, event: Event) -> bool:
         """Whether the handler is to be run on it; what it does not want is only taken in, as in production."""
         if self._declared.wants(event.type):
@@ -192,10 +228,15 @@ _MEANING = {
     "effects": "the outside was told something else (send ctx.idempotency_key as `Idempotency-Key`)",
     "outside": "the outside holds something else in the end",
     "emitted": "other derived events were emitted (give emit a `once`)",
+    "said": "the derived events hold other data",
     "reads": "other reads were asked for",
     "tables": "the handler's tables hold something else",
     "state": "what `state` returns is something else",
 }
+
+
+def _data(event: Event) -> str:
+    return orjson.dumps(event.find("/data"), option=orjson.OPT_SORT_KEYS, default=str).decode()
 
 
 def _shown(value: Any) -> str:

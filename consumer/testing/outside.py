@@ -14,6 +14,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 KEY_HEADER = "idempotency-key"
+SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,21 @@ class Outside:
         self.requests: list[Request] = []
         self.answer: Callable[[Request], Answer] = lambda _: Answer()
         self._lock = threading.Lock()
+        self._may_lose = 0
+        self._lost: set[tuple[str, str, str]] = set()
+
+    @property
+    def lost(self) -> int:
+        """How many answers were lost since `lose_answers`."""
+        return len(self._lost)
+
+    def lose_answers(self, at_most: int) -> None:
+        """From now on a request that changes something is done and recorded, but its answer is lost the first time it
+        is made: the handler gets a connection error. The same one again, whatever its headers, is answered. So many
+        answers in all; 0 ends it."""
+        with self._lock:
+            self._may_lose = at_most
+            self._lost = set()
 
     def request(self, method: str, url: Any, **options: Any) -> Pending:
         """As `aiohttp.ClientSession.request`."""
@@ -121,12 +137,22 @@ class Outside:
         def make() -> Response:
             with self._lock:
                 self.requests.append(request)
+                is_lost = self._loses(request)
+            if is_lost:
+                raise aiohttp.ServerDisconnectedError("the answer was lost")
             answer = self.answer(request)
             if answer.error is not None:
                 raise answer.error
             return Response(request, answer)
 
         return Pending(make)
+
+    def _loses(self, request: Request) -> bool:
+        same = (request.method, request.url, _text(request.body))
+        if request.method in SAFE or same in self._lost or len(self._lost) >= self._may_lose:
+            return False
+        self._lost.add(same)
+        return True
 
     def get(self, url: Any, **options: Any) -> Pending:
         """As `aiohttp.ClientSession.get`."""
@@ -154,7 +180,7 @@ class Outside:
         seen: set[tuple[str, str, str]] = set()
         found = []
         for request in self.requests:
-            if request.method in ("GET", "HEAD", "OPTIONS"):
+            if request.method in SAFE:
                 continue
             key = request.idempotency_key
             effect = (request.method, request.url, key if key is not None else _text(request.body))

@@ -28,7 +28,8 @@ from consumer.errors import HandlerInvalid
 from consumer.events import Event, Locators, Source, Trust, build_event
 from consumer.ledger import Database, schema
 from consumer.ledger.tables import OutboxRow, ReadRow, RunRow
-from consumer.plugin import Handler, SnapshotKind, declared
+from consumer.plugin import SnapshotKind, declared
+from consumer.testing.mishaps import crashed, unheard
 from consumer.testing.outside import Outside
 from consumer.testing.remains import rows_of
 from consumer.wire import own_event, pack_event
@@ -203,12 +204,27 @@ class Workbench:
         """Deliver an event and crash after the handler did its work, before that is written down."""
         registry = self._registry([handler])
         if registry.handlers[0].transactional:
-            crashing = _crashing(registry.handlers[0])
+            crashing = crashed(registry.handlers[0])
             self._wait(self._deliver(Registry([crashing]), [event]))
         else:
             self._wait(self._deliver(registry, [event]))
             self._wait(self._work(registry, crash=True))
         self.clock.advance(max(CLAIM_LEASE_S, registry.handlers[0].retry.ceiling_s) + 1)
+
+    def run_and_lose_answers(self, handler: Function, event: Event, patience_s: float) -> None:
+        """Deliver an event to an effect handler; the answer to each of its requests is lost once, and it is tried
+        again, at most `patience_s` seconds later each time (see `unheard`)."""
+        registry = self._registry([handler])
+        found = registry.handlers[0]
+        self.outside.lose_answers(found.retry.attempts - 1)
+        self._wait(self._deliver(registry, [event]))
+        unlucky = Registry([unheard(found, self.outside)])
+        for _ in range(found.retry.attempts):
+            self._wait(self._work(unlucky))
+            if all(ran.status != "retrying" for ran in self.runs):
+                break
+            self.clock.advance(patience_s)
+        self.outside.lose_answers(0)
 
     def run_at_once(self, handler: Function, event: Event, times: int = 3) -> None:
         """Deliver an event several times at the same moment, as replicas that overlap do."""
@@ -374,14 +390,3 @@ def empty_ledger() -> bytes:
         maker.start()
         maker.join(LIMIT_S)
         return path.read_bytes()
-
-
-def _crashing(handler: Handler) -> Handler:
-    """The same handler, whose process ends after it did its work and before the transaction commits."""
-
-    async def crash(event: Event, ctx: Any) -> None:
-        await handler.function(event, ctx)
-        await ctx.session.flush()
-        raise ConnectionError("the process ended here")
-
-    return replace(handler, function=crash)

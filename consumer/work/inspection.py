@@ -87,16 +87,11 @@ def _named(annotation: Any) -> str:
 
 
 def _of_entries(entries: Sequence[EntryPoint]) -> list[Problem]:
-    seen: dict[str, str] = {}
-    found = []
-    for entry in entries:
-        if entry.name in seen and seen[entry.name] != entry.value:
-            text = f"two packages bring a plugin of this name: {seen[entry.name]} and {entry.value}"
-            found.append(Problem(plugin=entry.name, text=text))
-        seen.setdefault(entry.name, entry.value)
-        if ":" in entry.value:
-            found.append(Problem(plugin=entry.name, text=f"the entry point must name a module, not {entry.value}"))
-    return found
+    return [
+        Problem(plugin=entry.name, text=f"the entry point must name a module, not {entry.value}")
+        for entry in entries
+        if ":" in entry.value
+    ]
 
 
 def _of_names(registry: Registry, allowed: Collection[str] | None, renamed: Mapping[str, str]) -> list[Problem]:

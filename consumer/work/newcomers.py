@@ -19,11 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
 from consumer.ledger import handlers
+from consumer.ledger.handlers import LIVE_S
 from consumer.ledger.tables import HandlerRow
 from consumer.work.registry import Registry
 
 LOOK_EVERY_S = 1.0
-LIVE_S = 120.0
 ROLLOUT_S = 86_400.0
 
 _log = structlog.get_logger(__name__)

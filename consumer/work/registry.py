@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
 from consumer.errors import HandlerInvalid
@@ -92,10 +92,14 @@ def load_registry(
 
     `allowed`: names of handlers or plugins (None: all). `renamed`: a handler's new name to the name under which the
     ledger knows it (case H7). A plugin that fails to import, or that brings a name twice, is broken: it harms nobody.
+    Of two packages that bring a plugin of one name neither is loaded: nobody could say whose events these are.
     """
     handlers: dict[str, Handler] = {}
     broken: list[BrokenPlugin] = []
-    installed = {entry.name: partial(import_module, entry.value) for entry in entry_points(group=GROUP)}
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=GROUP):
+        found.setdefault(entry.name, []).append(entry)
+    installed = {name: partial(_module, entries) for name, entries in found.items()}
     given = {name: partial(_itself, module) for name, module in (extra or {}).items()}
     for plugin, load in sorted({**installed, **given}.items()):
         try:
@@ -110,6 +114,18 @@ def load_registry(
             continue
         handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
     return Registry(tuple(handlers.values()), broken)
+
+
+def _module(entries: Sequence[EntryPoint]) -> ModuleType:
+    """The module of a plugin. Raises HandlerInvalid when several packages bring it and do not mean the same module."""
+    if len({entry.value for entry in entries}) > 1:
+        brought = " and ".join(sorted(f"{_package(entry)} ({entry.value})" for entry in entries))
+        raise HandlerInvalid(f"several packages bring a plugin of this name: {brought}; uninstall all but one")
+    return import_module(entries[0].value)
+
+
+def _package(entry: EntryPoint) -> str:
+    return "a package without a name" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
 def _itself(module: ModuleType) -> ModuleType:

@@ -31,6 +31,7 @@ WELL = Figures(
     quarantined=0,
     paused_handlers=(),
     waiting_handlers=(),
+    gone_handlers={},
     worker_seen_at=NOW,
 )
 LONG_AGO = NOW - timedelta(hours=1)
@@ -52,12 +53,20 @@ def test_all_is_well() -> None:
         (replace(WELL, dead=1), "dead_runs", Grade.DEGRADED),
         (replace(WELL, paused_handlers=("shop:ship",)), "handlers_paused", Grade.DEGRADED),
         (replace(WELL, waiting_handlers=("shop:ship",)), "handlers_waiting", Grade.DEGRADED),
+        (replace(WELL, gone_handlers={"shop:ship": 3}), "handlers_gone", Grade.DEGRADED),
         (replace(WELL, hints=3, oldest_hint_at=LONG_AGO), "hints_late", Grade.DEGRADED),
     ],
 )
 def test_each_sign_has_its_grade(changed: Figures, code: str, grade: Grade) -> None:
     [finding] = judge(changed)
     assert (finding.code, finding.grade) == (code, grade)
+
+
+# case: H7
+def test_a_handler_that_nobody_has_is_named_with_what_waits_for_it() -> None:
+    [finding] = judge(replace(WELL, retrying=4, parked=1, gone_handlers={"shop:ship": 3, "shop:bill": 2}))
+    assert finding.text.startswith("runs wait for a handler nobody has: shop:bill (2), shop:ship (3)")
+    assert "consumer dead discard --handler NAME" in finding.text
 
 
 # case: F20, A32, A36

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import aiohttp
 import pytest
 from sqlalchemy import Table, update
 from sqlmodel import Field, SQLModel
 
-from consumer.plugin import Context, Event, handles
+from consumer.plugin import Context, Event, Reject, handles
 from consumer.testing import Workbench, assert_idempotent, assert_order_independent
 
 URL = "https://shop.example/orders"
@@ -96,6 +97,107 @@ def test_many_events_are_reversed_made_late_and_shuffled() -> None:
     assert_order_independent(paid_absorbs, events)
     with pytest.raises(AssertionError):
         assert_order_independent(last_wins, events)
+
+
+LOST = "the answer was lost, it is tried again"
+
+
+# case: H11, G5, F30
+def test_a_key_that_changes_with_the_attempt_is_found_out() -> None:
+    @handles("fulfilment.requested", name="kit:key-of-the-attempt")
+    async def ship(event: Event, ctx: Context) -> None:
+        headers = {"Idempotency-Key": f"{ctx.idempotency_key}-{ctx.attempt}"}
+        async with ctx.http.post(URL, json={"order": event.order_id}, headers=headers) as answer:
+            answer.raise_for_status()
+
+    with pytest.raises(AssertionError, match=f"{LOST}: the outside was told something else"):
+        assert_idempotent(ship)
+
+
+# case: H11, G5
+def test_what_is_told_by_a_client_of_its_own_is_tried_again_too() -> None:
+    told: set[str] = set()
+
+    @handles("fulfilment.requested", name="kit:own-client")
+    async def ship(event: Event, ctx: Context) -> None:
+        told.add(f"{ctx.idempotency_key}-{ctx.attempt}")
+
+    with pytest.raises(AssertionError, match=f"{LOST}: what `state` returns"):
+        assert_idempotent(ship, state=lambda: set(told), reset=told.clear)
+
+
+# case: H11, G5
+@pytest.mark.parametrize("attempts", [1, 2, 8])
+def test_several_requests_whose_answers_are_lost_pass_with_their_keys(attempts: int) -> None:
+    tries: list[int] = []
+
+    @handles("fulfilment.requested", name="kit:several", attempts=attempts)
+    async def several(event: Event, ctx: Context) -> None:
+        tries.append(ctx.attempt)
+        for number in range(4):
+            headers = {"Idempotency-Key": f"{ctx.idempotency_key}-{number}"}
+            # A body that is another one on each attempt must not use up the attempts.
+            body = {"order": event.order_id, "number": number, "attempt": ctx.attempt}
+            async with ctx.http.post(URL, json=body, headers=headers) as answer:
+                answer.raise_for_status()
+
+    with Workbench() as bench:
+        events = [bench.event("fulfilment.requested", order_id="A-1") for _ in range(2)]
+    assert_idempotent(several, events)
+    assert max(tries) == attempts
+
+
+# case: H11
+def test_who_gives_up_when_the_answer_is_lost_is_judged_by_what_was_done() -> None:
+    async def tell(event: Event, ctx: Context, *parts: str) -> None:
+        for part in parts:
+            key = f"{ctx.idempotency_key}-{part}"
+            async with ctx.http.post(f"{URL}/{part}", json={}, headers={"Idempotency-Key": key}):
+                pass
+
+    @handles("fulfilment.requested", name="kit:rejects")
+    async def rejects(event: Event, ctx: Context) -> None:
+        try:
+            await tell(event, ctx, "ship", "invoice")
+        except aiohttp.ClientError as error:
+            raise Reject("whether it was done is for a person to see") from error
+
+    @handles("fulfilment.requested", name="kit:tells-another")
+    async def tells_another(event: Event, ctx: Context) -> None:
+        try:
+            await tell(event, ctx, "ship")
+        except aiohttp.ClientError as error:
+            await ctx.http.post(f"{URL}/the-other-warehouse", json={})
+            raise Reject("the other warehouse has it") from error
+
+    assert_idempotent(rejects)
+    with pytest.raises(AssertionError, match=f"{LOST}: the outside was told something else"):
+        assert_idempotent(tells_another)
+
+
+# case: H11
+def test_who_fails_on_its_second_attempt_is_found_out() -> None:
+    @handles("fulfilment.requested", name="kit:second")
+    async def second(event: Event, ctx: Context) -> None:
+        async with ctx.http.put(f"{URL}/1", json={}):
+            if ctx.attempt > 1:
+                raise KeyError("only the first attempt made it")
+
+    with pytest.raises(AssertionError, match=f"{LOST}: the handler did not get through"):
+        assert_idempotent(second)
+
+
+# case: H11, G1
+def test_data_that_depends_on_the_order_is_found_out_when_asked_for() -> None:
+    @handles("order.*", transactional=True, name="kit:first-data")
+    async def first_data(event: Event, ctx: Context) -> None:
+        if await ctx.insert_new(KitStatus(order_id=event.order_id or "", status="seen")):
+            ctx.emit("shop.seen", event.key, {"by": event.type}, once="seen")
+
+    assert_order_independent(first_data, history())
+    with pytest.raises(AssertionError, match=r"in the order .*: the derived events hold other data"):
+        assert_order_independent(first_data, history(), data=True)
+    assert_order_independent(paid_absorbs, history(), data=True)
 
 
 def test_a_handler_that_never_succeeds_is_no_success() -> None:

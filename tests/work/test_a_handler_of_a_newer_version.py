@@ -9,9 +9,10 @@ import pytest
 from consumer.broker import Broker, Message
 from consumer.clock import DrivenClock
 from consumer.ledger import Database, handlers
+from consumer.ledger.handlers import LIVE_S
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.wire import SEED, pack_event
-from consumer.work.newcomers import LIVE_S, LOOK_EVERY_S, ROLLOUT_S, Newcomers
+from consumer.work.newcomers import LOOK_EVERY_S, ROLLOUT_S, Newcomers
 from consumer.work.registry import Registry
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, order_paid

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from consumer.broker import Broker
-from consumer.ledger import Database
-from consumer.plugin import Context, Event, handles
+from consumer.ledger import Database, handlers
+from consumer.ledger.tables import HandlerRow, RunRow
+from consumer.plugin import Context, Event, declared, handles
 from tests.support.desk import Desk
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
@@ -58,6 +63,59 @@ def _list_discard_undo_redrive(desk: Desk) -> None:
     assert desk.ask("dead", "list")["dead"] == []
     runs = desk.ask("events", "show", "evt_1")["runs"]
     assert [(run["status"], run["attempts"]) for run in runs] == [("retrying", 0)]
+
+
+# case: H7, R12
+async def test_the_runs_of_a_handler_that_is_gone(desk: Desk, sqlite_ledger: Database) -> None:
+    """Two are dead; one is redriven, and then the deploy is rolled back to one without the handler."""
+    await asyncio.to_thread(desk.ask, "dead", "redrive", "--order", "order-1", "--reason", "repaired", "--yes")
+    async with sqlite_ledger.transaction() as session:
+        old = declared(still_there)
+        assert old is not None
+        await handlers.register(session, [old], datetime.now(UTC))
+        rows = HandlerRow.__table__
+        ago = datetime.now(UTC) - timedelta(minutes=10)
+        await session.execute(update(rows).where(rows.c.name == "test:picky").values(last_seen_at=ago))
+        await session.execute(update(RunRow).where(RunRow.__table__.c.next_at.is_not(None)).values(next_at=ago))
+    await asyncio.to_thread(_gone, desk)
+
+
+@handles("order.paid", name="test:still-there")
+async def still_there(event: Event, ctx: Context) -> None:
+    return None
+
+
+def how_it_stands(desk: Desk) -> dict[str, Any]:
+    """What `status` says, whatever its exit code is."""
+    found: dict[str, Any] = json.loads(desk.call("status", "--json").stdout)
+    return found
+
+
+def _gone(desk: Desk) -> None:
+    status = how_it_stands(desk)
+    assert (status["status"], status["gone_handlers"]) == ("degraded", {"test:picky": 1})
+    assert {one["code"] for one in status["findings"]} >= {"handlers_gone", "dead_runs"}
+
+    # Waiting ones are given up by the name of their handler only, and like everything else, with consent.
+    assert "--yes" in desk.ask("dead", "discard", "--handler", "test:picky", "--reason", "x", code=2)
+    assert desk.ask("dead", "discard", "--order", "order-1", "--reason", "x", "--yes")["found"] == 0
+    gone = desk.ask("dead", "discard", "--handler", "test:picky", "--reason", "rolled back", "--yes")
+    assert (gone["found"], gone["changed"]) == (2, 2)
+    assert sorted((one["event_id"], one["status"]) for one in gone["runs"]) == [
+        ("evt_1", "retrying"),
+        ("evt_2", "dead"),
+    ]
+    shown = desk.ask("dead", "list", "--discarded")["dead"]
+    assert sorted((one["event_id"], one["status"], one["code"]) for one in shown) == [
+        ("evt_1", "discarded", "discarded_waiting"),
+        ("evt_2", "discarded", "discarded"),
+    ]
+    assert how_it_stands(desk)["gone_handlers"] == {}
+
+    back = desk.ask("dead", "discard", "--undo", "--handler", "test:picky", "--reason", "it comes back", "--yes")
+    assert back["changed"] == 2
+    assert [one["event_id"] for one in desk.ask("dead", "list")["dead"]] == ["evt_2"]
+    assert how_it_stands(desk)["gone_handlers"] == {"test:picky": 1}
 
 
 # case: H9
