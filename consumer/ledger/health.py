@@ -21,8 +21,8 @@ _READS: Table = ReadRow.__table__
 class Figures:
     """Counts and ages, as of `at`. A time is None when there is nothing it would be about.
 
-    `gone_handlers`: how many runs wait for each handler that no living worker has; they count as retrying or parked,
-    but not for `oldest_due_at`, since nobody could work on them.
+    `gone_handlers`: how many runs wait for each handler that no living worker has. Theirs and those of paused handlers
+    count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them.
     """
 
     at: datetime
@@ -55,8 +55,9 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         if status in (RunStatus.RETRYING, RunStatus.PARKED):
             waits[handler] += count
     gone = sorted(await handlers.gone(session, waits, now))
+    paused = sorted(await handlers.paused(session))
     oldest_due = select(func.min(_RUNS.c.next_at)).where(
-        _RUNS.c.status == RunStatus.RETRYING.value, _RUNS.c.next_at <= now, _RUNS.c.handler.not_in(gone)
+        _RUNS.c.status == RunStatus.RETRYING.value, _RUNS.c.next_at <= now, _RUNS.c.handler.not_in([*gone, *paused])
     )
     reads_due = select(func.count()).select_from(_READS).where(_READS.c.due_at <= now)
     waiting, oldest_emitted = await outbox.waiting(session, now)
@@ -75,7 +76,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         reads=await _count(session, _READS),
         reads_due=int((await session.execute(reads_due)).scalar_one()),
         quarantined=await quarantine.count(session),
-        paused_handlers=tuple(sorted(await handlers.paused(session))),
+        paused_handlers=tuple(paused),
         waiting_handlers=tuple(row.name for row in await handlers.everyone(session) if row.waiting_since is not None),
         gone_handlers={name: waits[name] for name in gone},
         worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),

@@ -165,6 +165,14 @@ async def test_what_a_handler_that_is_gone_left_is_told_and_given_up_and_taken_b
     assert (found.gone_handlers, found.oldest_due_at is not None) == ({}, True)
     assert await discard(database, later) == 0
 
+    # An operator's pause is told as one, and what it holds up is nobody's delay.
+    async with database.transaction() as session:
+        await handlers.pause(session, "test:ship", by="operator", reason="the carrier is on strike", now=later)
+    found = await figures(database, later)
+    assert (found.paused_handlers, found.oldest_due_at) == (("test:ship",), None)
+    async with database.transaction() as session:
+        await handlers.resume(session, "test:ship")
+
     # A rollback: the older version works on, without `ship`.
     mine = declared(other)
     assert mine is not None
