@@ -211,7 +211,8 @@ async def _recovered(found: Deployment, lost: set[str], over: float, hour: Hour)
         stop.set()
         await paying
     say(f"shipped {shipped_s:.1f} s after the end of the outage")
-    await found.shipped(within_s=120)
+    await found.shipped(within_s=within_s)  # those paid meanwhile wait behind the outage's own, and their answers
+    say(f"{time.monotonic() - over:4.0f} s after: what was paid meanwhile is shipped as well")
     await _until("settled", lambda: _unsettled(found), over, within_s)
     await _until("healthy", lambda: _unhealthy(found), over, within_s)
     return Recovery(
