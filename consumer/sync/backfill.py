@@ -194,6 +194,7 @@ class Backfill:
             now=now,
             policy=self._policy.feed,
             since=floor if mark.walked_at is None else None,
+            sweeps=api is self._api,  # hints are in a hurry: the loop looks for what is listed late
         )
         tally = _Tally(began=self._clock.monotonic())
         self._walk = walk
@@ -210,8 +211,7 @@ class Backfill:
             self._walk = None
         report = BackfillReport(
             application=self.application, order=walk.order, pages=walk.pages_read, listed=tally.listed,
-            known=tally.known, published=tally.published,
-            recovered=tally.recovered,
+            known=tally.known, published=tally.published, recovered=tally.recovered,
             strange=tally.strange, gap=walk.gap, refused=walk.refused,
             history=tally.history, cut_over=cut_over.at if cut_over else None, left=tally.left,
             without_time=tally.without_time,

@@ -3,11 +3,15 @@
 A walk reads the head of the list, sees the order, and continues where news can be: newest first from the head until
 it meets what the last walk saw, oldest first from the stored cursor on. When the order cannot be told, both ends are
 walked. What cannot be joined to the last walk is walked from the head to the end.
+
+Lists are eventually consistent: an event may be listed after newer ones have been. So every walk reads a page again,
+and a sweep, which is due every `overlap_every_s`, whatever the last sweep may have come too early for (case B34).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -25,7 +29,8 @@ from consumer.payments import (
     RateLimitError,
     UnexpectedAnswer,
 )
-from consumer.sync.mark import IDS_MAX, ListOrder, Mark, Resume, is_gap, order_of
+from consumer.sync.mark import IDS_MAX, SKEW, Anchor, ListOrder, Mark, Resume, is_gap, order_of
+from consumer.sync.trail import Step, Trail
 
 LOG = structlog.get_logger()
 
@@ -44,9 +49,15 @@ class EventLister(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class FeedPolicy:
     """`overlap_pages`: how many pages beyond the mark are read again each time, for events that became visible late.
+    `overlap_s`: how late a listed event may become visible and still be found: a sweep reads again what is younger
+    than that many seconds before the last sweep, `overlap_pages_max` pages of it at most. `overlap_every_s`: the least
+    time between two sweeps; keep it below the interval of the walks. A list that shows no times is swept by pages.
     `gap_after`: how old the last complete walk must be for a gap to be possible. `limit`: events a page."""
 
     overlap_pages: int = 1
+    overlap_s: float = 60.0
+    overlap_every_s: float = 45.0
+    overlap_pages_max: int = 60
     gap_after: timedelta = timedelta(hours=1)
     limit: int = 100
 
@@ -68,7 +79,8 @@ class CursorRefused(Exception):
 class Walk:
     """One walk. Iterate over `pages()`; the rest says afterwards how it went.
 
-    `since` ends the walk of a newest-first list early, and so does a page with one of `stop_ids`.
+    `since` ends the walk of a newest-first list early, and so does a page with one of `stop_ids`. `sweeps`: whether it
+    is to be a sweep, if one is due; the first is made in any case.
 
     `order` as seen, `gap` whether events may have been lost (B13), `refused` how many cursors were refused (B11),
     `met` whether the last complete walk was joined. Raises what the lister raises, and CursorLoop (B7).
@@ -81,6 +93,7 @@ class Walk:
     policy: FeedPolicy = field(default_factory=FeedPolicy)
     since: datetime | None = None
     stop_ids: frozenset[str] = frozenset()
+    sweeps: bool = True
     pages_max: int = PAGES_MAX
 
     order: ListOrder = ListOrder.UNKNOWN
@@ -88,14 +101,16 @@ class Walk:
     refused: int = 0
     met: bool = False
     pages_read: int = 0
-    _times: list[datetime | None] = field(default_factory=list)
     _head_ids: tuple[str, ...] = ()
     _newest_at: datetime | None = None
     _oldest_at: datetime | None = None
     _seen_cursors: set[str] = field(default_factory=set)
     _looked: dict[str, Page[EventRecord]] = field(default_factory=dict)
     _tail_found: bool | None = None
+    _tail_from: Cursor | None = None
     _jumped: bool = False
+    _timed: bool = False
+    _sweeping: bool = False
 
     async def pages(self) -> AsyncGenerator[FeedPage, None]:
         """The pages with possible news, each once it is asked for; complete when it ends by itself."""
@@ -115,6 +130,7 @@ class Walk:
         head = await self._page(None)
         self._head_ids = _ids(head)
         self.order = self._seen_order(head)
+        self._sweeping = self._timed and self._is_due()
         # Nothing to join: a list of one page is read already, and newest first the news are here.
         from_tail = self.order is ListOrder.OLDEST_FIRST and head.next_cursor is not None and await self._tail_leads()
         async for page in self._tail() if from_tail else self._from_head(head):
@@ -125,21 +141,22 @@ class Walk:
     async def _from_head(self, head: Page[EventRecord]) -> AsyncGenerator[FeedPage, None]:
         """From the head until the mark is met, and on to the end when it never is."""
         page = head
-        asked: list[tuple[Cursor | None, tuple[str, ...]]] = [(None, _ids(head))]
-        beyond = 0
+        trail = self._trail(None, head)
+        beyond = resumed = 0
         while True:
             self._note_meeting(page)
             beyond += self.met
             cursor = page.next_cursor
             if cursor is None:
-                last = self._feed_page(page, self._finished(asked))
+                self._sweeping |= self._timed and not self._jumped  # all there is was read
+                last = self._feed_page(page, self._finished(trail))
                 self._judge_gap()
                 yield last
                 return
-            joined = beyond > self.policy.overlap_pages and self.order is not ListOrder.OLDEST_FIRST
+            joined = beyond > self.policy.overlap_pages and self._is_swept(page, beyond)
             if joined or self._before_since(page) or _meets(page, tuple(self.stop_ids)):
                 if self.order is ListOrder.NEWEST_FIRST:
-                    yield self._feed_page(page, self._finished([]))
+                    yield self._feed_page(page, self._finished(None))
                     return
                 if await self._tail_leads():  # news may be at either end: the other one is still to be walked
                     yield self._feed_page(page, self.mark)
@@ -147,26 +164,75 @@ class Walk:
                         yield more
                     return
             resume = self.mark.resume
-            if resume is not None and _meets(page, resume.head_ids) and await self._leads(resume.cursor):
-                cursor = resume.cursor
-                asked.clear()
-            if resume is not None and _meets(page, resume.head_ids):
+            resumed += resume is not None and (resumed > 0 or _meets(page, resume.head_ids))
+            if resume is not None and resumed and self._is_covered(page, resume.begun_to, resumed):
+                if await self._leads(resume, page):
+                    cursor = resume.cursor
+                    trail.clear()
                 self.mark = replace(self.mark, resume=None)
-            yield self._feed_page(page, self._interrupted(cursor))
+            yield self._feed_page(page, self._interrupted(cursor, trail))
             page = await self._page(cursor)
-            asked = [*asked[-self.policy.overlap_pages :], (cursor, _ids(page))]
+            trail.add(self._step(cursor, page))
 
-    async def _leads(self, cursor: Cursor) -> bool:
-        """Whether the service still takes the cursor where an interrupted walk would have gone on."""
-        if str(cursor) in self._seen_cursors:
+    async def _leads(self, resume: Resume, here: Page[EventRecord]) -> bool:
+        """Whether the service still takes the cursor where an interrupted walk would have gone on, and it leads on."""
+        if str(resume.cursor) in self._seen_cursors:
             return False
         try:
-            self._looked[str(cursor)] = await self._fetched(cursor)
+            page = await self._fetched(resume.cursor)
         except CursorRefused:
             self.refused += 1
             return False
+        there, now_at = self._times(page), self._times(here)
+        if resume.begun_to is not None and there and now_at and max(there) >= min(now_at):
+            return False  # the overlap has brought us beyond it
+        self._looked[str(resume.cursor)] = page
         self._jumped = True
         return True
+
+    # --- what became visible late ------------------------------------------------------------------------------
+
+    def _is_due(self) -> bool:
+        """Whether this walk is to be a sweep; where none has been yet, also if it is in a hurry."""
+        may_sweep = self.sweeps or self.mark.swept_at is None
+        return may_sweep and self.mark.sweep_due(self.now, self.policy.overlap_every_s)
+
+    def _is_swept(self, page: Page[EventRecord], beyond: int) -> bool:
+        """Whether a walk from the head, `beyond` pages past the mark, has read all that may have been late for it."""
+        if self.order is ListOrder.OLDEST_FIRST:
+            return False
+        return not self._sweeping or self._is_covered(page, self.mark.seen_to, beyond)
+
+    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:
+        """Newest first: whether the walk that began at `begun_to` saw all events from this page on. Without times only
+        pages count, and never more than `overlap_pages_max` of them."""
+        if begun_to is None or self.order is not ListOrder.NEWEST_FIRST or pages > self.policy.overlap_pages_max:
+            return True
+        return all(time <= begun_to - self._overlap for time in self._times(page))
+
+    @property
+    def _overlap(self) -> timedelta:
+        return timedelta(seconds=self.policy.overlap_s)
+
+    def _begun_to(self) -> datetime | None:
+        newest_at = self._newest_at
+        if newest_at is not None and self.order is not ListOrder.NEWEST_FIRST:
+            newest_at = min(newest_at, self.now)  # it came to the newest last, and some may be younger than the walk
+        return self.mark.begun_to(newest_at, self.now) if self._timed else None
+
+    def _trail(self, cursor: Cursor | None, page: Page[EventRecord]) -> Trail:
+        trail = Trail(pages=self.policy.overlap_pages, pages_max=self.policy.overlap_pages_max)
+        trail.add(self._step(cursor, page))
+        return trail
+
+    def _step(self, cursor: Cursor | None, page: Page[EventRecord]) -> Step:
+        return Step(cursor=cursor, ids=_ids(page), newest_at=max(self._times(page), default=None))
+
+    def _anchored(self, trail: Trail, begun_to: datetime | None) -> Anchor | None:
+        """Where the next sweep begins: where events are that this walk may have come too early for."""
+        if self.order is ListOrder.NEWEST_FIRST or not self._sweeping or begun_to is None:
+            return self.mark.anchor
+        return trail.before(begun_to - self._overlap) or trail.end
 
     # --- from the tail -----------------------------------------------------------------------------------------
 
@@ -179,14 +245,16 @@ class Walk:
     async def _find_tail(self) -> bool:
         if not self.mark.tail_cursors or self.mark.walked_at is None:
             return False
-        cursor = self.mark.tail_cursors[0]
-        try:
-            page = await self._fetched(cursor)
-        except CursorRefused:
-            page = None
-        if page is not None and _meets(page, self.mark.tail_ids):
-            self._looked[str(cursor)] = page
-            return True
+        begins = [Anchor(cursor=self.mark.tail_cursors[0], ids=self.mark.tail_ids)]
+        if self._sweeping and self.mark.anchor is not None and self.mark.anchor.cursor != begins[0].cursor:
+            begins.insert(0, self.mark.anchor)
+        for begin in begins:
+            with suppress(CursorRefused):
+                page = await self._fetched(begin.cursor)
+                if _meets(page, begin.ids):
+                    self._looked[str(begin.cursor)] = page
+                    self._tail_from = begin.cursor
+                    return True
         if self.order is ListOrder.OLDEST_FIRST:
             self.refused += 1
             LOG.warning("the stored cursor leads nowhere: the list is walked from its head")
@@ -194,19 +262,21 @@ class Walk:
 
     async def _tail(self) -> AsyncGenerator[FeedPage, None]:
         """From the stored cursor to the end; what was read counts at once, as all before it was read earlier."""
-        asked: list[tuple[Cursor | None, tuple[str, ...]]] = []
-        cursor = self.mark.tail_cursors[0]
+        cursor = self._tail_from
         self.met = True
         self._seen_cursors.clear()  # another pass: it may well come to where the head's pass has been
+        page = await self._page(cursor)
+        trail = self._trail(cursor, page)
         while True:
-            page = await self._page(cursor)
-            asked = [*asked[-self.policy.overlap_pages :], (cursor, _ids(page))]
             if page.next_cursor is None:
-                yield self._feed_page(page, self._finished(asked))
+                yield self._feed_page(page, self._finished(trail))
                 return
-            moved = replace(self.mark, tail_ids=_all_ids(asked), tail_cursors=tuple(one for one, _ in asked))
+            anchor = self._anchored(trail, self.now - SKEW)
+            moved = replace(self.mark, tail_ids=trail.ids, tail_cursors=trail.cursors, anchor=anchor)
             yield self._feed_page(page, moved if self.order is ListOrder.OLDEST_FIRST else self.mark)
             cursor = page.next_cursor
+            page = await self._page(cursor)
+            trail.add(self._step(cursor, page))
 
     # --- what the pages tell -----------------------------------------------------------------------------------
 
@@ -237,7 +307,7 @@ class Walk:
 
     def _begin_again(self) -> None:
         self.refused += 1
-        self.mark = replace(self.mark, resume=None, tail_cursors=(), tail_ids=())
+        self.mark = replace(self.mark, resume=None, tail_cursors=(), tail_ids=(), anchor=None)
         self._seen_cursors.clear()
         self._looked.clear()
         self._tail_found = False
@@ -247,6 +317,7 @@ class Walk:
     def _seen_order(self, head: Page[EventRecord]) -> ListOrder:
         """By the events' times; when those say nothing, by where the list has grown since the last walk."""
         by_time = order_of([self._time(item) for item in head.items])
+        self._timed = by_time is not ListOrder.UNKNOWN
         ids, before = _ids(head), self.mark.head_ids
         grew_at_head = bool(before and ids) and ids[0] not in before and _meets(head, before)
         match by_time:
@@ -274,9 +345,12 @@ class Walk:
         self.gap = is_gap(self.mark, oldest_at=oldest_at, now=self.now, gap_after=self.policy.gap_after)
 
     def _feed_page(self, page: Page[EventRecord], mark: Mark) -> FeedPage:
-        times = [time for item in page.items if (time := self._time(item)) is not None]
+        times = self._times(page)
         reached = (max(times) if self.order is ListOrder.OLDEST_FIRST else min(times)) if times else None
         return FeedPage(items=page.items, mark=mark, reached_at=reached)
+
+    def _times(self, page: Page[EventRecord]) -> list[datetime]:
+        return [time for item in page.items if (time := self._time(item)) is not None]
 
     def _time(self, item: EventRecord) -> datetime | None:
         time = parse_time(first(item.raw, self.locators.time))
@@ -287,26 +361,33 @@ class Walk:
 
     # --- marks -------------------------------------------------------------------------------------------------
 
-    def _interrupted(self, cursor: Cursor) -> Mark:
+    def _interrupted(self, cursor: Cursor, trail: Trail) -> Mark:
         """The old mark, and where this walk would go on. An older interruption is kept: it saves more."""
         if self.mark.resume is not None:
             return self.mark
-        return replace(self.mark, resume=Resume(head_ids=self._head_ids[:IDS_MAX], cursor=cursor))
+        begun_to = self._begun_to() if self.order is ListOrder.NEWEST_FIRST else None
+        if self.order is ListOrder.OLDEST_FIRST and self._timed:
+            # Near the end of the list, not where this walk is: it may have come too early for what is before it.
+            begin = trail.before(self.now - SKEW - self._overlap)
+            if begin is not None and begin.cursor is None:
+                return self.mark
+            cursor = begin.cursor if begin is not None and begin.cursor is not None else cursor
+        return replace(self.mark, resume=Resume(head_ids=self._head_ids[:IDS_MAX], cursor=cursor, begun_to=begun_to))
 
-    def _finished(self, asked: Sequence[tuple[Cursor | None, tuple[str, ...]]]) -> Mark:
-        """The window is complete. `asked` are the last pages, if the end was reached; else the tail stays known."""
+    def _finished(self, trail: Trail | None) -> Mark:
+        """The window is complete. `trail` are the last pages, if the end was reached; else the tail stays known."""
+        begun_to = self._begun_to()
         return Mark(
             order=self.order,
             head_ids=self._head_ids[:IDS_MAX],
-            tail_ids=_all_ids(asked) if asked else self.mark.tail_ids,
-            tail_cursors=tuple(cursor for cursor, _ in asked) if asked else self.mark.tail_cursors,
+            tail_ids=trail.ids if trail else self.mark.tail_ids,
+            tail_cursors=trail.cursors if trail else self.mark.tail_cursors,
             newest_at=max(filter(None, (self._newest_at, self.mark.newest_at)), default=None),
             walked_at=self.now,
+            swept_at=self.now if self._sweeping else self.mark.swept_at,
+            swept_to=begun_to if self._sweeping else self.mark.swept_to,
+            anchor=self._anchored(trail, begun_to) if trail else self.mark.anchor,
         )
-
-
-def _all_ids(asked: Sequence[tuple[Cursor | None, tuple[str, ...]]]) -> tuple[str, ...]:
-    return tuple(one for _, ids in asked for one in ids)[-IDS_MAX:]
 
 
 def _ids(page: Page[EventRecord]) -> tuple[str, ...]:

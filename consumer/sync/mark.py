@@ -30,10 +30,20 @@ class ListOrder(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """Where an interrupted walk goes on: `head_ids` were at the head when it began, `cursor` is the next page."""
+    """Where an interrupted walk goes on: `head_ids` were at the head when it began, `cursor` is the next page.
+    `begun_to`: see `Mark.begun_to`; None where the list shows no times."""
 
     head_ids: tuple[str, ...]
     cursor: Cursor
+    begun_to: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchor:
+    """A page that a walk read: the cursor it was asked for with, and the ids on it."""
+
+    cursor: Cursor | None
+    ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +52,10 @@ class Mark:
 
     `walked_at` is when the last complete walk began (None: there was none), `newest_at` the time of the newest event
     it saw. Everything listed up to then has been published.
+
+    A walk that reads the overlap for late events, too, is a sweep (case B34). `swept_at`: when the last one began, by
+    our clock; `swept_to`: the same by the service's (see `begun_to`); `anchor`: where the next one begins, oldest
+    first.
     """
 
     order: ListOrder = ListOrder.UNKNOWN
@@ -51,6 +65,9 @@ class Mark:
     newest_at: datetime | None = None
     walked_at: datetime | None = None
     resume: Resume | None = None
+    swept_at: datetime | None = None
+    swept_to: datetime | None = None
+    anchor: Anchor | None = None
 
     @property
     def newest_ids(self) -> frozenset[str]:
@@ -62,6 +79,28 @@ class Mark:
                 return frozenset(self.tail_ids)
         return frozenset(self.head_ids + self.tail_ids)
 
+    def begun_to(self, newest_at: datetime | None, now: datetime) -> datetime | None:
+        """When a walk that began at `now` began by the service's clock, at the latest that is sure; None without times.
+
+        `newest_at` is the newest event that was listed by then. As much time as has passed since the last sweep has
+        passed for the service as well: after a quiet while nothing can be late any more.
+        """
+        known = [] if newest_at is None else [newest_at]
+        if self.swept_at is not None and self.swept_to is not None:
+            known.append(min(self.swept_to + (now - self.swept_at), now))
+        return max(known, default=None)
+
+    @property
+    def seen_to(self) -> datetime | None:
+        """From when on, by the service's clock, events may have been late for the last sweep, or else the last walk."""
+        if self.swept_to is not None or self.newest_at is None or self.walked_at is None:
+            return self.swept_to
+        return min(self.newest_at, self.walked_at)
+
+    def sweep_due(self, now: datetime, every_s: float) -> bool:
+        """Whether the last sweep began `every_s` ago or more; or later than now, as our clock was set back."""
+        return self.swept_at is None or not timedelta(0) <= now - self.swept_at < timedelta(seconds=every_s)
+
     def dump(self) -> dict[str, Any]:
         """As JSON, for the ledger."""
         return {
@@ -69,18 +108,20 @@ class Mark:
             "head_ids": self.head_ids,
             "tail_ids": self.tail_ids,
             "tail_cursors": self.tail_cursors,
-            "newest_at": self.newest_at.isoformat() if self.newest_at else None,
-            "walked_at": self.walked_at.isoformat() if self.walked_at else None,
-            "resume": {"head_ids": self.resume.head_ids, "cursor": self.resume.cursor} if self.resume else None,
+            "newest_at": _text(self.newest_at),
+            "walked_at": _text(self.walked_at),
+            "resume": _resume_dump(self.resume) if self.resume else None,
+            "swept_at": _text(self.swept_at),
+            "swept_to": _text(self.swept_to),
+            "anchor": {"cursor": self.anchor.cursor, "ids": self.anchor.ids} if self.anchor else None,
         }
 
     @classmethod
     def load(cls, state: Mapping[str, Any] | None) -> Mark:
-        """From JSON; a fresh mark for None and for what another version of this code wrote."""
+        """From JSON, also as it was before there were sweeps; a fresh mark for None and for what is not understood."""
         if state is None:
             return cls()
         try:
-            resume = state["resume"]
             return cls(
                 order=ListOrder(state["order"]),
                 head_ids=tuple(state["head_ids"]),
@@ -88,10 +129,34 @@ class Mark:
                 tail_cursors=tuple(state["tail_cursors"]),
                 newest_at=parse_time(state["newest_at"]),
                 walked_at=parse_time(state["walked_at"]),
-                resume=Resume(head_ids=tuple(resume["head_ids"]), cursor=resume["cursor"]) if resume else None,
+                resume=_resume_load(state["resume"]) if state["resume"] else None,
+                **_sweep_load(state),
             )
         except (KeyError, TypeError, ValueError):
             return cls()
+
+
+def _text(time: datetime | None) -> str | None:
+    return time.isoformat() if time else None
+
+
+def _resume_dump(resume: Resume) -> dict[str, Any]:
+    return {"head_ids": resume.head_ids, "cursor": resume.cursor, "begun_to": _text(resume.begun_to)}
+
+
+def _resume_load(state: Mapping[str, Any]) -> Resume:
+    return Resume(head_ids=tuple(state["head_ids"]), cursor=state["cursor"], begun_to=parse_time(state.get("begun_to")))
+
+
+def _sweep_load(state: Mapping[str, Any]) -> dict[str, Any]:
+    if "anchor" in state:
+        anchor = state["anchor"]
+        return {
+            "swept_at": parse_time(state["swept_at"]),
+            "swept_to": parse_time(state["swept_to"]),
+            "anchor": Anchor(cursor=anchor["cursor"], ids=tuple(anchor["ids"])) if anchor else None,
+        }
+    return {}  # from before there were sweeps: the next walk is one
 
 
 def order_of(times: Sequence[datetime | None]) -> ListOrder:

@@ -30,11 +30,21 @@ class ScriptedList:
     numbers: Any = field(default_factory=itertools.count)
     calls: int = 0
     before_page: Callable[[int], None] = lambda _: None
+    late: list[tuple[datetime, int]] = field(default_factory=list)
+    hidden: dict[int, datetime] = field(default_factory=dict)
+    every_s: float = 1.0
 
     def add(self, count: int) -> None:
         for _ in range(count):
-            self.now += timedelta(seconds=1)
+            self.now += timedelta(seconds=self.every_s)
             self.events.append((next(self.numbers), self.now))
+
+    def add_late(self, seconds: float) -> None:
+        """An event of now that is listed, in its place, only that many seconds later."""
+        self.add(1)
+        number, at = self.events.pop()
+        self.late.append((at + timedelta(seconds=seconds), number))
+        self.hidden[number] = at
 
     def purge(self, count: int) -> None:
         del self.events[:count]
@@ -42,6 +52,7 @@ class ScriptedList:
     async def list(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page[EventRecord]:
         self.calls += 1
         self.before_page(self.calls)
+        self._reveal()
         listed = self.events[::-1] if self.newest_first else self.events
         ids = [f"evt_{number}" for number, _ in listed]
         start = 0
@@ -60,6 +71,12 @@ class ScriptedList:
             following = ids[start + limit] if self.inclusive else ids[start + limit - 1]
         return Page(tuple(self._record(*item) for item in items), following)
 
+    def _reveal(self) -> None:
+        due = [number for visible_at, number in self.late if visible_at <= self.now]
+        self.late = [(visible_at, number) for visible_at, number in self.late if visible_at > self.now]
+        self.events += [(number, self.hidden.pop(number)) for number in due]
+        self.events.sort(key=lambda event: (event[1], event[0]))
+
     def _record(self, number: int, at: datetime) -> EventRecord:
         document: dict[str, Any] = {"id": f"evt_{number}", "type": "order.paid"}
         if self.times != "hidden":
@@ -68,7 +85,16 @@ class ScriptedList:
 
     @property
     def ids(self) -> set[str]:
+        """All that is listed now."""
+        self._reveal()
         return {f"evt_{number}" for number, _ in self.events}
+
+
+def feed_policy(*, overlap_s: float) -> FeedPolicy:
+    """Pages of three, each walk a sweep, and any pause long enough for a gap."""
+    return FeedPolicy(
+        gap_after=timedelta(0), limit=LIMIT, overlap_s=overlap_s, overlap_every_s=0.0, overlap_pages_max=1000
+    )
 
 
 @dataclass
@@ -80,21 +106,29 @@ class Follower:
     seen: set[str] = field(default_factory=set)
     yielded: int = 0
     began: datetime = START
+    policy: FeedPolicy = field(default_factory=lambda: feed_policy(overlap_s=3.0))
+    clock_ahead_s: float = 0.0
 
     @property
     def completed(self) -> bool:
         """Whether the last walk came to its end."""
         return self.mark.walked_at == self.began
 
-    def walk(self) -> Walk:
-        policy = FeedPolicy(gap_after=timedelta(0), limit=LIMIT)
-        return Walk(lister=self.service, locators=Locators(), mark=self.mark, now=self.service.now, policy=policy)
+    def walk(self, *, sweeps: bool = True) -> Walk:
+        return Walk(
+            lister=self.service,
+            locators=Locators(),
+            mark=self.mark,
+            now=self.began,
+            policy=self.policy,
+            sweeps=sweeps,
+        )
 
-    async def go(self, pages: int | None = None) -> Walk:
+    async def go(self, pages: int | None = None, *, sweeps: bool = True) -> Walk:
         """A walk, cut after `pages` pages: what was published by then stays, and so does the mark."""
         self.service.now += timedelta(milliseconds=1)
-        self.began = self.service.now
-        walk = self.walk()
+        self.began = self.service.now + timedelta(seconds=self.clock_ahead_s)
+        walk = self.walk(sweeps=sweeps)
         steps = walk.pages()
         number = 0
         async for page in steps:
