@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -30,6 +31,9 @@ from consumer.sync.rounds import Trouble, rest
 LOG = structlog.get_logger()
 T = TypeVar("T")
 
+ORDER_PER_S_MIN: Final = 0.2
+ORDER_BURST_MIN: Final = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class SyncPolicy:
@@ -40,6 +44,14 @@ class SyncPolicy:
     refresh: RefreshPolicy = field(default_factory=RefreshPolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
     reconcile: ReconcilePolicy = field(default_factory=ReconcilePolicy)
+
+    def among(self, applications: int) -> SyncPolicy:
+        """The same for one of so many at one API address: they share its limit, and so what reads of orders may take
+        of it (cases B23, C15). Each keeps `ORDER_PER_S_MIN` a second, `ORDER_BURST_MIN` at once."""
+        one = self.refresh
+        per_s = min(one.order_per_s, max(ORDER_PER_S_MIN, one.order_per_s / applications))
+        burst = min(one.order_burst, max(ORDER_BURST_MIN, one.order_burst // applications))
+        return replace(self, refresh=replace(one, order_per_s=per_s, order_burst=burst))
 
 
 class ApplicationSync:
@@ -203,10 +215,17 @@ class Sync:
     ) -> None:
         self.figures = Figures()
         self.unread = tuple(sorted(set(applications) - {reader.application for reader in readers}))
-        outlet = Outlet(broker, events_topic)
+        outlet, policy = Outlet(broker, events_topic), policy or SyncPolicy()
+        sharing = Counter(reader.address for reader in readers)
         self.applications = {
             reader.application: ApplicationSync(
-                reader, database, outlet, clock=clock, holder=holder, figures=self.figures, policy=policy
+                reader,
+                database,
+                outlet,
+                clock=clock,
+                holder=holder,
+                figures=self.figures,
+                policy=policy.among(sharing[reader.address]),
             )
             for reader in readers
         }

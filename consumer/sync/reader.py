@@ -30,6 +30,11 @@ class Reader:
     client: PaymentsClient
     locators: Locators = field(default_factory=Locators)
 
+    @property
+    def address(self) -> str:
+        """The API address, whose limit per IP all applications there share (case C15)."""
+        return self.client.budget.scope.ip
+
 
 Readers = Mapping[str, Reader]
 """By application."""

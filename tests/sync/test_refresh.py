@@ -15,10 +15,11 @@ from consumer.ledger.tables import ReadRow
 from consumer.payments import Kind as BudgetKind
 from consumer.payments import PaymentsClient, PaymentsError, Priority
 from consumer.plugin import ReadKind, ReadRequest
+from consumer.sync.application import Sync, SyncPolicy
 from consumer.sync.observation import digest, meaning, observation_id, shape
 from consumer.sync.reader import Reader
 from consumer.sync.refresh import Refresh, RefreshPolicy
-from tests.sync.conftest import World
+from tests.sync.conftest import DELIVERIES, EVENTS, World
 from tests.sync.service import EventsList, Json
 
 
@@ -292,6 +293,28 @@ async def test_subscriptions_are_read_before_what_waits_for_its_share(world: Wor
     async with while_a_walk_goes_on(world, policy) as once:
         assert await once() == 40 + 2, "a fifth of the round was for the others, as far as their share went"
         assert await once() == 20
+
+
+async def test_applications_at_one_address_share_what_their_orders_may_take(world: World) -> None:
+    # case: B23, C15
+    credentials = world.reader.client.credentials
+    async with PaymentsClient("http://127.0.0.1:9", credentials, clock=world.clock) as elsewhere:
+        clients = dict.fromkeys(("a", "b", "c"), world.reader.client) | {"alone": elsewhere}
+        sync = Sync(
+            [Reader(application=name, client=client) for name, client in clients.items()],
+            world.broker,
+            world.database,
+            deliveries_topic=DELIVERIES,
+            events_topic=EVENTS,
+            applications=list(clients),
+            clock=world.clock,
+            holder="test",
+        )
+        shares = {name: one.refresh._policy.order_per_s for name, one in sync.applications.items()}
+    assert shares == {"a": 0.5, "b": 0.5, "c": 0.5, "alone": 1.5}
+    assert SyncPolicy().among(100).refresh == RefreshPolicy(order_per_s=0.2, order_burst=2)
+    small = SyncPolicy(refresh=RefreshPolicy(order_per_s=0.1, order_burst=1))
+    assert small.among(3) == small, "a share is never made larger"
 
 
 async def test_a_record_that_no_topic_takes_holds_up_no_other_read(world: World) -> None:
