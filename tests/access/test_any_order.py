@@ -95,7 +95,7 @@ def examine(bench: Bench, service: Service, data: Any) -> None:
     bench.runner.run(run())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(service=services(), data=st.data())
 def test_whatever_arrives_ends_in_the_services_own_state(bench: Bench, service: Service, data: Any) -> None:
     # case: G1, G2, G3, G4, G7, G11, A24, A25, A26

@@ -293,7 +293,7 @@ def handlers_of(event: Event) -> list[str]:
     }.get(event.type, ["access:subscription"] if event.type.startswith("subscription.") else [])
 
 
-@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_order_of_handling_orders_rebuilds_to_the_same_rows(
     runner: asyncio.Runner, ledger: Database, data: Any
@@ -335,7 +335,7 @@ def test_any_order_of_handling_orders_rebuilds_to_the_same_rows(
     runner.run(run())
 
 
-@settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(service=services(), data=st.data())
 def test_any_order_of_handling_subscriptions_rebuilds_to_the_same_rows(
     runner: asyncio.Runner, ledger: Database, service: Service, data: Any

@@ -188,7 +188,7 @@ def history(application: str, lapsed: bool, read: str | None, registered: bool, 
     return happened
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), lapsed=st.booleans(), registered=st.booleans(), read=st.sampled_from([None, "PENDING", "PAID"]),
        trust=st.sampled_from([Trust.SIGNED, Trust.READ]))  # fmt: skip
 def test_the_handlers_end_the_same_in_any_order(
