@@ -12,6 +12,7 @@ from consumer.ledger import Database
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from handlers.fulfilment.tables import CHECKOUTS, ORDERS
+from tests.support.terms import PAYMENT
 
 
 # case: F20, F21, A37
@@ -21,13 +22,7 @@ async def test_of_a_one_time_payment(sqlite_ledger: Database) -> None:
         told = registering(sqlite_ledger, "default", SystemClock())
         async with PaymentsClient(sandbox.base_url, credentials, on_session=told) as client:
             created = await client.with_priority(client.priority).checkout_sessions.create(
-                mode="payment",
-                order_id="order-1",
-                amount="25.00",
-                description="A book",
-                success_url="https://shop.example/ok",
-                cancel_url="https://shop.example/no",
-                customer_reference="customer-1",
+                **PAYMENT, customer_reference="customer-1"
             )
     async with sqlite_ledger.reading() as session:
         [checkout] = (await session.execute(select(CHECKOUTS))).mappings().all()
@@ -43,13 +38,6 @@ async def test_a_ledger_that_is_away_does_not_fail_the_create(tmp_path: Path) ->
         credentials = Credentials(sandbox.config.app_id, [sandbox.config.app_secret])
         told = registering(away, "default", SystemClock())
         async with PaymentsClient(sandbox.base_url, credentials, on_session=told) as client:
-            created = await client.checkout_sessions.create(
-                mode="payment",
-                order_id="order-1",
-                amount="25.00",
-                description="A book",
-                success_url="https://shop.example/ok",
-                cancel_url="https://shop.example/no",
-            )
+            created = await client.checkout_sessions.create(**PAYMENT)
     assert created.url
     await away.stop()

@@ -14,6 +14,7 @@ from consumer.ledger.tables import ReadRow
 from consumer.payments import Credentials, OrderAlreadyPaid, PaymentsClient, SubscriptionAlreadyEnded
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
+from tests.support.terms import PAYMENT
 
 READS = ReadRow.__table__
 
@@ -29,27 +30,16 @@ def client_of(sandbox: Sandbox, database: Database) -> PaymentsClient:
     return PaymentsClient(sandbox.base_url, credentials, on_evidence=told)
 
 
-async def create(client: PaymentsClient) -> None:
-    await client.checkout_sessions.create(
-        mode="payment",
-        order_id="order-1",
-        amount="25.00",
-        description="A book",
-        success_url="https://shop.example/ok",
-        cancel_url="https://shop.example/no",
-    )
-
-
 # case: F27
 async def test_an_order_that_is_paid_already(sqlite_ledger: Database) -> None:
     async with Sandbox(SandboxConfig(seed=1)) as sandbox, client_of(sandbox, sqlite_ledger) as client:
-        await create(client)
+        await client.checkout_sessions.create(**PAYMENT)
         assert await asked(sqlite_ledger) == set(), "nothing is known of an order that was just made"
         stage = Stage(sandbox, sandbox.config.app_id, 1)
         [session] = [one for one in sandbox.engine.world.sessions if one.order_id == "order-1"]
         stage.pay(session)
         with pytest.raises(OrderAlreadyPaid):
-            await create(client)
+            await client.checkout_sessions.create(**PAYMENT)
     assert await asked(sqlite_ledger) == {("order", "order-1")}
 
 

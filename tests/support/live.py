@@ -13,24 +13,23 @@ from importlib import import_module
 from itertools import count
 from typing import Any
 
-import orjson
 from sqlalchemy import select
 
 from consumer.broker.base import Partition, Record
 from consumer.clock import DrivenClock
 from consumer.console.checkouts import Body, register_checkout
-from consumer.events import Event, Locators, Source
+from consumer.events import Event, Locators
 from consumer.ledger import Database, outbox
 from consumer.ledger.tables import OutboxRow, RunRow, RunStatus
 from consumer.plugin import Context, Handler
-from consumer.wire import own_event, pack_event
+from consumer.wire import pack_event
 from consumer.work.breakers import Breakers
 from consumer.work.contexts import Contexts
 from consumer.work.executor import Executor
 from consumer.work.intake import Intake
 from consumer.work.registry import Registry, handlers_of
 from consumer.work.runner import Runner
-from tests.support.projections import START
+from tests.support.projections import START, derived_event
 
 TICK_S = 0.001
 ROUNDS_MAX = 200
@@ -137,7 +136,7 @@ class Live:
             rows = (await session.execute(due)).scalars().all()
             await outbox.mark_published(session, rows, now)
         if rows:
-            await self.arrive(*[_derived(row, now) for row in rows])
+            await self.arrive(*[derived_event(row, now) for row in rows])
         return len(rows)
 
     async def pass_time(self, seconds: float, *, steps: int = 10) -> None:
@@ -167,15 +166,3 @@ def _stumbling(handler: Handler, fails: Mapping[tuple[str, str], int]) -> Callab
             raise RuntimeError("the test made this attempt fail, after its writes")
 
     return attempt
-
-
-def _derived(row: OutboxRow, now: datetime) -> Event:
-    return own_event(
-        application=row.application,
-        id=row.event_id,
-        type=row.type,
-        key=row.key,
-        source=Source.RELAY,
-        at=now,
-        data=orjson.loads(row.data),
-    )

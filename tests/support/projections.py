@@ -105,7 +105,7 @@ class Projections:
         async with self.database.transaction() as session:
             ready = select(OutboxRow).where(self._waiting, OUTBOX.c.not_before <= self.now)
             rows = (await session.execute(ready.order_by(OUTBOX.c.seq).limit(500))).scalars().all()
-            batch = [_derived(row, self.now) for row in rows]
+            batch = [derived_event(row, self.now) for row in rows]
             await outbox.mark_published(session, rows, self.now)
         return batch
 
@@ -177,7 +177,8 @@ def _audited(note: AuditNote, event: Event, handler: Handler, now: datetime) -> 
     )
 
 
-def _derived(row: OutboxRow, now: datetime) -> Event:
+def derived_event(row: OutboxRow, now: datetime) -> Event:
+    """What the relay publishes for the row."""
     return own_event(
         application=row.application,
         id=row.event_id,

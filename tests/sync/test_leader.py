@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -11,6 +11,7 @@ from consumer.clock import DrivenClock, SystemClock
 from consumer.errors import LeaseLost
 from consumer.ledger import Database, bookmarks
 from consumer.sync.leader import Leader
+from tests.support.clocks import WrongClock
 
 
 def leader(database: Database, holder: str, lease_s: float = 1.5) -> Leader:
@@ -74,16 +75,6 @@ async def test_when_the_leader_dies_another_takes_over_within_a_lease_and_a_thir
         with pytest.raises(LeaseLost):
             _ = dead.token
         stop.set()
-
-
-class WrongClock(SystemClock):
-    """The machine's clock, set wrong."""
-
-    def __init__(self, ahead: timedelta) -> None:
-        self._ahead = ahead
-
-    def now(self) -> datetime:
-        return super().now() + self._ahead
 
 
 @pytest.mark.slow

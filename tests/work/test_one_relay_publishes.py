@@ -14,20 +14,11 @@ from consumer.plugin import Emission
 from consumer.work import relay
 from consumer.work.relay import Relay
 from tests.contract.ledger.facts import event
+from tests.support.clocks import WrongClock
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC
 
 LEASE_S = 1.5
-
-
-class WrongClock(SystemClock):
-    """The machine's clock, set wrong."""
-
-    def __init__(self, ahead: timedelta) -> None:
-        self._ahead = ahead
-
-    def now(self) -> datetime:
-        return super().now() + self._ahead
 
 
 @pytest.mark.slow
