@@ -39,6 +39,7 @@ PROBE_AGAIN_S = 5.0
 SHAPES_MAX = 8
 BARREN_MAX = 2
 SINGLES_PER_BARREN = 20
+RESTS_MAX = 3
 TOLD = "unreadable"  # the code of a read whose asker knows that the service shows no such object
 
 
@@ -75,6 +76,18 @@ class RefreshPolicy:
     retry: RetryPolicy = field(default_factory=_slow)
 
 
+@dataclass
+class _Walk:
+    """Where a walk of a list goes on, and how many pages running answered next to nothing. Once one has answered, a
+    walk that runs ahead of those who ask goes back to `after_hit`, and rests until `rests_until`; `tries` times."""
+
+    cursor: Cursor | None = None
+    barren: int = 0
+    after_hit: Cursor | None = None
+    tries: int = 0
+    rests_until: float = 0.0
+
+
 @dataclass(frozen=True)
 class _Answered:
     """The reads that a page answered, and where the list goes on."""
@@ -108,7 +121,7 @@ class Refresh:
         self._answers, self._answers_until = False, 0.0
         self._orders = Share(clock, per_s=self._policy.order_per_s, burst=self._policy.order_burst)
         self._order_shapes: dict[str, None] = {}
-        self._walks: dict[Kind, tuple[Cursor | None, int]] = {}  # where the next round goes on, after barren pages
+        self._walks: dict[Kind, _Walk] = {}  # those that the next round goes on with
         self._newest_at, self._newest_only_until = dict[Kind, float](), dict[Kind, float]()
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"refresh {reader.application}")
@@ -180,7 +193,9 @@ class Refresh:
             answered += await self._by_pages(kind, held_up)
         done = {(row.kind, row.object_id) for row in answered}
         mine = [row for row in due if row.kind == kind and (row.kind, row.object_id) not in done]
-        singly = [] if kind in self._walks else mine[: max(self._page_from(kind), self._policy.batch // 5)]
+        walk = self._walks.get(kind)
+        is_walking = walk is not None and self._clock.monotonic() >= walk.rests_until
+        singly = [] if is_walking else mine[: max(self._page_from(kind), self._policy.batch // 5)]
         return [*(row for row in due if row.kind != kind), *singly]
 
     async def _by_pages(self, kind: Kind, held_up: list[PaymentsError]) -> list[ReadRow]:
@@ -192,28 +207,45 @@ class Refresh:
         After pages without an answer only the newest is looked at for a while, the longer the more they were: else a
         list that shows none of what is due would take all requests there are.
         """
-        cursor, barren = self._walks.pop(kind, (None, 0))
+        walk = self._walks.pop(kind, None) or _Walk()
         answered: list[ReadRow] = []
         began, every_s = self._clock.monotonic(), self._policy.newest_every_s
         looks = kind not in self._newest_at or began - self._newest_at[kind] >= every_s
-        if cursor is None and not looks and began < self._newest_only_until.get(kind, 0.0):
+        if walk.cursor is None and not looks and began < self._newest_only_until.get(kind, 0.0):
             return answered
-        if cursor is not None and looks:
+        if walk.cursor is not None and looks:
             found = await self._page(kind, None, held_up)
             answered += found.rows if found else ()
         for _ in range(self._policy.pages):
-            found = await self._page(kind, cursor, held_up)
+            if self._clock.monotonic() < walk.rests_until:
+                break
+            found = await self._page(kind, walk.cursor, held_up)
             if found is None:
                 break
             answered += found.rows
-            barren = 0 if len(found.rows) >= self._policy.page_yield else barren + 1
-            cursor = found.next_cursor
-            if cursor is None or (barren and not await self._pays(kind, barren)):
+            if not await self._goes_on(kind, walk, found):
                 if began >= self._newest_only_until.get(kind, 0.0):
-                    self._newest_only_until[kind] = self._clock.monotonic() + barren * every_s
+                    self._newest_only_until[kind] = self._clock.monotonic() + walk.barren * every_s
                 return answered
-        self._walks[kind] = (cursor, barren)
+        self._walks[kind] = walk
         return answered
+
+    async def _goes_on(self, kind: Kind, walk: _Walk, found: _Answered) -> bool:
+        """Note what a page showed; False when the walk is over. Events may be handled in the order of the list: then a
+        walk that is faster than the workers runs ahead of them, and what it looks for comes up behind it."""
+        walk.cursor = found.next_cursor
+        if walk.cursor is None:
+            walk.barren += len(found.rows) < self._policy.page_yield
+            return False
+        if len(found.rows) >= self._policy.page_yield:
+            walk.barren, walk.after_hit, walk.tries = 0, walk.cursor, 0
+            return True
+        walk.barren += 1
+        if walk.after_hit is not None and walk.barren > BARREN_MAX and walk.tries < RESTS_MAX:
+            walk.cursor, walk.barren, walk.tries = walk.after_hit, 0, walk.tries + 1
+            walk.rests_until = self._clock.monotonic() + walk.tries * self._policy.newest_every_s
+            return True
+        return await self._pays(kind, walk.barren)
 
     async def _page(self, kind: Kind, cursor: Cursor | None, held_up: list[PaymentsError]) -> _Answered | None:
         """Answer what one page shows. None: not read, for now; the walk is to go on from here."""

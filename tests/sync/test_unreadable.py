@@ -283,3 +283,20 @@ async def test_what_lies_at_the_far_end_of_the_list_is_paged_when_it_is_much(wor
         await stage.once()
     assert observed_orders(await answers(world)) == {f"A-{number}" for number in range(1_000)}
     assert world.service.calls.total() <= 30
+
+
+async def test_a_walk_that_is_faster_than_the_workers_waits_for_those_who_ask(world: World) -> None:
+    # case: B22, B23
+    for one in orders(3):
+        world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
+    world.service.lists["/v1/orders"] = paged(orders(6_000))  # the events come in the order of this list
+    stage = Refresh(
+        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        policy=RefreshPolicy(order_burst=500, order_per_s=50, singles=5, pages=8),
+    )  # fmt: skip
+    await ask_for_orders(world, 12_000, since=10_000)  # these are not listed: there is always something to look for
+    for known in range(200, 2_401, 200):
+        await ask_for_orders(world, known, since=known - 200)
+        await stage.once()
+        world.clock.advance(3.1)
+    assert len(observed_orders(await answers(world))) >= 1_400, "what it looks for came up behind it"
