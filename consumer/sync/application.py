@@ -24,7 +24,8 @@ from consumer.sync.leader import Leader
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
 from consumer.sync.reconcile import Reconcile, ReconcilePolicy
-from consumer.sync.refresh import Refresh, RefreshPolicy
+from consumer.sync.refresh import Refresh
+from consumer.sync.refresh_policy import RefreshPolicy
 from consumer.sync.report import BackfillOptions, BackfillReport, Progress
 from consumer.sync.rounds import Trouble, rest
 

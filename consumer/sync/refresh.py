@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -23,11 +23,11 @@ from consumer.ledger import Database, reads
 from consumer.ledger.tables import ReadRow
 from consumer.payments import ApiError, Cursor, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
 from consumer.payments import Kind as BudgetKind
-from consumer.retry import RetryPolicy
 from consumer.sync.figures import Figures
 from consumer.sync.observation import Observation, Unreadable, shape
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader
+from consumer.sync.refresh_policy import ListWalk, RefreshPolicy
 from consumer.sync.rounds import Trouble, repeat
 from consumer.sync.share import Share
 
@@ -37,55 +37,11 @@ ALARM_AFTER_ATTEMPTS = 8
 ANSWERS_FOR_S = 60.0
 PROBE_AGAIN_S = 5.0
 SHAPES_MAX = 8
-BARREN_MAX = 2
-SINGLES_PER_BARREN = 20
-RESTS_MAX = 3
 TOLD = "unreadable"  # the code of a read whose asker knows that the service shows no such object
 
 
 Kind = Literal["subscription", "order"]
 KINDS: tuple[Kind, ...] = ("subscription", "order")
-
-
-def _slow() -> RetryPolicy:
-    return RetryPolicy(attempts=1000, first_s=5.0, factor=3.0, ceiling_s=6 * 3600.0, jitter=0.2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefreshPolicy:
-    """`batch`: reads looked at per round; `singles`: of those, how many are done one by one before it is looked again
-    whether a list pays; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
-    `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`, `page_orders_from`: from how
-    many due reads of subscriptions, of orders on their list is paged, until `BARREN_MAX` pages running, or one for
-    every `SINGLES_PER_BARREN` that are due, answered less than `page_yield` of them each; `pages`: how many of them a
-    round; `newest_every_s`: a walk that has gone on for longer looks at the newest page again. `order_per_s`,
-    `order_burst`: requests about orders, on average and at once, that others have to make room for; any further one
-    only takes what nobody else wants."""
-
-    batch: int = 1000
-    page_from: int = 200
-    page_orders_from: int = 20
-    page_yield: int = 10
-    singles: int = 50
-    pages: int = 20
-    newest_every_s: float = 3.0
-    order_per_s: float = 1.5
-    order_burst: int = 20
-    concurrency: int = 4
-    idle_s: float = 1.0
-    retry: RetryPolicy = field(default_factory=_slow)
-
-
-@dataclass
-class _Walk:
-    """Where a walk of a list goes on, and how many pages running answered next to nothing. Once one has answered, a
-    walk that runs ahead of those who ask goes back to `after_hit`, and rests until `rests_until`; `tries` times."""
-
-    cursor: Cursor | None = None
-    barren: int = 0
-    after_hit: Cursor | None = None
-    tries: int = 0
-    rests_until: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -121,7 +77,7 @@ class Refresh:
         self._answers, self._answers_until = False, 0.0
         self._orders = Share(clock, per_s=self._policy.order_per_s, burst=self._policy.order_burst)
         self._order_shapes: dict[str, None] = {}
-        self._walks: dict[Kind, _Walk] = {}  # those that the next round goes on with
+        self._walks: dict[Kind, ListWalk] = {}  # those that the next round goes on with
         self._newest_at, self._newest_only_until = dict[Kind, float](), dict[Kind, float]()
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"refresh {reader.application}")
@@ -207,7 +163,7 @@ class Refresh:
         After pages without an answer only the newest is looked at for a while, the longer the more they were: else a
         list that shows none of what is due would take all requests there are.
         """
-        walk = self._walks.pop(kind, None) or _Walk()
+        walk = self._walks.pop(kind, None) or ListWalk()
         answered: list[ReadRow] = []
         began, every_s = self._clock.monotonic(), self._policy.newest_every_s
         looks = kind not in self._newest_at or began - self._newest_at[kind] >= every_s
@@ -223,29 +179,13 @@ class Refresh:
             if found is None:
                 break
             answered += found.rows
-            if not await self._goes_on(kind, walk, found):
+            walk.note(len(found.rows), found.next_cursor, self._policy, self._clock.monotonic())
+            if not await self._goes_on(kind, walk):
                 if began >= self._newest_only_until.get(kind, 0.0):
                     self._newest_only_until[kind] = self._clock.monotonic() + walk.barren * every_s
                 return answered
         self._walks[kind] = walk
         return answered
-
-    async def _goes_on(self, kind: Kind, walk: _Walk, found: _Answered) -> bool:
-        """Note what a page showed; False when the walk is over. Events may be handled in the order of the list: then a
-        walk that is faster than the workers runs ahead of them, and what it looks for comes up behind it."""
-        walk.cursor = found.next_cursor
-        if walk.cursor is None:
-            walk.barren += len(found.rows) < self._policy.page_yield
-            return False
-        if len(found.rows) >= self._policy.page_yield:
-            walk.barren, walk.after_hit, walk.tries = 0, walk.cursor, 0
-            return True
-        walk.barren += 1
-        if walk.after_hit is not None and walk.barren > BARREN_MAX and walk.tries < RESTS_MAX:
-            walk.cursor, walk.barren, walk.tries = walk.after_hit, 0, walk.tries + 1
-            walk.rests_until = self._clock.monotonic() + walk.tries * self._policy.newest_every_s
-            return True
-        return await self._pays(kind, walk.barren)
 
     async def _page(self, kind: Kind, cursor: Cursor | None, held_up: list[PaymentsError]) -> _Answered | None:
         """Answer what one page shows. None: not read, for now; the walk is to go on from here."""
@@ -268,14 +208,13 @@ class Refresh:
         await self._answer(rows, hits)
         return _Answered(rows, page.next_cursor if page.items else None)
 
-    async def _pays(self, kind: Kind, barren: int) -> bool:
-        """Whether a walk is to go on after that many barren pages: what it looks for may all lie at its far end, and
-        read singly it would cost a request each. Not when a walk has just found that it does not."""
+    async def _goes_on(self, kind: Kind, walk: ListWalk) -> bool:
+        if walk.cursor is None or walk.barren == 0:
+            return walk.cursor is not None
         if self._clock.monotonic() < self._newest_only_until.get(kind, 0.0):
-            return False
+            return False  # a walk has just found that it does not pay
         async with self._database.reading() as session:
-            due = await reads.count_due(session, self._clock.now(), self.application, kind)
-        return due > 0 and barren <= max(BARREN_MAX, due // SINGLES_PER_BARREN)
+            return walk.pays(await reads.count_due(session, self._clock.now(), self.application, kind))
 
     async def _usable(
         self, kind: Kind, items: Sequence[Order | Subscription], version: int

@@ -18,7 +18,8 @@ from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.application import Sync, SyncPolicy
 from consumer.sync.observation import digest, meaning, observation_id, shape
 from consumer.sync.reader import Reader
-from consumer.sync.refresh import Refresh, RefreshPolicy
+from consumer.sync.refresh import Refresh
+from consumer.sync.refresh_policy import RefreshPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, World
 from tests.sync.service import EventsList, Json
 

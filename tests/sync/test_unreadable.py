@@ -13,7 +13,8 @@ from consumer.payments import Attempt, PaymentsClient, PaymentsError, Priority
 from consumer.payments import Kind as BudgetKind
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.reader import Reader
-from consumer.sync.refresh import Refresh, RefreshPolicy
+from consumer.sync.refresh import Refresh
+from consumer.sync.refresh_policy import RefreshPolicy
 from tests.sync.conftest import World
 from tests.sync.test_refresh import answers, ask, paged, pending, refresh, subscription
 
