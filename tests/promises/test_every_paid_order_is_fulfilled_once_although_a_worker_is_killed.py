@@ -16,7 +16,7 @@ from tests.chaos.campaign import campaign
 @pytest.mark.postgres
 @pytest.mark.timeout(600)
 async def test_on_kafka_and_postgresql(tmp_path: Path, kafka_url: str, postgres_url: str) -> None:
-    outcome = await campaign(tmp_path, broker_url=kafka_url, database_url=postgres_url, webhooks=8_000)
+    outcome = await campaign(tmp_path, broker_url=kafka_url, database_url=postgres_url, webhooks=5_000)
     print("\n" + outcome.table())
     assert outcome.good, outcome.table()
 
