@@ -73,7 +73,10 @@ def status(as_json: Json = False) -> None:
         output.line(f"{asked.application}: {asked.count} read(s) wait for API credentials, the oldest since {oldest}")
     for one in reading:
         output.line(one.application)
-        output.fields({f"  {name}": value for name, value in asdict(one).items() if name != "application"})
+        facts = {name: value for name, value in asdict(one).items() if name not in ("application", "held_up")}
+        output.fields({f"  {name}": value for name, value in facts.items()})
+        for stage in one.held_up:
+            output.line(f"  {stage.stage} is held up since {shown_value(stage.since)}: {stage.code}")
     raise typer.Exit(int(grade))
 
 

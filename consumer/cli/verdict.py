@@ -11,6 +11,7 @@ from consumer.broker import TopicReport
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
+from consumer.payments import AuthenticationError
 from consumer.sync.standing import Standing
 
 OVERDUE_STUCK_S = 300.0
@@ -19,6 +20,7 @@ HINT_LATE_S = 900.0
 WORKER_GONE_S = 30.0
 UNFULFILLED_LATE_S = 300.0
 WALK_LATE_S = 900.0
+HELD_UP_S = 60.0
 
 
 class Grade(IntEnum):
@@ -108,7 +110,7 @@ def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:
 
 
 def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:
-    """What is wrong with the reading of one application (cases O1, O3, B13, B31)."""
+    """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32)."""
     if not one.has_credentials:
         wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
         text = f"{one.application}: no API credentials: {wait}what webhooks lose stays lost"
@@ -122,9 +124,20 @@ def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:
         "reconcile_braked": one.reconcile_braked and "too many changes, none made: `consumer reconcile --dry-run`",
         "walk_late": _age_s(one.walked_at, now) > walk_late_s
         and f"the last complete walk is {_age_s(one.walked_at, now) / 60:.0f} min old",
+        "reading_held_up": _held_up(one, now),
         "never_walked": one.walked_at is None and "the events were never walked to the end: does `sync` run?",
     }
     return [Finding(Grade.DEGRADED, code, f"{one.application}: {text}") for code, text in found.items() if text]
+
+
+def _held_up(one: Standing, now: datetime) -> str:
+    """The stages that have failed for a while, by the reason; credentials that are refused are told apart."""
+    stages: dict[str, list[str]] = {}
+    for stage in one.held_up:
+        is_told = one.refused_at is not None and stage.code == AuthenticationError.code
+        if not is_told and _age_s(stage.since, now) >= HELD_UP_S:
+            stages.setdefault(stage.code, []).append(f"{stage.stage} since {stage.since:%Y-%m-%d %H:%M}")
+    return "; ".join(f"held up by {code}: {', '.join(names)}" for code, names in stages.items())
 
 
 def worst(findings: Sequence[Finding]) -> Grade:

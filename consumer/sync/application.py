@@ -18,6 +18,7 @@ from consumer.sync.backfill import Backfill, BackfillPolicy
 from consumer.sync.confirm import Confirm, ConfirmPolicy
 from consumer.sync.drift import DriftReport
 from consumer.sync.figures import Figures
+from consumer.sync.heldup import STAGES, Watch
 from consumer.sync.identity import Identity
 from consumer.sync.intake import GROUP, Intake
 from consumer.sync.leader import Leader
@@ -110,6 +111,9 @@ class ApplicationSync:
         )
         self.refresh = Refresh(reader, database, outlet, clock=clock, figures=self.figures, policy=policy.refresh)
         self._trouble = Trouble(f"identity {reader.application}")
+        self._watch = Watch(
+            database, reader.application, lambda: self.troubles, clock=clock, token=token, figures=self.figures
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Compete for the lead, and read the service while this process has it; until `stop`."""
@@ -159,22 +163,17 @@ class ApplicationSync:
     @property
     def troubles(self) -> Mapping[str, str]:
         """Stage to the code of what holds it up now; empty while all is well."""
-        stages = {
-            "identity": self._trouble,
-            "confirm": self.confirm.trouble,
-            "refresh": self.refresh.trouble,
-            "backfill": self.backfill.trouble,
-            "reconcile": self.reconcile.trouble,
-        }
-        return {name: trouble.code for name, trouble in stages.items() if trouble.code is not None}
+        stages = (self.confirm, self.refresh, self.backfill, self.reconcile)
+        troubles = (self._trouble, *(stage.trouble for stage in stages))
+        return {name: one.code for name, one in zip(STAGES, troubles, strict=True) if one.code is not None}
 
     async def _lead(self, stop: asyncio.Event) -> None:
         self.figures.gauge("leads", self.application, 1)
         try:
-            if await self._is_ours(stop):
-                stages = (self.confirm, self.refresh, self.backfill, self.reconcile)
-                async with asyncio.TaskGroup() as group:
-                    for stage in stages:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch.run(stop))
+                if await self._is_ours(stop):
+                    for stage in (self.confirm, self.refresh, self.backfill, self.reconcile):
                         group.create_task(stage.run(stop))
         finally:
             self.figures.gauge("leads", self.application, 0)

@@ -26,7 +26,7 @@ from consumer.sync.figures import Figures
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader, held_up_s
 from consumer.sync.report import Sight
-from consumer.sync.rounds import Trouble, repeat
+from consumer.sync.rounds import Trouble, repeat, together
 from consumer.sync.share import Share
 from consumer.sync.verdict import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed, say_differences
 
@@ -210,7 +210,7 @@ class Confirm:
                     self._hold.take(error)
                     held_up.append(error)
 
-        await asyncio.gather(*(ask_next() for _ in range(min(self._policy.concurrency, len(hints)))))
+        await together(*(ask_next() for _ in range(min(self._policy.concurrency, len(hints)))))
         return verdicts, held_up[0] if held_up else None
 
     async def _verdict(self, hint: HintRow) -> Verdict:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from consumer.clock import Clock
 from consumer.reason import Reason
 from consumer.sync.figures import Figures
+from consumer.sync.heldup import STAGES
 from consumer.telemetry.metrics import Metrics
 
 PREFIX: Final = "consumer_sync_"
@@ -26,10 +27,14 @@ COUNTERS: Final = {
     "events_recovered": ("walked", ("recovered",)),
     "events_strange": ("walked", ("strange",)),
     "retention_gaps": ("retention_gaps", ()),
+    "cursors_refused": ("cursors_refused", ()),
     "drift_changed": ("drift", ("changed",)),
     "drift_unknown": ("drift", ("unknown",)),
 }
-GAUGES: Final = {"hints_due": "hints_waiting", "leads": "leader"}
+GAUGES: Final = {
+    "hints_due": ("hints_waiting", ()),
+    **{f"held_up_{stage}": ("held_up", (stage,)) for stage in STAGES},
+}
 
 
 class Exposition(Collector):
@@ -46,7 +51,7 @@ class Exposition(Collector):
         """The figures without a declared metric, as `consumer_sync_…` by application."""
         families: dict[str, Metric] = {}
         for figure in self._figures:
-            if figure.name in COUNTERS or figure.name in GAUGES:
+            if figure.name in COUNTERS or figure.name in GAUGES or figure.name == "leads":
                 continue
             kind = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
             meaning = f"Sync: {figure.name.replace('_', ' ')}"
@@ -63,8 +68,10 @@ class Exposition(Collector):
             metric, labels = COUNTERS[name]
             getattr(self._metrics, metric).labels(application, *labels).inc(by)
         elif name in GAUGES:
-            label = f"sync/{application}" if name == "leads" else application
-            getattr(self._metrics, GAUGES[name]).labels(label).set(value)
+            metric, labels = GAUGES[name]
+            getattr(self._metrics, metric).labels(application, *labels).set(value)
+        elif name == "leads":
+            self._metrics.leader.labels(f"sync/{application}").set(value)
         elif name == "last_walk_at":
             age = self._metrics.bookmark_seconds.labels(application)
             age.set_function(lambda: max(0.0, self._clock.now().timestamp() - value))

@@ -28,7 +28,7 @@ from consumer.sync.observation import Observation, Unreadable, shape
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader
 from consumer.sync.refresh_policy import ListWalk, RefreshPolicy
-from consumer.sync.rounds import Trouble, repeat
+from consumer.sync.rounds import Trouble, repeat, together
 from consumer.sync.share import Share
 
 LOG = structlog.get_logger()
@@ -104,7 +104,7 @@ class Refresh:
                 self._walks.pop(kind, None)
                 self._newest_only_until.pop(kind, None)
         waiting = iter(self._singly(left))
-        await asyncio.gather(*[self._work_off(waiting, held_up, answered) for _ in range(self._policy.concurrency)])
+        await together(*(self._work_off(waiting, held_up, answered) for _ in range(self._policy.concurrency)))
         if held_up and not answered:
             raise held_up[0]
         return len(answered)

@@ -107,6 +107,15 @@ async def _until(step: Step, stop: asyncio.Event, grace_s: float) -> float | Non
         await _ended([work, stopping])
 
 
+async def together(*works: Coroutine[Any, Any, None]) -> None:
+    """Do them side by side. The first that fails ends the others; its exception is raised when all are over."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await _ended(tasks)
+
+
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()

@@ -16,6 +16,7 @@ from consumer.ledger import bookmarks
 from consumer.ledger.tables import BudgetRow, HintRow
 from consumer.payments.circuit import PROBE_EVERY_S
 from consumer.sync import backfill, reconcile, sense
+from consumer.sync.heldup import HeldUp, held_up
 from consumer.sync.mark import Mark
 
 _BUDGETS: Table = BudgetRow.__table__
@@ -30,7 +31,8 @@ class Standing:
     """One application. `has_credentials`: whether it can be read at all; `hints`: deliveries that wait for that (I15).
     `walked_at`: when the last complete walk of the events began. `silent_since`: webhooks are
     silent (O1). `gap_at`: events were forgotten before they were read, and state is not yet reconciled (B13).
-    `refused_at`: the service refused the credentials then, and has not taken any since (O3)."""
+    `refused_at`: the service refused the credentials then, and has not taken any since (O3).
+    `held_up`: stages of `sync` that fail again and again, with the reason (B7, B32)."""
 
     application: str
     has_credentials: bool = True
@@ -41,6 +43,7 @@ class Standing:
     reconciled_at: datetime | None = None
     reconcile_braked: bool = False
     refused_at: datetime | None = None
+    held_up: tuple[HeldUp, ...] = ()
 
 
 async def standing(session: AsyncSession, application: str, app_id: str | None, now: datetime) -> Standing:
@@ -61,6 +64,7 @@ async def standing(session: AsyncSession, application: str, app_id: str | None, 
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
         refused_at=refused_at(circuit, now, walked_at=mark.walked_at),
+        held_up=await held_up(session, application),
     )
 
 

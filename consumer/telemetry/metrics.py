@@ -152,6 +152,10 @@ class Metrics:
         self.retention_gaps = self._counter(
             "sync_retention_gaps", "Walks that found the list younger than the bookmark", "application"
         )
+        self.cursors_refused = self._counter("sync_cursors_refused", "Cursors the service did not take", "application")
+        self.held_up = self._gauge(
+            "sync_held_up", "1 while a stage of the leader fails again and again", "application", "stage"
+        )
         self.drift = self._counter("sync_drift", "Differences a reconcile walk found", "application", "kind")
         self.leader = self._gauge("sync_leader", "1 while this process holds the lease", "lease")
 

@@ -11,6 +11,7 @@ from consumer.broker import TopicReport
 from consumer.cli.verdict import Grade, judge, worst
 from consumer.console.queues import Queue
 from consumer.ledger.health import Figures
+from consumer.sync.heldup import HeldUp
 from consumer.sync.standing import Standing, refused_at
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -86,7 +87,11 @@ def test_the_worst_counts() -> None:
 READING = Standing(application="default", walked_at=NOW)
 
 
-# case: O1, O3, B13, B29, B31
+def stuck(since: datetime, *, stage: str = "backfill", code: str = "cursor_loop") -> HeldUp:
+    return HeldUp(stage=stage, code=code, since=since)
+
+
+# case: O1, O3, B7, B13, B29, B31
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
@@ -96,6 +101,7 @@ READING = Standing(application="default", walked_at=NOW)
         (replace(READING, refused_at=NOW), "credentials_refused"),
         (replace(READING, walked_at=LONG_AGO), "walk_late"),
         (replace(READING, walked_at=None), "never_walked"),
+        (replace(READING, held_up=(stuck(LONG_AGO),)), "reading_held_up"),
         (Standing(application="club", has_credentials=False, hints=3), "no_credentials"),
     ],
 )
@@ -103,6 +109,22 @@ def test_what_is_wrong_with_the_reading_degrades(changed: Standing, code: str) -
     assert judge(WELL, standings=[READING]) == []
     [finding] = judge(WELL, standings=[READING, changed])
     assert (finding.code, finding.grade) == (code, Grade.DEGRADED)
+
+
+# case: B7, O3
+def test_stages_that_are_held_up_for_long_are_told_together_and_refused_credentials_only_once() -> None:
+    def told(*stages: HeldUp, refused_at: datetime | None = None) -> list[str]:
+        standing = replace(READING, held_up=stages, refused_at=refused_at)
+        return [finding.text for finding in judge(WELL, standings=[standing])]
+
+    assert told(stuck(NOW - timedelta(seconds=30))) == []
+    [text] = told(stuck(LONG_AGO), stuck(LONG_AGO, stage="confirm"), stuck(LONG_AGO, stage="refresh", code="server"))
+    loop = "held up by cursor_loop: backfill since 2026-04-30 23:00, confirm since 2026-04-30 23:00"
+    assert text == f"default: {loop}; held up by server: refresh since 2026-04-30 23:00"
+    refused = stuck(LONG_AGO, code="invalid_api_credentials")
+    assert len(told(refused)) == 1
+    [only] = told(refused, refused_at=NOW)
+    assert "refuses the credentials" in only
 
 
 # case: O3

@@ -9,7 +9,7 @@ from consumer.telemetry.metrics import Metrics
 
 
 def test_figures_show_as_metrics_and_nothing_is_counted_twice() -> None:
-    # case: B29, O6
+    # case: B7, B11, B29, O6
     figures, metrics, clock = Figures(), Metrics(), DrivenClock()
     Exposition(figures, metrics, clock)
     figures.count("body_mismatch", "shop", 2)
@@ -17,6 +17,8 @@ def test_figures_show_as_metrics_and_nothing_is_counted_twice() -> None:
     figures.gauge("webhooks_silent", "shop", 1)
     figures.gauge("leads", "shop", 1)
     figures.gauge("last_walk_at", "shop", clock.now().timestamp())
+    figures.gauge("held_up_backfill", "shop", 1)
+    figures.count("cursors_refused", "shop")
     clock.advance(90)
     text = metrics.render().decode()
     assert 'consumer_confirm_mismatches_total{application="shop"} 2.0' in text
@@ -24,4 +26,7 @@ def test_figures_show_as_metrics_and_nothing_is_counted_twice() -> None:
     assert 'consumer_sync_webhooks_silent{application="shop"} 1.0' in text
     assert 'consumer_sync_leader{lease="sync/shop"} 1.0' in text
     assert 'consumer_sync_bookmark_age_seconds{application="shop"} 90.0' in text
+    assert 'consumer_sync_held_up{application="shop",stage="backfill"} 1.0' in text
+    assert 'consumer_sync_cursors_refused_total{application="shop"} 1.0' in text
     assert "body_mismatch" not in text
+    assert "held_up_backfill" not in text

@@ -51,7 +51,7 @@ POLICY = SyncPolicy(
 )
 
 
-def role(reader: Reader, broker: EmbeddedBroker, database: Database, holder: str) -> Sync:
+def role(reader: Reader, broker: EmbeddedBroker, database: Database, holder: str, policy: SyncPolicy = POLICY) -> Sync:
     return Sync(
         [reader],
         broker,
@@ -61,7 +61,7 @@ def role(reader: Reader, broker: EmbeddedBroker, database: Database, holder: str
         applications=["default"],
         clock=SystemClock(),
         holder=holder,
-        policy=POLICY,
+        policy=policy,
     )
 
 

@@ -45,7 +45,7 @@ def test_the_exposition_can_be_parsed_and_names_what_is_listed() -> None:
 def test_no_label_is_free_text() -> None:
     allowed = {
         "application", "outcome", "topic", "partition", "type", "trust", "source", "result", "handler", "state",
-        "change", "reason", "walk", "kind", "lease", "endpoint", "code", "bucket", "use", "field", "plugin",
+        "change", "reason", "walk", "kind", "lease", "stage", "endpoint", "code", "bucket", "use", "field", "plugin",
     }  # fmt: skip
     assert {label for _, _, labels, _ in Metrics().listed() for label in labels} == allowed
 

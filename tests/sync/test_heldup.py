@@ -1,0 +1,70 @@
+"""What holds a stage up is in the ledger and on the metrics page, and gone when the stage goes on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from consumer.clock import SystemClock
+from consumer.payments import Credentials, PaymentsClient
+from consumer.sync.application import SyncPolicy
+from consumer.sync.backfill import BackfillPolicy
+from consumer.sync.heldup import HeldUp, after, held_up
+from consumer.sync.reader import Reader
+from tests.support.ports import eventually
+from tests.sync.conftest import SteppedClock, World
+from tests.sync.service import Json
+from tests.sync.test_role import role, running
+
+NOW = SteppedClock().now()
+
+
+def test_a_trouble_is_as_old_as_its_stages_first_failure() -> None:
+    # case: B7, B32
+    [found] = after((), {"backfill": "cursor_loop"}, NOW)
+    assert found == HeldUp(stage="backfill", code="cursor_loop", since=NOW)
+    later = NOW + timedelta(minutes=5)
+    both = after((found,), {"backfill": "server_error", "confirm": "server_error"}, later)
+    assert [(one.stage, one.code, one.since) for one in both] == [
+        ("backfill", "server_error", NOW),
+        ("confirm", "server_error", later),
+    ]
+    assert after(both, {}, later) == ()
+
+
+@pytest.mark.slow
+async def test_a_cursor_loop_is_in_the_ledger_until_the_list_is_well_again(world: World) -> None:
+    # case: B7
+    loops = True
+
+    def listed(cursor: str | None, limit: int) -> Json:
+        item = {"id": "evt_1", "type": "order.paid", "created_at": "2026-01-01T00:00:00Z"}
+        return {"items": [item], "next_cursor": "evt_1" if loops else None}
+
+    world.service.lists["/v1/events"] = listed
+    for name in ("orders", "subscriptions", "payments"):
+        world.service.lists[f"/v1/{name}"] = lambda cursor, limit: {"items": [], "next_cursor": None}
+    credentials = Credentials("svc_app_test", ["svc_sk_live_test"])
+    policy = SyncPolicy(lease_s=1.5, backfill=BackfillPolicy(interval_s=0.5))
+    async with PaymentsClient(world.service.address, credentials, clock=SystemClock()) as client:
+        reader = Reader(application="default", client=client)
+        first = role(reader, world.broker, world.database, "one", policy)
+        async with running(first):
+            [found] = await eventually(lambda: _noted(world), within_s=20)
+            assert (found.stage, found.code) == ("backfill", "cursor_loop")
+            assert first.figures.value("held_up_backfill", "default") == 1
+        assert first.figures.value("held_up_backfill", "default") == 0, "who does not lead is not held up"
+        second = role(reader, world.broker, world.database, "two", policy)
+        loops = False
+        async with running(second):
+            await eventually(lambda: _forgotten(world), within_s=20, what="the next leader goes on with it")
+
+
+async def _noted(world: World) -> tuple[HeldUp, ...]:
+    async with world.database.reading() as session:
+        return await held_up(session, "default")
+
+
+async def _forgotten(world: World) -> bool:
+    return not await _noted(world)
