@@ -11,7 +11,7 @@ import pytest
 
 from consumer.ledger import Database, schema
 from tests.support.kafka import KafkaServer, kafka_server
-from tests.support.postgres import create_database, postgres_server
+from tests.support.postgres import copy_database, create_database, postgres_server
 
 
 @pytest.fixture(scope="session")
@@ -27,35 +27,45 @@ def postgres_url(postgres_base: str) -> str:
     return create_database(postgres_base)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh database of each kind: what holds on one must hold on the other."""
-    if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path}/ledger.db"
-    return str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    """A ledger with its schema, of each kind."""
-    found = Database(database_url)
-    await schema.upgrade(found)
-    yield found
-    await found.stop()
+async def _migrate(url: str) -> None:
+    database = Database(url)
+    try:
+        await schema.upgrade(database)
+    finally:
+        await database.stop()
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated, empty SQLite ledger: copying it is much quicker than migrating anew for every test."""
     path = tmp_path_factory.mktemp("template") / "ledger.db"
-
-    async def migrate() -> None:
-        made = Database(f"sqlite+aiosqlite:///{path}")
-        await schema.upgrade(made)
-        await made.stop()
-
-    asyncio.run(migrate())
+    asyncio.run(_migrate(f"sqlite+aiosqlite:///{path}"))
     return path
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_base: str) -> str:
+    """The URL of a migrated PostgreSQL database that nobody is connected to."""
+    url = create_database(postgres_base)
+    asyncio.run(_migrate(url))
+    return url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh, migrated database of each kind: what holds on one must hold on the other."""
+    if request.param == "sqlite":
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), tmp_path / "ledger.db")
+        return f"sqlite+aiosqlite:///{tmp_path}/ledger.db"
+    return copy_database(request.getfixturevalue("postgres_base"), request.getfixturevalue("postgres_template"))
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A ledger of each kind."""
+    found = Database(database_url)
+    yield found
+    await found.stop()
 
 
 @pytest.fixture

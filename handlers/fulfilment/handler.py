@@ -18,7 +18,7 @@ from handlers.fulfilment import rules
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import KNOWN_STATUSES, PAID, SESSION_RANK, Hold, Order, Proof, Reading, Registration
 from handlers.fulfilment.registration import register_session
-from handlers.fulfilment.store import READ_DUE, apply, later
+from handlers.fulfilment.store import READ_DUE, Change, apply, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
     FINDINGS,
@@ -163,17 +163,20 @@ async def order_observed(event: Event, ctx: Context) -> None:
     if change.before.is_unreadable and not change.after.is_unreadable:
         await close_finding(ctx, FINDINGS, "unreadable_order", order_id, event.received_at)
     if reading.service_order_id:
-        await close_finding(ctx, FINDINGS, "paid_unidentified", reading.service_order_id, event.received_at)
+        if unidentified is not None:
+            await close_finding(ctx, FINDINGS, "paid_unidentified", reading.service_order_id, event.received_at)
         await _claim_payments(ctx, event, order_id, reading.service_order_id)
-    await _agreement(ctx, event, order_id, change.after, reading, options)
+    await _agreement(ctx, event, order_id, change, reading, options)
 
 
 async def _agreement(
-    ctx: Context, event: Event, order_id: str, order: Order, reading: Reading, options: Options
+    ctx: Context, event: Event, order_id: str, change: Change, reading: Reading, options: Options
 ) -> None:
     """An event said paid and a read does not: shown, and read again; the order stays PAID (case F19)."""
+    order = change.after
     if reading.status == PAID:
-        await close_finding(ctx, FINDINGS, "disagreement", order_id, event.received_at)
+        if change.before.observed_version:  # only an earlier read can have disagreed
+            await close_finding(ctx, FINDINGS, "disagreement", order_id, event.received_at)
     elif order.paid_at is not None:
         detail = {"read": reading.status, "proof": order.proof_event_id}
         await open_finding(ctx, FINDINGS, "disagreement", order_id, event.received_at, detail)

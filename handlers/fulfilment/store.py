@@ -45,22 +45,26 @@ async def apply(
     """Apply a fact to the order's row and do what follows; None when the order is unknown and must not be invented.
 
     The usual first fact is the only one: then this is a single INSERT. Everything else locks the row first, so two
-    workers with two proofs of one order cannot both be the first (cases F3, F4).
+    workers with two proofs of one order cannot both be the first (cases F3, F4). An answer is of an order that was
+    asked for: its row is there already, as a rule.
     """
-    change = await _written(ctx, order_id, fact, invents=invents)
+    change = await _written(ctx, order_id, fact, invents=invents, is_answer=event.type in ANSWERS)
     if change is not None and change.before != change.after:
         _note(ctx, order_id, change)
         await _follow(ctx, event, order_id, change)
     return change
 
 
-async def _written(ctx: Context, order_id: str, fact: Callable[[Order], Order], *, invents: bool) -> Change | None:
+async def _written(
+    ctx: Context, order_id: str, fact: Callable[[Order], Order], *, invents: bool, is_answer: bool
+) -> Change | None:
     key: dict[str, Any] = {"application": ctx.application, "order_id": order_id}
-    if invents:
+    found = await ctx.locked(FulfilmentOrder, **key) if is_answer or not invents else None
+    if found is None and invents:
         fresh = fact(Order())
         if await ctx.insert_new(FulfilmentOrder(**key, **asdict(fresh))):
             return Change(Order(), fresh, is_new=True)
-    found = await ctx.locked(FulfilmentOrder, **key)
+        found = await ctx.locked(FulfilmentOrder, **key)
     if found is None:
         return None
     before = to_order(found)

@@ -10,32 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from consumer.ledger import Database, schema
-from tests.support.postgres import copy_database, create_database
-
-
-async def _migrate(url: str) -> None:
-    database = Database(url)
-    try:
-        await schema.upgrade(database)
-    finally:
-        await database.stop()
-
-
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated SQLite file that nobody has open."""
-    path = tmp_path_factory.mktemp("template") / "ledger.db"
-    asyncio.run(_migrate(f"sqlite+aiosqlite:///{path}"))
-    return path
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres_base: str) -> str:
-    """The URL of a migrated PostgreSQL database that nobody is connected to."""
-    url = create_database(postgres_base)
-    asyncio.run(_migrate(url))
-    return url
+from consumer.ledger import Database
+from tests.support.postgres import copy_database
 
 
 @pytest.fixture(scope="session")
@@ -73,14 +49,6 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite+aiosqlite:///{tmp_path}/empty.db"
     return str(request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    """The ledger."""
-    found = Database(database_url)
-    yield found
-    await found.stop()
 
 
 @pytest.fixture
