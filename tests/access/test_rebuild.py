@@ -293,6 +293,7 @@ def handlers_of(event: Event) -> list[str]:
     }.get(event.type, ["access:subscription"] if event.type.startswith("subscription.") else [])
 
 
+@pytest.mark.slow
 @settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_order_of_handling_orders_rebuilds_to_the_same_rows(
