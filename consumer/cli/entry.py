@@ -7,7 +7,7 @@ import sys
 import structlog
 import typer
 
-from consumer.cli import dead, doctor, events, explain, handlers, operations, schema, sync, words
+from consumer.cli import dead, doctor, events, explain, handlers, operations, reconcile, schema, sync, words
 from consumer.cli import roles as role_commands
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, UsageError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 role_commands.add_to(app)
 operations.add_to(app)
 sync.add_to(app)
+reconcile.add_to(app)
 doctor.add_to(app)
 app.add_typer(events.app, name="events")
 app.add_typer(dead.app, name="dead")

@@ -1,4 +1,4 @@
-"""`consumer backfill`, `consumer reconcile`: one walk, now."""
+"""`consumer backfill`: one walk of the service's events, now."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from consumer.errors import AnotherLeads, UsageError
 from consumer.settings import Role
 from consumer.sync.application import ApplicationSync
 from consumer.sync.certificate import Certifier, faults
-from consumer.sync.drift import DriftReport
 from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, BackfillReport
 
-DRIFT = 3
 DOUBTS = {
     "list_does_not_reach_back": "the service's list begins after --since, and we received events from before it",
     "times_not_found": "no listed event has a time that the locators find",
@@ -35,7 +33,6 @@ DOUBTS = {
 def add_to(app: typer.Typer) -> None:
     """Put these commands into the tree."""
     app.command()(backfill)
-    app.command()(reconcile)
 
 
 def backfill(
@@ -95,11 +92,12 @@ async def _backfill(options: BackfillOptions, application: str | None, output: O
                 continue
             walks.append({**asdict(report), "another_leads": False, "predicted_s": predicted_s})
             _say_backfill(report, output)
-    _say_unread(syncing, output)
+    say_unread(syncing, output)
     output.document({"walks": walks, "without_credentials": syncing.unread})
 
 
-def _say_unread(syncing: Syncing, output: Output) -> None:
+def say_unread(syncing: Syncing, output: Output) -> None:
+    """Name the applications that were asked for and cannot be read."""
     for name in syncing.unread:
         output.line(f"{name}: has no API credentials; left out")
 
@@ -183,65 +181,3 @@ def _only(syncing: Syncing) -> tuple[str, Reader]:
     if len(syncing.readers) > 1:
         raise UsageError("a certificate is for one application: say --application")
     return next(iter(syncing.readers.items()))
-
-
-def reconcile(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show drift; exit 3 when there is any.")] = False,
-    max_changes: Annotated[
-        int | None, typer.Option(min=0, help="Change at most this many objects, or none of them.")
-    ] = None,
-    application: Application = None,
-    as_json: Json = False,
-) -> None:
-    """One walk of orders, subscriptions and payments: what differs is published as observations."""
-    output = Output(as_json)
-    reports = run(_reconcile(dry_run, max_changes, application, output))
-    for one in reports:
-        _say_reconcile(one, output)
-    if dry_run and any(one.drifted for one in reports):
-        raise typer.Exit(DRIFT)
-    if not dry_run and any(one.braked for one in reports):
-        raise typer.Exit(1)
-
-
-async def _reconcile(
-    dry_run: bool, max_changes: int | None, application: str | None, output: Output
-) -> list[DriftReport]:
-    async with open_syncing(settings_for(Role.OPERATE), application=application, publishes=not dry_run) as syncing:
-        reports = [
-            await one.reconcile_once(dry_run=dry_run, max_changes=max_changes) for one in syncing.applications.values()
-        ]
-    _say_unread(syncing, output)
-    output.document({"walks": [_shown(one) for one in reports], "without_credentials": syncing.unread})
-    return reports
-
-
-def _shown(report: DriftReport) -> dict[str, Any]:
-    found = {
-        "application": report.application,
-        "dry_run": report.dry_run,
-        "drifted": report.drifted,
-        "braked": report.braked,
-        "listed": dict(report.listed),
-        "found": {drift.value: count for drift, count in report.found.items()},
-        "differences": [asdict(one) for one in report.differences],
-    }
-    return found | {name: getattr(report, name) for name in ("published", "baseline", "unplaced", "absent", "seconds")}
-
-
-def _say_reconcile(report: DriftReport, output: Output) -> None:
-    listed = ", ".join(f"{count} {kind}(s)" for kind, count in sorted(report.listed.items())) or "nothing"
-    output.line(
-        f"{report.application}: {listed} listed, {report.published} observation(s) published, "
-        f"in {shown_duration(report.seconds)}"
-    )
-    if report.differences:
-        output.table(
-            ["object", "drift", "before", "now"],
-            [[f"{one.kind} {one.object_id}", one.drift.value, one.before, one.after] for one in report.differences],
-            empty="",
-        )
-    if report.absent:
-        output.line(f"  {report.absent} live subscription(s) not listed: each is read singly")
-    if report.braked:
-        output.line("  braked: more changes than allowed, none was made; look at --dry-run, then say --max-changes")
