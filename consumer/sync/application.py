@@ -14,6 +14,7 @@ from consumer.broker import Broker
 from consumer.clock import Clock
 from consumer.errors import AnotherLeads, ConsumerError
 from consumer.ledger import Database
+from consumer.payments import Priority
 from consumer.sync.backfill import Backfill, BackfillPolicy
 from consumer.sync.confirm import Confirm, ConfirmPolicy
 from consumer.sync.drift import DriftReport
@@ -128,7 +129,7 @@ class ApplicationSync:
         lead: raises AnotherLeads when another process has it (case B26). The others run beside it."""
 
         async def walk() -> BackfillReport:
-            await self.identity.check(remember=not options.dry_run)
+            await self.identity.check(remember=not options.dry_run, priority=Priority.BACKFILL)
             return await self.backfill.once(options, on_progress)
 
         found = await self._leading(walk)
@@ -137,7 +138,7 @@ class ApplicationSync:
         sets_cut_over = options.seed and not options.dry_run and await self.backfill.first_walk.began() is None
         if options.follows_bookmark or sets_cut_over:
             raise AnotherLeads(role=self.leader.role)
-        await self.identity.check(remember=False)
+        await self.identity.check(remember=False, priority=Priority.BACKFILL)
         return await self.backfill.once(options, on_progress)
 
     async def reconcile_once(self, *, dry_run: bool = False, max_changes: int | None = None) -> DriftReport:

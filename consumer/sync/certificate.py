@@ -69,7 +69,8 @@ class Certifier:
         LedgerError and WrongApplication (another application's list proves nothing, case B32): a certificate is whole
         or it is none.
         """
-        await Identity(self._reader, self._database, clock=self._clock, token=_no_token).check(remember=False)
+        identity = Identity(self._reader, self._database, clock=self._clock, token=_no_token)
+        await identity.check(remember=False, priority=Priority.BACKFILL)
         walk = Walk(
             lister=self._reader.client.with_priority(Priority.BACKFILL).events,
             locators=self._reader.locators,

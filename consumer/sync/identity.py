@@ -44,10 +44,11 @@ class Identity:
         self._token = token
         self._figures = figures or Figures()
 
-    async def check(self, *, remember: bool = True) -> None:
+    async def check(self, *, remember: bool = True, priority: Priority = Priority.CONFIRM) -> None:
         """Compare who we are with who we were; `remember` it the first time. Raises WrongApplication, PaymentsError.
 
         The app id is compared before anything is asked. An address that does not work as documented proves nothing.
+        `priority` is how urgently it is asked: a command that has time waits a 429 out, as its walk does (case B24).
         """
         application = self._reader.application
         async with self._database.reading() as session:
@@ -55,7 +56,7 @@ class Identity:
         known: dict[str, str | None] = {"app_id": self._reader.client.credentials.app_id}
         self._compare(kept, known)
         try:
-            known["service_id"] = await self._service_id()
+            known["service_id"] = await self._service_id(priority)
         except ApiError as error:
             if isinstance(error, ServerError) or held_up_s(error) is not None:
                 raise
@@ -77,8 +78,8 @@ class Identity:
                 differing="+".join(differing),
             )
 
-    async def _service_id(self) -> str | None:
-        record = await self._reader.client.with_priority(Priority.CONFIRM).application.retrieve()
+    async def _service_id(self, priority: Priority) -> str | None:
+        record = await self._reader.client.with_priority(priority).application.retrieve()
         shown = first(record.raw, ID_PLACES)
         return str(shown) if isinstance(shown, str | int) else None
 

@@ -122,7 +122,7 @@ class Reconcile:
         `leads` the walk leaves no bookmark: observations carry versions, so two walks at once do no harm.
         """
         began, began_s = self._clock.now(), self._clock.monotonic()
-        await self._identity.check(remember=leads and not dry_run)
+        await self._identity.check(remember=leads and not dry_run, priority=Priority.RECONCILE)
         report = DriftReport(application=self.application, dry_run=dry_run)
         limits = Limits(max_changes=max_changes, baseline=baseline)
         await self._subscriptions(report, began, limits)

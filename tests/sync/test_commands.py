@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from consumer.errors import AnotherLeads, WrongApplication
 from consumer.ledger import bookmarks
-from consumer.sync.application import ApplicationSync
+from consumer.sync.application import ApplicationSync, SyncPolicy
 from consumer.sync.backfill import WALK as EVENTS
+from consumer.sync.certificate import Certifier
 from consumer.sync.cutover import FIRST_WALK
 from consumer.sync.identity import WALK as IDENTITY
 from consumer.sync.reconcile import WALK as RECONCILE
@@ -71,6 +74,27 @@ async def test_wrong_credentials_stop_a_command_before_it_publishes(world: World
     with pytest.raises(WrongApplication):
         await sync(world, "two").reconcile_once()
     assert len(await world.published()) == before
+
+
+@pytest.mark.parametrize("command", ["backfill", "full", "certificate", "reconcile"])
+async def test_a_429_on_the_very_first_call_of_a_command_is_waited_out(world: World, command: str) -> None:
+    # case: B24
+    patient = SyncPolicy(lease_s=600)  # nobody renews the lease while this clock jumps
+    one = ApplicationSync(world.reader, world.database, world.outlet, clock=world.clock, holder="one", policy=patient)
+    world.service.failing_once.append(("/v1/application", 429, {"Retry-After": "20"}))
+    began, began_s = world.clock.now(), world.clock.monotonic()
+    match command:
+        case "backfill":
+            assert (await one.backfill_once(BackfillOptions())).listed == 5
+        case "full":
+            assert (await one.backfill_once(BackfillOptions(full=True, dry_run=True))).listed == 5
+        case "certificate":
+            certifier = Certifier(world.reader, world.database, clock=world.clock)
+            assert (await certifier.certify(began, began + timedelta(seconds=1)))["listed"] == 5
+        case "reconcile":
+            assert (await one.reconcile_once()).published == 1
+    assert world.clock.monotonic() - began_s >= 20
+    assert world.service.calls["/v1/application"] == 2
 
 
 async def test_an_explicit_reconcile_acts_on_what_it_finds(world: World) -> None:
