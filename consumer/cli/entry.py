@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import get_args
 
 import structlog
 import typer
 
 from consumer.cli import dead, doctor, events, explain, handlers, operations, reconcile, schema, sync, words
 from consumer.cli import roles as role_commands
+from consumer.cli.process import Terminated
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, UsageError
+from consumer.settings.fields import LogLevel
+from consumer.telemetry.logs import configure_logging
 
 BAD_SETTINGS = 2
 INTERRUPTED = 130
+TERMINATED = 143
 
 app = typer.Typer(
     name="consumer",
@@ -41,7 +47,9 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of a call: 0 done, 1 failed, 2 bad settings or usage, or a database that was never made."""
+    """The exit code of a call: 0 done, 1 failed, 2 bad settings or usage, or a database that was never made; 130, 143
+    ended by SIGINT, SIGTERM."""
+    configure_logging(_early_level(), one_shot=True)
     try:
         result = app(arguments, standalone_mode=False)
     except typer.Exit as ended:
@@ -55,6 +63,9 @@ def run(arguments: list[str]) -> int:
     except (UsageError, DatabaseMissing) as error:
         _say(error.line())
         return BAD_SETTINGS
+    except Terminated as error:
+        _say(error.line())
+        return TERMINATED
     except ConsumerError as error:
         _say(error.line())
         return 1
@@ -67,6 +78,12 @@ def run(arguments: list[str]) -> int:
         _say(f"error[internal]: {type(error).__name__} (run with CONSUMER_LOG_LEVEL=debug to see where)")
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _early_level() -> str:
+    """The level of the log until the settings are read: a failure before that is no traceback for a user either."""
+    wanted = os.environ.get("CONSUMER_LOG_LEVEL", "info").lower()
+    return wanted if wanted in get_args(LogLevel) else "info"
 
 
 def _misused(error: typer.TyperException) -> int:

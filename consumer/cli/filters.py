@@ -14,6 +14,7 @@ import typer
 from consumer.errors import UsageError
 
 _AGO = re.compile(r"(\d{1,6})([smhdw])\Z")
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 Since = Annotated[str | None, typer.Option(help="From this time on: ISO-8601, or 2h, 3d ago.")]
@@ -29,16 +30,23 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")]
 
 
 def parse_moment(text: str | None, now: datetime) -> datetime | None:
-    """ISO-8601, or `2h`, `3d` ago. Raises UsageError."""
+    """ISO-8601, or `2h`, `3d` ago, in UTC. Raises UsageError, also for what lies before 1970 or after 9000."""
     if text is None:
         return None
+    try:
+        moment = _moment(text, now)
+    except (ValueError, OverflowError) as error:
+        raise UsageError("a time is ISO-8601, or like 2h or 3d ago", given=text[:40]) from error
+    if not EARLIEST <= moment <= LATEST:  # what is reckoned with it must stay a time, too
+        raise UsageError("a time is between 1970 and 9000", given=text[:40])
+    return moment
+
+
+def _moment(text: str, now: datetime) -> datetime:
     ago = _AGO.match(text)
     if ago is not None:
         return now - timedelta(**{_UNITS[ago.group(2)]: int(ago.group(1))})
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError("a time is ISO-8601, or like 2h or 3d ago", given=text[:40]) from error
+    parsed = datetime.fromisoformat(text)
     return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from consumer.cli import events
 from tests.support.desk import Desk
 
 
@@ -27,12 +28,42 @@ def _is_one_line(text: str, code: str) -> bool:
         (["say", "access.held", "c1", "--reason", "x", "--yes", "--application", "nobody"], "usage"),
         (["say", "access.held", "c1", "--reason", "x", "--yes"], "database_missing"),
         (["backfill", "--certificate", "none.json"], "usage"),
+        (["backfill", "--since", "999999w", "--dry-run"], "usage"),
+        (["backfill", "--since", "0001-01-01T00:00:00+14:00"], "usage"),
+        (["backfill", "--since", "0001-01-01", "--dry-run"], "usage"),
+        (["events", "list", "--since", "999999w"], "usage"),
+        (["events", "list", "--until", "9999-12-31T23:59:59-14:00"], "usage"),
     ],
 )
 def test_wrong_words_exit_2(desk: Desk, arguments: list[str], code: str) -> None:
     done = desk.call(*arguments)
     assert done.returncode == 2
     assert _is_one_line(done.stderr, code), done.stderr
+
+
+@pytest.mark.parametrize("level", ["info", "loud"])
+def test_what_nobody_foresaw_is_one_line_too(desk: Desk, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    def unforeseen(*_: object) -> None:
+        raise ZeroDivisionError("no user's business")
+
+    monkeypatch.setattr(events, "parse_moment", unforeseen)
+    done = desk.call("events", "list", CONSUMER_LOG_LEVEL=level)
+    assert done.returncode == 1
+    assert _is_one_line(done.stderr, "internal"), done.stderr
+    assert "business" not in done.stderr
+
+
+def test_where_it_broke_is_shown_to_who_asks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unforeseen(*_: object) -> None:
+        kept_here = "of no concern"
+        raise ZeroDivisionError(len(kept_here))
+
+    monkeypatch.setattr(events, "parse_moment", unforeseen)
+    done = desk.call("events", "list", CONSUMER_LOG_LEVEL="debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error[internal]: ")
+    assert "of no concern" not in done.stderr, "the values of variables are not shown"
 
 
 def test_a_ledger_without_a_schema_says_what_to_do(desk: Desk, tmp_path: Path) -> None:
