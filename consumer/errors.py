@@ -40,6 +40,12 @@ class SettingsError(ConsumerError):
         super().__init__(f"{len(problems)} problem(s) in the settings: " + "; ".join(problems))
 
 
+class SecretFileBroken(ConsumerError):
+    """The secret file cannot be used any more; the secrets it held last stay in use."""
+
+    code = "secret_file_broken"
+
+
 class PortTaken(ConsumerError):
     """The address to listen on cannot be had: see CONSUMER_PORT and CONSUMER_INTERNAL_PORT."""
 

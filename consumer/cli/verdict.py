@@ -11,7 +11,7 @@ from consumer.broker import TopicReport
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
-from consumer.payments import AuthenticationError
+from consumer.sync.rounds import REFUSED
 from consumer.sync.standing import Standing
 
 OVERDUE_STUCK_S = 300.0
@@ -134,10 +134,11 @@ def _held_up(one: Standing, now: datetime) -> str:
     """The stages that have failed for a while, by the reason; credentials that are refused are told apart."""
     stages: dict[str, list[str]] = {}
     for stage in one.held_up:
-        is_told = one.refused_at is not None and stage.code == AuthenticationError.code
+        is_told = one.refused_at is not None and stage.code in REFUSED
         if not is_told and _age_s(stage.since, now) >= HELD_UP_S:
             stages.setdefault(stage.code, []).append(f"{stage.stage} since {stage.since:%Y-%m-%d %H:%M}")
-    return "; ".join(f"held up by {code}: {', '.join(names)}" for code, names in stages.items())
+    told = "; ".join(f"held up by {code}: {', '.join(names)}" for code, names in stages.items())
+    return f"{told}; `consumer doctor` says why" if told else ""
 
 
 def worst(findings: Sequence[Finding]) -> Grade:

@@ -118,6 +118,11 @@ class Credentials:
         if generation == self._generation and number < len(self._secrets):
             self._preferred = number
 
+    def look(self) -> str | None:
+        """Look at the file now. Why it cannot be used (safe to print: no secret in it), or None."""
+        self._look()
+        return self.problem
+
     def _look(self) -> None:
         if self._file is None:
             return

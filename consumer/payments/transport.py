@@ -239,6 +239,7 @@ class Transport:
             return answer
         except PaymentsError as error:
             code = error.code
+            error.fields.setdefault("route", call.route)
             if isinstance(error, ApiError):
                 status, request_id = error.status, error.request_id
             raise

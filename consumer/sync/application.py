@@ -12,9 +12,10 @@ import structlog
 
 from consumer.broker import Broker
 from consumer.clock import Clock
-from consumer.errors import AnotherLeads, ConsumerError
+from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.payments import Priority
+from consumer.sync.alarms import Alarms
 from consumer.sync.backfill import Backfill, BackfillPolicy
 from consumer.sync.confirm import Confirm, ConfirmPolicy
 from consumer.sync.drift import DriftReport
@@ -111,10 +112,11 @@ class ApplicationSync:
             heard=self.backfill.heard,
         )
         self.refresh = Refresh(reader, database, outlet, clock=clock, figures=self.figures, policy=policy.refresh)
+        self._client = reader.client
+        self._alarms = Alarms(reader, database, self.backfill.first_walk, clock=clock, figures=self.figures)
         self._trouble = Trouble(f"identity {reader.application}")
-        self._watch = Watch(
-            database, reader.application, lambda: self.troubles, clock=clock, token=token, figures=self.figures
-        )
+        self._credentials = Trouble(f"credentials {reader.application}")
+        self._watch = Watch(database, reader.application, self._look, clock=clock, token=token, figures=self.figures)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Compete for the lead, and read the service while this process has it; until `stop`."""
@@ -163,27 +165,40 @@ class ApplicationSync:
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """Stage to the code of what holds it up now; empty while all is well."""
+        """Stage to the code of what holds it up now; empty while all is well. A stage that waits for its next try
+        after credentials were refused is not held up any more once they are taken again."""
         stages = (self.confirm, self.refresh, self.backfill, self.reconcile)
-        troubles = (self._trouble, *(stage.trouble for stage in stages))
-        return {name: one.code for name, one in zip(STAGES, troubles, strict=True) if one.code is not None}
+        troubles = (self._trouble, self._credentials, *(stage.trouble for stage in stages))
+        over = frozenset[str]() if self._client.circuit.is_open else REFUSED
+        codes = {name: one.code for name, one in zip(STAGES, troubles, strict=True) if one.code is not None}
+        return {name: code for name, code in codes.items() if code not in over}
+
+    def _look(self) -> Mapping[str, str]:
+        """The troubles after a look at the secret file: it may break while nothing is asked (case S4)."""
+        if problem := self._client.credentials.look():
+            self._credentials.failed(SecretFileBroken(problem=problem))
+        else:
+            self._credentials.well()
+        return self.troubles
 
     async def _lead(self, stop: asyncio.Event) -> None:
         self.figures.gauge("leads", self.application, 1)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch.run(stop))
-                if await self._is_ours(stop):
+                # What the last leader knew is shown before anything fails; then whose credentials these are (B32).
+                if await self._through(self._alarms.take_up, stop) and await self._through(self.identity.check, stop):
                     for stage in (self.confirm, self.refresh, self.backfill, self.reconcile):
                         group.create_task(stage.run(stop))
         finally:
+            self._alarms.drop()
             self.figures.gauge("leads", self.application, 0)
 
-    async def _is_ours(self, stop: asyncio.Event) -> bool:
-        """Wait until the credentials are known to be the right ones; False when told to stop before (case B32)."""
+    async def _through(self, step: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> bool:
+        """Try until it went through; False when told to stop before."""
         while not stop.is_set():
             try:
-                await self.identity.check()
+                await step()
             except ConsumerError as error:
                 self._trouble.failed(error)
                 await rest(self._clock, self._trouble.wait_s(), stop)

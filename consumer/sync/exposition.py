@@ -30,11 +30,28 @@ COUNTERS: Final = {
     "cursors_refused": ("cursors_refused", ()),
     "drift_changed": ("drift", ("changed",)),
     "drift_unknown": ("drift", ("unknown",)),
+    "hints_taken": ("hints_taken", ()),
+    "reads_answered": ("reads_answered", ()),
+    "reads_unreadable": ("reads_unreadable", ()),
+    "reads_failed": ("reads_failed", ()),
+    "reads_not_found": ("reads_not_found", ()),
+    "reads_without_order_id": ("reads_without_order_id", ()),
 }
 GAUGES: Final = {
     "hints_due": ("hints_waiting", ()),
+    "webhooks_silent": ("webhooks_silent", ()),
+    "gap_open": ("gap_open", ()),
+    "reconcile_braked": ("reconcile_braked", ()),
+    "wrong_application": ("wrong_application", ()),
+    "credentials_missing": ("credentials_missing", ()),
+    "circuit_open": ("circuit_open", ()),
+    "events_history": ("events_history", ()),
+    "last_reconcile_at": ("last_reconcile", ()),
     **{f"held_up_{stage}": ("held_up", (stage,)) for stage in STAGES},
 }
+
+# Shown in a way of their own.
+APART: Final = frozenset({"leads", "last_walk_at", "walk_s"})
 
 
 class Exposition(Collector):
@@ -51,7 +68,7 @@ class Exposition(Collector):
         """The figures without a declared metric, as `consumer_sync_…` by application."""
         families: dict[str, Metric] = {}
         for figure in self._figures:
-            if figure.name in COUNTERS or figure.name in GAUGES or figure.name == "leads":
+            if figure.name in COUNTERS or figure.name in GAUGES or figure.name in APART:
                 continue
             kind = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
             meaning = f"Sync: {figure.name.replace('_', ' ')}"
@@ -63,8 +80,10 @@ class Exposition(Collector):
         """Nothing is known before it is counted."""
         return []
 
-    def _changed(self, name: str, application: str, by: float | None, value: float) -> None:
-        if name in COUNTERS and by:
+    def _changed(self, name: str, application: str, by: float | None, value: float | None) -> None:
+        if value is None:
+            self._gone(name, application)
+        elif name in COUNTERS and by:
             metric, labels = COUNTERS[name]
             getattr(self._metrics, metric).labels(application, *labels).inc(by)
         elif name in GAUGES:
@@ -72,6 +91,15 @@ class Exposition(Collector):
             getattr(self._metrics, metric).labels(application, *labels).set(value)
         elif name == "leads":
             self._metrics.leader.labels(f"sync/{application}").set(value)
+        elif name == "walk_s" and by is not None:
+            self._metrics.walk_seconds.labels("events").observe(by)
         elif name == "last_walk_at":
             age = self._metrics.bookmark_seconds.labels(application)
             age.set_function(lambda: max(0.0, self._clock.now().timestamp() - value))
+
+    def _gone(self, name: str, application: str) -> None:
+        if name in GAUGES:
+            metric, labels = GAUGES[name]
+            getattr(self._metrics, metric).remove(application, *labels)
+        elif name == "last_walk_at":
+            self._metrics.bookmark_seconds.remove(application)

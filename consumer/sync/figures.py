@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-Listener = Callable[[str, str, float | None, float], None]
-"""(name, application, what was added or None for a gauge, the value now)."""
+Listener = Callable[[str, str, float | None, float | None], None]
+"""(name, application, what was added or None for a gauge, the value now or None for a gauge that is gone)."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,12 @@ class Figures:
         self._gauges[name, application] = value
         if self.listener is not None:
             self.listener(name, application, None, value)
+
+    def forget(self, name: str, application: str) -> None:
+        """A gauge that nobody here knows any more: it is not shown."""
+        self._gauges.pop((name, application), None)
+        if self.listener is not None:
+            self.listener(name, application, None, None)
 
     def value(self, name: str, application: str) -> float:
         """One number; 0 when nothing was counted yet."""

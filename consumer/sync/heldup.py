@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -18,8 +18,11 @@ from consumer.sync.figures import Figures
 from consumer.sync.rounds import rest
 
 WALK: Final = "held_up"  # a row among the bookmarks
-STAGES: Final = ("identity", "confirm", "refresh", "backfill", "reconcile")
+STAGES: Final = ("identity", "credentials", "confirm", "refresh", "backfill", "reconcile")
 LOOK_EVERY_S: Final = 2.0
+SAY_AGAIN: Final = timedelta(seconds=15)
+FRESH_FOR: Final = timedelta(seconds=60)
+"""What nobody has said again for so long is over: no `sync` leads any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +34,15 @@ class HeldUp:
     since: datetime
 
 
-async def held_up(session: AsyncSession, application: str) -> tuple[HeldUp, ...]:
-    """What the leading process noted last."""
+async def held_up(session: AsyncSession, application: str, now: datetime) -> tuple[HeldUp, ...]:
+    """What the leading process noted last; nothing where none has said so lately."""
     kept = await bookmarks.load(session, application, WALK) or {}
     return tuple(
         HeldUp(stage=stage, code=str(one["code"]), since=since)
         for stage, one in kept.items()
         if (since := parse_time(one["since"])) is not None
+        and (said := parse_time(one.get("said"))) is not None
+        and now - said <= FRESH_FOR
     )
 
 
@@ -68,6 +73,7 @@ class Watch:
         self._token = token
         self._figures = figures
         self._noted: tuple[HeldUp, ...] | None = None
+        self._said_at: datetime | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. What cannot be stored is stored when the ledger is back."""
@@ -85,17 +91,22 @@ class Watch:
             self._show({})
 
     async def _note(self, troubles: Mapping[str, str]) -> None:
+        now = self._clock.now()
         if self._noted is None:
             async with self._database.reading() as session:
-                self._noted = await held_up(session, self._application)
-        now = self._clock.now()
+                self._noted = await held_up(session, self._application, now)
+            self._said_at = None
         found = after(self._noted, troubles, now)
-        if found == self._noted:
+        if found == self._noted and not (found and self._is_due(now)):
             return
-        state = {one.stage: {"code": one.code, "since": one.since.isoformat()} for one in found}
+        said = now.isoformat()
+        state = {one.stage: {"code": one.code, "since": one.since.isoformat(), "said": said} for one in found}
         async with self._database.transaction() as session:
             await bookmarks.keep(session, self._application, WALK, state, token=self._token(), now=now)
-        self._noted = found
+        self._noted, self._said_at = found, now
+
+    def _is_due(self, now: datetime) -> bool:
+        return self._said_at is None or not timedelta(0) <= now - self._said_at < SAY_AGAIN
 
     def _show(self, troubles: Mapping[str, str]) -> None:
         for stage in STAGES:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from consumer.clock import Clock
 from consumer.errors import ConsumerError
+from consumer.payments import AuthenticationError, CircuitOpen
 from consumer.retry import RetryPolicy
 
 LOG = structlog.get_logger()
 
 STOP_GRACE_S = 3.0
+# The first call with refused credentials fails with the one, those after it with the other.
+REFUSED: Final = frozenset({AuthenticationError.code, CircuitOpen.code})
 Step = Callable[[], Coroutine[Any, Any, float]]
 _BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, jitter=0.0)
 
@@ -33,14 +36,16 @@ class Trouble:
         return self._code
 
     def failed(self, error: Exception) -> None:
-        """A step failed. Logged when its code is another than before."""
+        """A step failed. Logged, with the error's fields, when its code is another than before: as an error where
+        somebody has to do something about it (refused credentials, and what trying again does not mend)."""
         self.failures += 1
         code = error.code if isinstance(error, ConsumerError) else type(error).__name__
-        if code == self._code:
+        before, self._code = self._code, code
+        if code == before or {code, before} == REFUSED:
             return
-        self._code = code
         if isinstance(error, ConsumerError):
-            LOG.warning("stage is held up", stage=self._stage, code=code, reason=error.message)
+            say = LOG.warning if error.retryable and code not in REFUSED else LOG.error
+            say("stage is held up", stage=self._stage, code=code, reason=error.line())
         else:
             LOG.error("stage failed unexpectedly", stage=self._stage, code=code, exc_info=error)
 

@@ -64,7 +64,7 @@ async def standing(session: AsyncSession, application: str, app_id: str | None, 
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
         refused_at=refused_at(circuit, now, walked_at=mark.walked_at),
-        held_up=await held_up(session, application),
+        held_up=await held_up(session, application, now),
     )
 
 

@@ -147,8 +147,15 @@ class Metrics:
         self.quarantined = self._counter("quarantine", "Deliveries put into quarantine", "application", "reason")
         self.quarantine_open = self._gauge("quarantine_open", "Deliveries in quarantine now", "application")
         self.walked = self._counter("sync_events", "Listed events, by result", "application", "result")
-        self.walk_seconds = self._histogram("sync_walk_seconds", "Time of one walk", _SLOW_S, "walk")
-        self.bookmark_seconds = self._gauge("sync_bookmark_age_seconds", "Age of the bookmark", "application")
+        self.walk_seconds = self._histogram("sync_walk_seconds", "Time of one complete walk", _SLOW_S, "walk")
+        self.bookmark_seconds = self._gauge(
+            "sync_bookmark_age_seconds",
+            "Leader only: time since the last complete walk, or since it began to try for the first one",
+            "application",
+        )
+        self.last_reconcile = self._gauge(
+            "sync_last_reconcile_at", "Leader only: when reconcile last came to an end, in epoch seconds", "application"
+        )
         self.retention_gaps = self._counter(
             "sync_retention_gaps", "Walks that found the list younger than the bookmark", "application"
         )
@@ -158,6 +165,43 @@ class Metrics:
         )
         self.drift = self._counter("sync_drift", "Differences a reconcile walk found", "application", "kind")
         self.leader = self._gauge("sync_leader", "1 while this process holds the lease", "lease")
+        self._declare_sync_alarms()
+        self._declare_reads()
+
+    def _declare_sync_alarms(self) -> None:
+        """What only the leader knows is 0 in a process that does not lead."""
+        self.webhooks_silent = self._gauge(
+            "sync_webhooks_silent", "1 while the list finds events and no webhook comes", "application"
+        )
+        self.gap_open = self._gauge(
+            "sync_gap_open", "1 while events were forgotten unread and state is not yet reconciled", "application"
+        )
+        self.reconcile_braked = self._gauge(
+            "sync_reconcile_braked", "1 while reconcile finds too many changes and makes none", "application"
+        )
+        self.wrong_application = self._gauge(
+            "sync_wrong_application", "1 while the credentials are another application's", "application"
+        )
+        self.credentials_missing = self._gauge(
+            "sync_credentials_missing", "1 for an application without API credentials", "application"
+        )
+        self.events_history = self._gauge(
+            "sync_events_history", "Events from before the first walk that the last walk left alone", "application"
+        )
+
+    def _declare_reads(self) -> None:
+        self.hints_taken = self._counter("sync_hints_taken", "Deliveries that became hints", "application")
+        self.reads_answered = self._counter("sync_reads_answered", "Asked-for reads that were answered", "application")
+        self.reads_unreadable = self._counter(
+            "sync_reads_unreadable", "Asked-for reads answered with: there is no such object", "application"
+        )
+        self.reads_failed = self._counter(
+            "sync_reads_failed", "Asked-for reads that failed and are made again later", "application"
+        )
+        self.reads_not_found = self._counter("sync_reads_not_found", "Those of them answered 404", "application")
+        self.reads_without_order_id = self._counter(
+            "sync_reads_without_order_id", "Order records that show no order id of the merchant", "application"
+        )
 
     def _declare_api(self) -> None:
         self.api_calls = self._counter(

@@ -186,13 +186,14 @@ def test_a_damaged_secret_file_leaves_the_last_good_secrets_in_use(tmp_path: Pat
         write(file, damage)
         assert credentials.authorizations() == before
         assert credentials.problem is not None
+        assert "half" not in (credentials.look() or "half")
     file.unlink()
+    assert credentials.look() == "the secret file cannot be read: FileNotFoundError"
     assert credentials.authorizations() == before
-    assert credentials.problem is not None
     generation = credentials.generation
     write(file, OTHER_SECRET)
     assert credentials.authorizations() != before
-    assert credentials.problem is None
+    assert credentials.look() is None
     assert credentials.generation == generation + 1
 
 

@@ -182,3 +182,13 @@ async def test_a_conflict_is_told_and_not_retried(
     assert len(service.seen) == 1
     assert not caught.value.retryable
     assert not caught.value.after_ambiguous
+
+
+async def test_an_error_tells_which_call_failed(service: ScriptedService, b: Bench) -> None:
+    # case: C11, O3
+    service.answering = lambda _seen: Reply(403, {"message": "hush"})
+    with pytest.raises(ApiError) as caught:
+        await b.client.orders.retrieve("ord_hush")
+    assert "status=403" in caught.value.line()
+    assert "route=/v1/orders/{id}" in caught.value.line()
+    assert "hush" not in caught.value.line()

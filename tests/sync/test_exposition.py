@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from consumer.clock import DrivenClock
-from consumer.sync.exposition import Exposition
+from consumer.reason import Reason
+from consumer.sync import exposition
+from consumer.sync.exposition import APART, COUNTERS, GAUGES, Exposition
 from consumer.sync.figures import Figures
+from consumer.sync.heldup import STAGES
 from consumer.telemetry.metrics import Metrics
 
 
@@ -19,6 +25,7 @@ def test_figures_show_as_metrics_and_nothing_is_counted_twice() -> None:
     figures.gauge("last_walk_at", "shop", clock.now().timestamp())
     figures.gauge("held_up_backfill", "shop", 1)
     figures.count("cursors_refused", "shop")
+    figures.count("walk_s", "shop", 7.5)
     clock.advance(90)
     text = metrics.render().decode()
     assert 'consumer_confirm_mismatches_total{application="shop"} 2.0' in text
@@ -28,5 +35,36 @@ def test_figures_show_as_metrics_and_nothing_is_counted_twice() -> None:
     assert 'consumer_sync_bookmark_age_seconds{application="shop"} 90.0' in text
     assert 'consumer_sync_held_up{application="shop",stage="backfill"} 1.0' in text
     assert 'consumer_sync_cursors_refused_total{application="shop"} 1.0' in text
+    assert 'consumer_sync_walk_seconds_sum{walk="events"} 7.5' in text
+    assert 'consumer_sync_walk_seconds_count{walk="events"} 1.0' in text
+    assert "consumer_sync_walk_s_total" not in text
     assert "body_mismatch" not in text
     assert "held_up_backfill" not in text
+
+
+def test_every_figure_of_the_stages_has_a_declared_metric() -> None:
+    # case: O6
+    names = {"reason": tuple(Reason), "drift.value": ("changed", "unknown"), "stage": STAGES}
+    counted = re.compile(r"figures\.(?:gauge|count)\(f?\"([a-z_{}.]+)\"")
+    found = set()
+    for path in Path(exposition.__file__).parent.glob("*.py"):
+        for name in counted.findall(path.read_text()):
+            _, _, what = name.partition("{")
+            values = names[what.rstrip("}")] if what else ("",)
+            found |= {re.sub(r"\{.*\}", str(value), name) for value in values}
+    assert {"webhooks_silent", "hints_taken", "drift_changed", "held_up_credentials"} <= found
+    assert found <= {*COUNTERS, *GAUGES, *APART}
+
+
+def test_a_gauge_that_nobody_knows_any_more_is_not_shown() -> None:
+    # case: O6, B26
+    figures, metrics, clock = Figures(), Metrics(), DrivenClock()
+    Exposition(figures, metrics, clock)
+    for name in ("last_walk_at", "last_reconcile_at", "made_up"):
+        figures.gauge(name, "shop", 1)
+        figures.forget(name, "shop")
+        figures.forget(name, "shop")
+    text = metrics.render().decode()
+    assert 'application="shop"' not in text
+    figures.gauge("last_walk_at", "shop", clock.now().timestamp())
+    assert 'consumer_sync_bookmark_age_seconds{application="shop"} 0.0' in metrics.render().decode()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import asyncio
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -10,7 +11,7 @@ from consumer.clock import SystemClock
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sync.application import SyncPolicy
 from consumer.sync.backfill import BackfillPolicy
-from consumer.sync.heldup import HeldUp, after, held_up
+from consumer.sync.heldup import FRESH_FOR, SAY_AGAIN, HeldUp, Watch, after, held_up
 from consumer.sync.reader import Reader
 from tests.support.ports import eventually
 from tests.sync.conftest import SteppedClock, World
@@ -31,6 +32,32 @@ def test_a_trouble_is_as_old_as_its_stages_first_failure() -> None:
         ("confirm", "server_error", later),
     ]
     assert after(both, {}, later) == ()
+
+
+async def test_what_nobody_says_again_is_told_no_more(world: World) -> None:
+    # case: B32, O3
+    troubles, stop = {"identity": "wrong_application"}, asyncio.Event()
+
+    def seen() -> dict[str, str]:
+        if world.clock.monotonic() >= 300:
+            stop.set()
+        return troubles
+
+    watch = Watch(
+        world.database, "default", seen, clock=world.clock, token=lambda: 1, figures=world.figures
+    )  # fmt: skip
+    began = world.clock.now()
+    await watch.run(stop)
+    ended = world.clock.now()
+
+    async def told(now: datetime) -> list[tuple[str, datetime]]:
+        async with world.database.reading() as session:
+            return [(one.code, one.since) for one in await held_up(session, "default", now)]
+
+    assert ended - began >= timedelta(minutes=5)
+    lately = ended + FRESH_FOR - 2 * SAY_AGAIN
+    assert await told(lately) == [("wrong_application", began)], "said again all the while, and as old as it is"
+    assert await told(ended + FRESH_FOR + timedelta(seconds=1)) == [], "every `sync` has ended since"
 
 
 @pytest.mark.slow
@@ -63,7 +90,7 @@ async def test_a_cursor_loop_is_in_the_ledger_until_the_list_is_well_again(world
 
 async def _noted(world: World) -> tuple[HeldUp, ...]:
     async with world.database.reading() as session:
-        return await held_up(session, "default")
+        return await held_up(session, "default", SystemClock().now())
 
 
 async def _forgotten(world: World) -> bool:
