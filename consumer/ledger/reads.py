@@ -73,14 +73,18 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
 
 
 async def due(
-    session: AsyncSession, now: datetime, limit: int, application: str | None = None, kind: str | None = None
+    session: AsyncSession,
+    now: datetime,
+    limit: int,
+    application: str | None = None,
+    *kinds: str,
 ) -> Sequence[ReadRow]:
-    """The reads to do now, oldest first."""
+    """The reads to do now, oldest first: of these kinds, or of any."""
     statement = select(ReadRow).where(_READS.c.due_at <= now).order_by(_READS.c.due_at).limit(limit)
     if application is not None:
         statement = statement.where(_READS.c.application == application)
-    if kind is not None:
-        statement = statement.where(_READS.c.kind == kind)
+    if kinds:
+        statement = statement.where(_READS.c.kind.in_(kinds))
     return (await session.execute(statement)).scalars().all()
 
 

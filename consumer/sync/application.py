@@ -35,6 +35,8 @@ from consumer.sync.rounds import Trouble, rest
 LOG = structlog.get_logger()
 T = TypeVar("T")
 
+REFRESH_PER_S_MIN: Final = 0.3
+REFRESH_BURST_MIN: Final = 6
 ORDER_PER_S_MIN: Final = 0.2
 ORDER_BURST_MIN: Final = 2
 
@@ -50,12 +52,20 @@ class SyncPolicy:
     reconcile: ReconcilePolicy = field(default_factory=ReconcilePolicy)
 
     def among(self, applications: int) -> SyncPolicy:
-        """The same for one of so many at one API address: they share its limit, and so what reads of orders may take
-        of it (cases B23, C15). Each keeps `ORDER_PER_S_MIN` a second, `ORDER_BURST_MIN` at once."""
+        """The same for one of so many at one API address: they share its limit, and so what the reads that handlers
+        asked for may take of it (cases B23, C15). Each keeps `REFRESH_PER_S_MIN` a second, `REFRESH_BURST_MIN` at once,
+        and for orders `ORDER_PER_S_MIN` and `ORDER_BURST_MIN` of that."""
         one = self.refresh
-        per_s = min(one.order_per_s, max(ORDER_PER_S_MIN, one.order_per_s / applications))
-        burst = min(one.order_burst, max(ORDER_BURST_MIN, one.order_burst // applications))
-        return replace(self, refresh=replace(one, order_per_s=per_s, order_burst=burst))
+        return replace(
+            self,
+            refresh=replace(
+                one,
+                per_s=min(one.per_s, max(REFRESH_PER_S_MIN, one.per_s / applications)),
+                burst=min(one.burst, max(REFRESH_BURST_MIN, one.burst // applications)),
+                order_per_s=min(one.order_per_s, max(ORDER_PER_S_MIN, one.order_per_s / applications)),
+                order_burst=min(one.order_burst, max(ORDER_BURST_MIN, one.order_burst // applications)),
+            ),
+        )
 
 
 class ApplicationSync:

@@ -22,14 +22,13 @@ from consumer.clock import Clock
 from consumer.ledger import Database, reads
 from consumer.ledger.tables import ReadRow
 from consumer.payments import ApiError, Cursor, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
-from consumer.payments import Kind as BudgetKind
 from consumer.sync.figures import Figures
 from consumer.sync.observation import Observation, Unreadable, shape
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader
-from consumer.sync.refresh_policy import ListWalk, RefreshPolicy
+from consumer.sync.refresh_policy import ListWalk, RefreshPolicy, in_turn
 from consumer.sync.rounds import Trouble, repeat, together
-from consumer.sync.share import Share
+from consumer.sync.share import ReadShare
 
 LOG = structlog.get_logger()
 
@@ -42,6 +41,7 @@ TOLD = "unreadable"  # the code of a read whose asker knows that the service sho
 
 Kind = Literal["subscription", "order"]
 KINDS: tuple[Kind, ...] = ("subscription", "order")
+UNLISTED = ("session", "service_order")  # read singly only
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,6 @@ class Refresh:
     ) -> None:
         self.application = reader.application
         self._api = reader.client.with_priority(Priority.REFRESH)
-        self._budget = reader.client.budget
         self._database = database
         self._outlet = outlet
         self._clock = clock
@@ -75,7 +74,7 @@ class Refresh:
         self._policy = policy or RefreshPolicy()
         self._hold = Hold(clock)
         self._answers, self._answers_until = False, 0.0
-        self._orders = Share(clock, per_s=self._policy.order_per_s, burst=self._policy.order_burst)
+        self._share = ReadShare(clock, reader.client.budget, self._policy)
         self._order_shapes: dict[str, None] = {}
         self._walks: dict[Kind, ListWalk] = {}  # those that the next round goes on with
         self._newest_at, self._newest_only_until = dict[Kind, float](), dict[Kind, float]()
@@ -87,7 +86,9 @@ class Refresh:
         await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
 
     async def _step(self) -> float:
-        return 0.0 if await self.once() else self._policy.idle_s
+        if await self.once():
+            return 0.0
+        return min(self._policy.idle_s, self._policy.spent_s) if self._share.is_spent else self._policy.idle_s
 
     async def once(self) -> int:
         """One round over the due reads; returns how many were answered.
@@ -95,6 +96,7 @@ class Refresh:
         Raises LedgerError, BrokerError (the reads stay due), and the PaymentsError that holds all calls up.
         """
         self._hold.check()
+        self._share.begin()
         left = await self._due()
         held_up, answered = list[PaymentsError](), list[ReadRow]()
         for kind in KINDS:
@@ -103,38 +105,23 @@ class Refresh:
             else:
                 self._walks.pop(kind, None)
                 self._newest_only_until.pop(kind, None)
-        waiting = iter(self._singly(left))
+        waiting = iter(in_turn(left, self._policy.singles))
         await together(*(self._work_off(waiting, held_up, answered) for _ in range(self._policy.concurrency)))
         if held_up and not answered:
             raise held_up[0]
         return len(answered)
 
-    def _singly(self, left: Sequence[ReadRow]) -> list[ReadRow]:
-        """Those that are done one by one: subscriptions first, no order that waits for its share holds them up; but a
-        fifth of a round is for the others."""
-        urgent = [row for row in left if row.kind == "subscription"]
-        others = [row for row in left if row.kind != "subscription"]
-        reserved = min(len(others), self._policy.singles // 5)
-        return [*urgent[: self._policy.singles - reserved], *others][: self._policy.singles]
-
     def _page_from(self, kind: Kind) -> int:
         return self._policy.page_orders_from if kind == "order" else self._policy.page_from
 
-    async def _may_ask(self, kind: str) -> bool:
-        """Whether a request about this kind may be made now. Thousands of orders may become known at once: their reads
-        have a share of the budget, and beyond it what walks and hints leave (cases B23, I17)."""
-        if kind == "subscription" or self._orders.grant(1):
-            return True
-        return await self._budget.predict_s(BudgetKind.READ, Priority.RECONCILE) == 0
-
     async def _due(self) -> list[ReadRow]:
-        """What is to be read now. Subscriptions come first: access hangs on them, and thousands of orders that became
-        known at once, after an outage, must not keep them waiting."""
+        """What is to be read now, each kind by itself: access hangs on subscriptions, and neither thousands of orders
+        that became known at once nor thousands of older subscriptions may keep the others waiting (case B23)."""
         now, batch = self._clock.now(), self._policy.batch
         async with self._database.reading() as session:
-            first = await reads.due(session, now, batch, self.application, "subscription")
-            oldest = await reads.due(session, now, batch, self.application)
-        return [*first, *(row for row in oldest if row.kind != "subscription")]
+            found = [await reads.due(session, now, batch, self.application, kind) for kind in KINDS]
+            rest = await reads.due(session, now, batch, self.application, *UNLISTED)
+        return [*(row for rows in found for row in rows), *rest]
 
     # --- many: by the list -------------------------------------------------------------------------------------
 
@@ -189,7 +176,7 @@ class Refresh:
 
     async def _page(self, kind: Kind, cursor: Cursor | None, held_up: list[PaymentsError]) -> _Answered | None:
         """Answer what one page shows. None: not read, for now; the walk is to go on from here."""
-        if held_up or not await self._may_ask(kind):
+        if held_up or not await self._share.allows(kind):
             return None
         if cursor is None:
             self._newest_at[kind] = self._clock.monotonic()
@@ -244,8 +231,10 @@ class Refresh:
         self, waiting: Iterator[ReadRow], held_up: list[PaymentsError], answered: list[ReadRow]
     ) -> None:
         for row in waiting:
-            if held_up or not await self._may_ask(row.kind):
+            if held_up:
                 return
+            if not await self._share.allows(row.kind):
+                continue
             async with self._database.transaction() as session:
                 version = await reads.next_version(session)
             try:

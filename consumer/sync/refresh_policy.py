@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
+from consumer.ledger.tables import ReadRow
 from consumer.payments import Cursor
 from consumer.retry import RetryPolicy
 
 BARREN_MAX = 2
 SINGLES_PER_BARREN = 20
 RESTS_MAX = 3
+FOR_OTHERS = 5  # one of so many single reads is for others than subscriptions
 
 
 def _slow() -> RetryPolicy:
@@ -23,9 +27,11 @@ class RefreshPolicy:
     `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`, `page_orders_from`: from how
     many due reads of subscriptions, of orders on their list is paged, until `BARREN_MAX` pages running, or one for
     every `SINGLES_PER_BARREN` that are due, answered less than `page_yield` of them each; `pages`: how many of them a
-    round; `newest_every_s`: a walk that has gone on for longer looks at the newest page again. `order_per_s`,
-    `order_burst`: requests about orders, on average and at once, that others have to make room for; any further one
-    only takes what nobody else wants."""
+    round; `newest_every_s`: a walk that has gone on for longer looks at the newest page again. `per_s`, `burst`:
+    requests, on average and at once, that walks have to make room for; `order_per_s`, `order_burst`: of those at most
+    so many about anything else than subscriptions. Any further one only takes what nobody else wants; `spent_s`: how
+    soon it is looked again whether there is such a one. The limit of the service is 4.8 a second: walks and hints keep
+    what `per_s` leaves of it."""
 
     batch: int = 1000
     page_from: int = 200
@@ -34,10 +40,13 @@ class RefreshPolicy:
     singles: int = 50
     pages: int = 20
     newest_every_s: float = 3.0
+    per_s: float = 3.0
+    burst: int = 30
     order_per_s: float = 1.5
     order_burst: int = 20
     concurrency: int = 4
     idle_s: float = 1.0
+    spent_s: float = 0.5
     retry: RetryPolicy = field(default_factory=_slow)
 
 
@@ -69,3 +78,20 @@ class ListWalk:
         """Whether it is to go on after its barren pages, while so many reads are due: what it looks for may all lie at
         the far end of the list, and read singly it would cost a request each."""
         return due > 0 and self.barren <= max(BARREN_MAX, due // SINGLES_PER_BARREN)
+
+
+def in_turn(due: Sequence[ReadRow], most: int) -> list[ReadRow]:
+    """Which of the due reads are done one by one, and in which order: subscriptions first, but a fifth is for others,
+    however small the share of both is; orders and the rest (sessions) take turns."""
+    urgent = [row for row in due if row.kind == "subscription"]
+    orders = [row for row in due if row.kind == "order"]
+    rest = [row for row in due if row.kind not in ("subscription", "order")]
+    others = [row for pair in zip_longest(rest, orders) for row in pair if row is not None]
+    urgent = urgent[: most - min(len(others), most // FOR_OTHERS)]
+    waiting = iter(others[: most - len(urgent)])
+    turns = list[ReadRow]()
+    for number, row in enumerate(urgent):
+        turns.append(row)
+        if number % (FOR_OTHERS - 1) == 0:
+            turns += [other for other in [next(waiting, None)] if other is not None]
+    return [*turns, *waiting]

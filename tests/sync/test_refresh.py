@@ -19,7 +19,7 @@ from consumer.sync.application import Sync, SyncPolicy
 from consumer.sync.observation import digest, meaning, observation_id, shape
 from consumer.sync.reader import Reader
 from consumer.sync.refresh import Refresh
-from consumer.sync.refresh_policy import RefreshPolicy
+from consumer.sync.refresh_policy import RefreshPolicy, in_turn
 from tests.sync.conftest import DELIVERIES, EVENTS, World
 from tests.sync.service import EventsList, Json
 
@@ -290,13 +290,13 @@ async def test_subscriptions_are_read_before_what_waits_for_its_share(world: Wor
     for number in range(60):
         await ask(world, "subscription", f"sub_{number}")
     world.service.lists["/v1/subscriptions"] = paged([{"id": f"x{n}", "status": "ENDED"} for n in range(1000)])
-    policy = RefreshPolicy(page_from=40, order_per_s=0.01, order_burst=2)
+    policy = RefreshPolicy(page_from=40, burst=100, order_per_s=0.01, order_burst=2)
     async with while_a_walk_goes_on(world, policy) as once:
         assert await once() == 40 + 2, "a fifth of the round was for the others, as far as their share went"
         assert await once() == 20
 
 
-async def test_applications_at_one_address_share_what_their_orders_may_take(world: World) -> None:
+async def test_applications_at_one_address_share_what_their_reads_may_take(world: World) -> None:
     # case: B23, C15
     credentials = world.reader.client.credentials
     async with PaymentsClient("http://127.0.0.1:9", credentials, clock=world.clock) as elsewhere:
@@ -311,10 +311,13 @@ async def test_applications_at_one_address_share_what_their_orders_may_take(worl
             clock=world.clock,
             holder="test",
         )
-        shares = {name: one.refresh._policy.order_per_s for name, one in sync.applications.items()}
-    assert shares == {"a": 0.5, "b": 0.5, "c": 0.5, "alone": 1.5}
-    assert SyncPolicy().among(100).refresh == RefreshPolicy(order_per_s=0.2, order_burst=2)
-    small = SyncPolicy(refresh=RefreshPolicy(order_per_s=0.1, order_burst=1))
+        policies = {name: one.refresh._policy for name, one in sync.applications.items()}
+    assert {name: one.order_per_s for name, one in policies.items()} == {"a": 0.5, "b": 0.5, "c": 0.5, "alone": 1.5}
+    assert {name: (one.per_s, one.burst) for name, one in policies.items()} == {
+        "a": (1.0, 10), "b": (1.0, 10), "c": (1.0, 10), "alone": (3.0, 30),
+    }  # fmt: skip
+    assert SyncPolicy().among(100).refresh == RefreshPolicy(per_s=0.3, burst=6, order_per_s=0.2, order_burst=2)
+    small = SyncPolicy(refresh=RefreshPolicy(per_s=0.2, burst=1, order_per_s=0.1, order_burst=1))
     assert small.among(3) == small, "a share is never made larger"
 
 
@@ -328,3 +331,81 @@ async def test_a_record_that_no_topic_takes_holds_up_no_other_read(world: World)
     await refresh(world).once()
     assert [event.key for event in await answers(world)] == ["subscription:sub_2"]
     assert await pending(world) == []
+
+
+async def test_reads_without_end_leave_a_walk_of_the_events_its_part(world: World) -> None:
+    # case: B23, G3
+    names = [f"sub_{number}" for number in range(30)]
+    for name in names:
+        subscription(world, "ACTIVE", name)
+    requests = [ReadRequest(kind="subscription", object_id=name) for name in names]
+    stage, budget = refresh(world), world.reader.client.budget
+    pages, wait_until = 0, 0.0
+    while world.clock.monotonic() < 60:
+        while await budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:  # a walk never rests
+            await budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
+            pages += 1
+        if world.clock.monotonic() >= wait_until:
+            async with world.database.transaction() as session:  # a handler that asks again with every answer
+                await reads.ask(session, "default", requests, world.clock.now())
+            wait_until = await stage._step() + world.clock.monotonic()
+        world.clock.advance(0.1)
+    assert pages >= 60, "a walk of sixty pages takes a minute at most"
+    answered = world.figures.value("reads_answered", "default")
+    assert answered >= 180, "subscriptions keep their share"
+    assert answered + pages >= 0.9 * 4.79 * 60, "nothing of the limit is left unused"
+
+
+async def test_reads_of_subscriptions_alone_take_all_there_is(world: World) -> None:
+    # case: B23, A14
+    names = [f"sub_{number}" for number in range(30)]
+    for name in names:
+        subscription(world, "ACTIVE", name)
+    requests = [ReadRequest(kind="subscription", object_id=name) for name in names]
+    stage = refresh(world)
+    while world.clock.monotonic() < 60:
+        async with world.database.transaction() as session:
+            await reads.ask(session, "default", requests, world.clock.now())
+        world.clock.advance(await stage._step())
+    assert world.figures.value("reads_answered", "default") >= 0.95 * 4.79 * 60
+
+
+async def test_older_subscriptions_keep_neither_orders_nor_sessions_waiting(world: World) -> None:
+    # case: B22, B23, F5
+    requests = [ReadRequest(kind="subscription", object_id=f"sub_{number}") for number in range(1_500)]
+    async with world.database.transaction() as session:
+        await reads.ask(session, "default", requests, world.clock.now())
+    world.clock.advance(60)
+    for number in range(1_500):
+        subscription(world, "ACTIVE", f"sub_{number}")
+    for number in range(6):
+        order = {"id": f"ord_{number}", "order_id": f"A-{number}", "status": "PAID"}
+        world.service.records[f"/v1/orders/lookup?A-{number}"] = order
+        world.service.records[f"/v1/checkout-sessions/cs_{number}"] = {"id": f"cs_{number}", "order": order}
+        await ask(world, "order", f"A-{number}")
+        await ask(world, "session", f"cs_{number}")
+    world.service.lists["/v1/subscriptions"] = paged([{"id": f"sub_{number}"} for number in range(1_500)])  # thin
+    async with while_a_walk_goes_on(world, RefreshPolicy()) as once:
+        for _ in range(11):
+            await once()
+            world.clock.advance(1)
+    asked = [path for path in world.service.calls if "/lookup" in path or "checkout-sessions" in path]
+    assert len(asked) == 12
+
+
+def test_subscriptions_come_first_and_every_fifth_is_another() -> None:
+    # case: B23
+
+    def rows(kind: ReadKind, count: int) -> list[ReadRow]:
+        return [ReadRow(application="default", kind=kind, object_id=f"{kind}_{n}") for n in range(count)]
+
+    subscriptions, orders, sessions = rows("subscription", 60), rows("order", 60), rows("session", 2)
+    found = [row.object_id for row in in_turn([*orders, *subscriptions, *sessions], 50)]
+    assert found[:8] == [
+        "subscription_0", "session_0", *(f"subscription_{n}" for n in range(1, 5)), "order_0", "subscription_5",
+    ]  # fmt: skip
+    assert len(found) == len(set(found)) == 50
+    assert sum(name.startswith("subscription") for name in found) == 40
+    assert [row.object_id for row in in_turn(subscriptions, 50)] == [f"subscription_{n}" for n in range(50)]
+    assert len(in_turn([*subscriptions[:3], *orders], 50)) == 50
+    assert in_turn([], 50) == []
