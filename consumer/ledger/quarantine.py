@@ -4,10 +4,11 @@ to be confirmed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 import orjson
-from sqlalchemy import Table, delete, func, select, tuple_, update
+from sqlalchemy import Table, case, delete, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -18,6 +19,7 @@ from consumer.reason import Reason, stored_as
 
 _QUARANTINE: Table = QuarantineRow.__table__
 _HINTS: Table = HintRow.__table__
+AGAIN: Final = timedelta(seconds=5)
 
 
 async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, Reason]], now: datetime) -> None:
@@ -75,9 +77,17 @@ async def count_each(session: AsyncSession) -> dict[str, int]:
 
 
 async def keep_hints(session: AsyncSession, deliveries: Sequence[Delivery], now: datetime) -> None:
-    """Hints to be confirmed, one per (application, event id); a later delivery of the same id joins the first."""
-    unique = {(one.application, one.event_id): one for one in reversed(deliveries) if one.event_id is not None}
+    """Hints to be confirmed, one per (application, event id); a later delivery of the same id joins the first.
+
+    It may be the real one, and the first a forgery that was denied: one that waits for longer than `AGAIN` is looked
+    at after `AGAIN` then, and the wait that this cuts short does not count as patience (its denial is taken back). So
+    one who forges an id again and again has it looked at every `AGAIN`, and no sooner given up.
+    """
+    unique = {(one.application, one.event_id): one for one in deliveries[::-1] if one.event_id is not None}
     if unique:
+        waits = tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(unique)) & (_HINTS.c.next_at > now + AGAIN)
+        fewer = case((_HINTS.c.attempts > 0, _HINTS.c.attempts - 1), else_=0)
+        await session.execute(update(_HINTS).where(waits).values(next_at=now + AGAIN, attempts=fewer))
         insert = insert_into(_HINTS, session.get_bind().dialect.name)
         statement = insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
         await session.execute(statement, [_hint_values(delivery, now) for delivery in unique.values()])

@@ -33,6 +33,7 @@ from consumer.sync.verdict import PATIENCE_S, Confirmed, Denied, Failed, Verdict
 LOG = structlog.get_logger()
 
 CHUNK: Final = 500
+WHOLE: Final = 100  # hints and events with their bodies in memory at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,8 @@ class Confirm:
         return settled + await self._by_walking(due, self._walk)
 
     async def _drop_known(self, due: dict[str, int]) -> int:
-        """Forget the hints whose event the ledger has, by webhook or backfill; it costs no read. Shortens `due`."""
+        """Forget the hints whose event the ledger has, by webhook or backfill; it costs no read. Shortens `due`.
+        What they state is compared first: an id that is known may be forged as well as any other (case I16)."""
         known: list[str] = []
         for chunk in _chunks(list(due)):
             async with self._database.reading() as session:
@@ -129,6 +131,7 @@ class Confirm:
                 there = [one for one in chunk if (self.application, one) in recorded or one in self._published]
                 heard_at = await quarantine.newest_hint_at(session, self.application, there) if there else None
             if there:
+                await self._compare([one for one in there if (self.application, one) in recorded])
                 async with self._database.transaction() as session:
                     await quarantine.drop_hints(session, [(self.application, event_id) for event_id in sorted(there)])
             if heard_at is not None and self._heard is not None:
@@ -138,6 +141,16 @@ class Confirm:
             due.pop(event_id, None)
         self.figures.count("hints_known", self.application, len(known))
         return len(known)
+
+    async def _compare(self, recorded: Sequence[str]) -> None:
+        """Say where the deliveries of recorded events state something else than the record does."""
+        for some in _chunks(recorded, WHOLE):
+            async with self._database.reading() as session:
+                hints = await quarantine.hints_of(session, self.application, some)
+                found = await events.load(session, [(self.application, event_id) for event_id in some])
+            for hint in hints:
+                if event := found.get((self.application, hint.event_id)):
+                    say_differences(quarantine.hint_delivery(hint), event, self._reader.locators, self.figures)
 
     # --- many --------------------------------------------------------------------------------------------------
 
@@ -258,6 +271,6 @@ class Confirm:
         return len(good) + await self._denials.store(denied, reasons)
 
 
-def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), CHUNK):
-        yield ids[start : start + CHUNK]
+def _chunks(ids: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size]

@@ -124,6 +124,54 @@ async def test_the_fetched_record_wins_over_a_forged_body(world: World) -> None:
     assert world.figures.value("body_mismatch", "default") == 1
 
 
+async def test_a_forged_body_with_an_id_that_is_recorded_leaves_a_trace_and_costs_no_read(world: World) -> None:
+    # case: I16
+    for number in range(130):
+        world.service.event(number, id=f"ord_{number}", order_id=f"A-{number}")
+        await hint(world, f"evt_{number:06d}")
+    stage = confirm(world)
+    await stage.once()
+    await world.work()
+    world.service.calls.clear()
+    for number in range(130):
+        forged = {"id": f"evt_{number:06d}", "type": "order.paid", "data": {"object": {"id": "ord_x"}}}
+        same = {"id": f"evt_{number:06d}", "type": "order.paid"}
+        await hint(world, f"evt_{number:06d}", orjson.dumps(forged if number % 2 else same))
+    assert await stage.once() == 130
+    assert world.figures.value("body_mismatch", "default") == 65
+    assert world.service.calls.total() == 0
+    assert await waiting(world) == 0
+
+
+async def test_the_real_delivery_of_an_id_that_was_forged_does_not_wait_out_the_forgerys_delay(world: World) -> None:
+    # case: I17, I15
+    await hint(world, "evt_000001", raw=b'{"id":"evt_000001","type":"order.paid"}')
+    stage = confirm(world)
+    for _ in range(400):  # denied until the next look is two minutes away
+        await stage.once()
+        world.clock.advance(1)
+    world.service.event(1, id="ord_1", order_id="A-1")
+    await hint(world, "evt_000001", number=2)
+    world.clock.advance(5)
+    assert await stage.once() == 1
+    assert [event.id for event in await world.published()] == ["evt_000001"]
+
+
+async def test_an_id_that_is_forged_again_and_again_stays_cheap_and_is_not_given_up_sooner(world: World) -> None:
+    # case: I15, I17, U30
+    stage = confirm(world)
+    for _ in range(300):
+        await hint(world, "evt_forged")
+        await stage.once()
+        world.clock.advance(1)
+    assert 40 <= world.service.calls["/v1/events/evt_forged"] <= 65, "a look each five seconds"
+    assert (await quarantined(world), await waiting(world)) == ([], 1)
+    for _ in range(800):
+        await stage.once()
+        world.clock.advance(1)
+    assert await quarantined(world) == ["not_confirmed"], "left alone, it goes as any other"
+
+
 async def test_a_thin_body_is_no_mismatch(world: World) -> None:
     # case: I16, U28
     world.service.event(1, id="ord_1", order_id="A-1")

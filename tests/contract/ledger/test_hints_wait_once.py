@@ -31,6 +31,26 @@ async def test_later_deliveries_of_the_same_event_join_the_first(database: Datab
         assert await quarantine.count_hints(session) == 2
 
 
+# case: I15, I17
+async def test_a_later_delivery_brings_a_denied_hint_forward_and_takes_its_denial_back(database: Database) -> None:
+    await keep(database, delivery(1), delivery(2, event_id="evt_2"), delivery(3, event_id="evt_3"))
+    async with database.transaction() as session:
+        for _ in range(3):
+            await quarantine.put_off_hints(session, [("default", "evt_1")], later(120), counted=True)
+        await quarantine.put_off_hints(session, [("default", "evt_2")], later(30), counted=False)
+        await quarantine.put_off_hints(session, [("default", "evt_3")], later(4), counted=True)
+    for _ in range(2):  # again and again: once
+        await keep(database, delivery(4), delivery(5, event_id="evt_2"), delivery(6, event_id="evt_3"), at_s=1)
+    await keep(database, delivery(7), at_s=5)
+    assert [row.event_id for row in await due(database, 4)] == ["evt_3"]
+    found = {row.event_id: (row.attempts, row.next_at, row.delivery_id) for row in await due(database, 6)}
+    assert found == {
+        "evt_1": (2, later(6), "del_1"),
+        "evt_2": (0, later(6), "del_2"),
+        "evt_3": (1, later(4), "del_3"),
+    }
+
+
 # case: G8
 async def test_applications_are_apart(database: Database) -> None:
     await keep(database, delivery(1), delivery(2, application="second"))

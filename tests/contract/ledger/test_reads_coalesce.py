@@ -64,6 +64,19 @@ async def test_oldest_first_and_bounded(database: Database) -> None:
     assert [row.object_id for row in await due(database, limit=2)] == ["o2", "o3"]
 
 
+# case: B23
+async def test_each_kind_is_due_by_itself_whatever_is_older(database: Database) -> None:
+    older = [ReadRequest(kind="subscription", object_id=f"s{number}") for number in range(20)]
+    await ask(database, *older)
+    session_read = ReadRequest(kind="session", object_id="c1", not_before=later(2))
+    await ask(database, order(1, 1), session_read, ReadRequest(kind="service_order", object_id="x1"))
+    async with database.reading() as session:
+        found = await reads.due(session, later(5), 10, "default", "session", "service_order")
+        assert [row.object_id for row in found] == ["x1", "c1"]
+        assert [row.object_id for row in await reads.due(session, later(5), 10, "default", "order")] == ["o1"]
+        assert len(await reads.due(session, later(5), 100, "default")) == 23
+
+
 async def test_what_was_read_is_gone(database: Database) -> None:
     await ask(database, order(1), order(2))
     await done(database, (await due(database))[:1])
