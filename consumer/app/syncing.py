@@ -40,9 +40,10 @@ class Syncing:
 
 @asynccontextmanager
 async def open_syncing(
-    settings: Settings, *, application: str | None = None, publishes: bool = True
+    settings: Settings, *, application: str | None = None, publishes: bool = True, command: str = "command"
 ) -> AsyncIterator[Syncing]:
-    """The stages of one application, or of all. Without `publishes` the log is not even connected to.
+    """The stages of one application, or of all. Without `publishes` the log is not even connected to. `command`, a
+    word, is told in the lease to who waits for the lead.
 
     Raises UsageError (no such application, or none with credentials), DatabaseMissing, LedgerUnavailable,
     SchemaOutdated, BrokerUnavailable, TopicMisconfigured.
@@ -57,7 +58,7 @@ async def open_syncing(
             await connect(broker, settings)
         outlet = Outlet(broker, parts.topic(settings, "events"))
         policy = parts.sync_policy(settings)
-        holder = worker_id()
+        holder = f"{worker_id()}/{command}"
         yield Syncing(
             database,
             clock,

@@ -1,18 +1,22 @@
-"""Progress: how far a walk is, on a terminal (stderr); nothing at all where there is none."""
+"""Progress: how far a walk is, on stderr: a bar on a terminal, elsewhere a line about every ten seconds."""
 
 from __future__ import annotations
 
 import math
 import sys
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from consumer.sync import report
 
 PREDICT_PAGES = 1000
+SAY_EVERY_S = 10.0
 
 
 def remaining_s(progress: report.Progress, page_s: float) -> float | None:
@@ -36,11 +40,16 @@ def shown_duration(seconds: float | None) -> str:
 
 
 class ProgressBar:
-    """A bar for one walk. `page_s` as for `remaining_s`; `first_prediction_s` is what was predicted first."""
+    """Of one walk. `page_s` as for `remaining_s`; `first_prediction_s` is what was predicted first. `monotonic` counts
+    seconds."""
 
-    def __init__(self, title: str, page_s: float = 0.0) -> None:
+    def __init__(self, title: str, page_s: float = 0.0, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._title = title
         self._page_s = page_s
+        self._monotonic = monotonic
+        self._said_at = monotonic()
         self.first_prediction_s: float | None = None
+        self._is_bar = sys.stderr.isatty()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -48,7 +57,7 @@ class ProgressBar:
             TimeElapsedColumn(),
             TextColumn("left {task.fields[left]}"),
             console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
+            disable=not self._is_bar,
             transient=True,
         )
         self._task: TaskID = self._bar.add_task(title, total=None, found="", left="-:--")
@@ -67,14 +76,29 @@ class ProgressBar:
         left_s = remaining_s(progress, self._page_s)
         if self.first_prediction_s is None:
             self.first_prediction_s = left_s
+        found = f"{progress.pages} pages, {progress.listed} listed"
+        if progress.published is not None:
+            found += f", {progress.published} to publish"
         self._bar.update(
             self._task,
             total=1.0 if progress.share is not None else None,
             completed=progress.share or 0.0,
-            found=f"{progress.pages} pages, {progress.listed} listed, {progress.published} to publish",
+            found=found,
             left=shown_duration(left_s),
         )
+        share = "" if progress.share is None else f", {math.floor(progress.share * 100)} %"
+        self._now_and_then(found + share + ("" if left_s is None else f", {shown_duration(left_s)} left"))
 
-    def paged(self, pages: int) -> None:
-        """A page was read, of nobody knows how many."""
-        self._bar.update(self._task, found=f"{pages} pages")
+    def say(self, text: str) -> None:
+        """A line of its own, at once."""
+        line = f"{self._title}: {text}"
+        if self._is_bar:
+            self._bar.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        else:
+            typer.echo(line, err=True)
+
+    def _now_and_then(self, text: str) -> None:
+        now = self._monotonic()
+        if not self._is_bar and now - self._said_at >= SAY_EVERY_S:
+            self._said_at = now
+            self.say(text)

@@ -7,27 +7,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 
+from consumer.app.parts import sync_policy
 from consumer.app.syncing import Syncing, open_syncing
+from consumer.cli.certificate import CertificateFile, certify
+from consumer.cli.certificate import verify as verify_certificate
 from consumer.cli.consent import Yes, consent
+from consumer.cli.each import each, told
 from consumer.cli.filters import Application, Since, Until, parse_moment
+from consumer.cli.lead import BACKFILL, COMMAND, SYNC, Led, Wait, lease_of
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, settings_for
 from consumer.cli.progress import PREDICT_PAGES, ProgressBar, shown_duration
-from consumer.errors import AnotherLeads, UsageError
+from consumer.errors import UsageError
 from consumer.settings import Role
 from consumer.sync.application import ApplicationSync
-from consumer.sync.certificate import Certifier, faults
-from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, BackfillReport
-
-DOUBTS = {
-    "list_does_not_reach_back": "the service's list begins after --since, and we received events from before it",
-    "times_not_found": "no listed event has a time that the locators find",
-    "window_not_over": "the window is not over yet",
-}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -61,39 +57,49 @@ def backfill(
     if verify is not None:
         if any((begin, end, full, seed, dry_run, certificate, application)):
             raise UsageError("--verify FILE goes alone")
-        raise typer.Exit(_verify(verify, output))
+        raise typer.Exit(verify_certificate(verify, output))
+    _check_window(begin, end, now)
     if certificate is not None:
         if begin is None or full or seed or dry_run:
             raise UsageError("--certificate goes with --since and --until only")
-        if not certificate.parent.is_dir() or certificate.is_dir():
-            raise UsageError("the certificate cannot be written: no such folder, or no file", file=str(certificate))
-        raise typer.Exit(run(_certify(certificate, begin, end or now, application, output)))
+        raise typer.Exit(run(certify(CertificateFile(certificate), begin, end or now, application, output)))
     if end is not None and not seed:
         raise UsageError("--until goes with --certificate or --seed: a walk always goes up to now")
     if seed and not dry_run:
         consent("archive what the ledger lacks as history, so that no handler ever acts on it?", yes=yes)
     options = BackfillOptions(full=full, since=begin, until=end, seed=seed, dry_run=dry_run)
-    run(_backfill(options, application, output))
+    raise typer.Exit(run(_backfill(options, application, output)))
 
 
-async def _backfill(options: BackfillOptions, application: str | None, output: Output) -> None:
-    walks: list[dict[str, Any]] = []
+def _check_window(begin: datetime | None, end: datetime | None, now: datetime) -> None:
+    """Raises UsageError for a window in which nothing can lie."""
+    if begin is not None and begin > now:
+        raise UsageError("--since has not come yet")
+    if begin is not None and end is not None and end <= begin:
+        raise UsageError("--until must be later than --since")
+
+
+async def _backfill(options: BackfillOptions, application: str | None, output: Output) -> int:
+    """The exit code: 0 when each application was walked, or another process does it; see `told` for the others."""
+    settings = settings_for(Role.OPERATE)
+    lease_s = sync_policy(settings).lease_s
+    command = BACKFILL if options.follows_bookmark else COMMAND
     async with open_syncing(
-        settings_for(Role.OPERATE), application=application, publishes=not options.dry_run
+        settings, application=application, publishes=not options.dry_run, command=command
     ) as syncing:
-        for name, one in syncing.applications.items():
-            try:
-                report, predicted_s = await _walk(one, options)
-            except AnotherLeads:
-                if options.seed:
-                    raise
-                walks.append({"application": name, "another_leads": True})
-                output.line(f"{name}: a `sync` process leads and walks by itself; nothing to do here")
-                continue
-            walks.append({**asdict(report), "another_leads": False, "predicted_s": predicted_s})
-            _say_backfill(report, output)
+
+        async def walk(one: ApplicationSync) -> dict[str, Any]:
+            found, predicted_s = await _walk(one, options, syncing, lease_s)
+            if isinstance(found, Led):
+                output.line(f"{one.application}: {found.line()}")
+                return {"application": one.application, "another_leads": True, "led_by": found.by}
+            say_report(found, output)
+            return {**asdict(found), "another_leads": False, "predicted_s": predicted_s}
+
+        walks, failures = await each(syncing.applications, walk)
     say_unread(syncing, output)
-    output.document({"walks": walks, "without_credentials": syncing.unread})
+    output.document({"walks": [*walks, *(one.shown() for one in failures)], "without_credentials": syncing.unread})
+    return told(failures)
 
 
 def say_unread(syncing: Syncing, output: Output) -> None:
@@ -102,14 +108,24 @@ def say_unread(syncing: Syncing, output: Output) -> None:
         output.line(f"{name}: has no API credentials; left out")
 
 
-async def _walk(one: ApplicationSync, options: BackfillOptions) -> tuple[BackfillReport, float | None]:
+async def _walk(
+    one: ApplicationSync, options: BackfillOptions, syncing: Syncing, lease_s: float
+) -> tuple[BackfillReport | Led, float | None]:
     page_s = await one.backfill.predict_s(PREDICT_PAGES) / PREDICT_PAGES
     with ProgressBar(one.application, page_s) as bar:
-        report = await one.backfill_once(options, bar.walked)
-    return report, bar.first_prediction_s
+        wait = Wait(
+            walk=lambda: one.backfill_once(options, bar.walked),
+            look=lambda: lease_of(syncing.database, one.leader.role),
+            clock=syncing.clock,
+            say=bar.say,
+            lease_s=lease_s,
+            served_by=() if options.seed else (SYNC, BACKFILL),
+        )
+        return await wait.done(), bar.first_prediction_s
 
 
-def _say_backfill(report: BackfillReport, output: Output) -> None:
+def say_report(report: BackfillReport, output: Output) -> None:
+    """What a walk found, in lines for people."""
     verb = "missing" if report.dry_run else "published"
     output.line(
         f"{report.application}: {report.listed} listed on {report.pages} page(s), {report.known} known, "
@@ -133,51 +149,9 @@ def _say_backfill(report: BackfillReport, output: Output) -> None:
         )
     if report.strange:
         output.line(f"  {report.strange} not understood: see `consumer quarantine list`")
+    if report.refused:
+        output.line(
+            f"  {report.refused} cursor(s) that the service did not take: what lay behind was looked for from the head"
+        )
     if report.gap:
         output.line("  the service has forgotten events meanwhile: `consumer reconcile` heals by state")
-
-
-async def _certify(file: Path, since: datetime, until: datetime, application: str | None, output: Output) -> int:
-    """0 when it is proved that every listed event is in the ledger and its work done, else 1."""
-    if until <= since:
-        raise UsageError("--until must be later than --since")
-    async with open_syncing(settings_for(Role.OPERATE), application=application, publishes=False) as syncing:
-        name, reader = _only(syncing)
-        with ProgressBar(name) as bar:
-            document = await Certifier(reader, syncing.database, clock=syncing.clock).certify(since, until, bar.paged)
-    _write(file, document)
-    output.document(document)
-    output.line(f"{name}: {document['verdict']}")
-    for reason in document["unproven"]:
-        output.line(f"  unproven: {DOUBTS.get(reason, reason)}")
-    named = ("listed", "received_by_webhook", "recovered", "missing", "outcomes", "followed", "sha256")
-    output.fields({word: document[word] for word in named})
-    for one in document["equations"]:
-        output.line(f"{'holds' if one['holds'] else 'DOES NOT HOLD'}: {one['says']}: {one['left']} = {one['right']}")
-    return 0 if document["verdict"] == "complete" else 1
-
-
-def _verify(file: Path, output: Output) -> int:
-    """0 when the certificate in the file is intact, whatever it says; else 1."""
-    try:
-        document = orjson.loads(file.read_bytes())
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise UsageError("the file cannot be read as a certificate", file=str(file)) from error
-    document = document if isinstance(document, dict) else {}
-    found = faults(document)
-    output.document({"intact": not found, "faults": found, "verdict": document.get("verdict")})
-    output.line("not intact: " + "; ".join(found) if found else f"intact; it says: {document['verdict']}")
-    return 1 if found else 0
-
-
-def _write(file: Path, document: dict[str, Any]) -> None:
-    try:
-        file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
-    except OSError as error:
-        raise UsageError(f"the certificate cannot be written: {error.strerror}", file=str(file)) from error
-
-
-def _only(syncing: Syncing) -> tuple[str, Reader]:
-    if len(syncing.readers) > 1:
-        raise UsageError("a certificate is for one application: say --application")
-    return next(iter(syncing.readers.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Table, or_, update
+from sqlalchemy import Table, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -46,6 +46,13 @@ async def acquire(session: AsyncSession, role: str, holder: str, now: datetime, 
     )
     token = (await session.execute(statement)).scalar()
     return None if token is None else Lease(role, holder, int(token), until)
+
+
+async def current(session: AsyncSession, role: str) -> Lease | None:
+    """The lease of the role as it stands; None when it was never taken. It may be over, or given back."""
+    columns = (_LEASES.c.holder, _LEASES.c.token, _LEASES.c.until)
+    row = (await session.execute(select(*columns).where(_LEASES.c.role == role))).one_or_none()
+    return None if row is None else Lease(role, row.holder, int(row.token), row.until)
 
 
 async def release(session: AsyncSession, lease: Lease) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import pty
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,11 @@ class Operator:
         stage = Stage(self.sandbox, self.sandbox.config.app_id, 1)
         for number in range(count):
             stage.pay(stage.order(f"order-{number}"))
+
+    def leased(self) -> set[str]:
+        """The roles that somebody holds or has held."""
+        with closing(sqlite3.connect(self.folder / "consumer.db")) as ledger:
+            return {role for (role,) in ledger.execute("SELECT role FROM leases")}
 
     @property
     def listed(self) -> int:
@@ -113,7 +120,8 @@ async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_takes_history_onl
 
         await eventually(leads, within_s=30, every_s=0.2, what="the `sync` process leads")
         said = await operator.run("backfill")
-        assert (said.returncode, "leads" in said.stdout) == (0, True)
+        assert (said.returncode, "a `sync` process leads" in said.stdout) == (0, True)
+        assert "a `sync` process has the lead" in said.stderr
 
         async def has_walked() -> bool:
             reading = await operator.run("status", "--json")
@@ -130,6 +138,39 @@ async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_takes_history_onl
         nowhere = ("--certificate", str(operator.folder / "none" / "x.json"))
         refused = await operator.run("backfill", *nowhere, "--since", "1h")
         assert (refused.returncode, "folder" in refused.stderr) == (2, True)
+
+
+async def test_a_backfill_that_is_terminated_gives_its_lead_back_and_the_next_one_walks_on(operator: Operator) -> None:
+    # case: B26, B10, G5
+    operator.pay_orders(60)
+    operator.sandbox.engine.faults.set({"api_slow_s": 1})
+    walk = operator.process("backfill")
+    walk.spawn()
+    with ended(walk):
+
+        async def leads() -> bool:
+            return "sync/default" in await asyncio.to_thread(operator.leased)
+
+        await eventually(leads, within_s=30, every_s=0.1, what="the walk has the lead")
+        assert walk.stop() == 143
+    assert [line.partition(":")[0] for line in walk.log.splitlines()] == ["error[terminated]"]
+    operator.sandbox.engine.faults.clear()
+    done = await operator.run("backfill", "--json")
+    [walked] = json.loads(done.stdout)["walks"]
+    assert (done.returncode, done.stderr, walked["another_leads"]) == (0, "", False)
+    assert walked["published"] > 0
+
+
+async def test_of_two_backfills_the_second_waits_and_walks(operator: Operator) -> None:
+    # case: B26
+    operator.pay_orders(1)
+    operator.sandbox.engine.faults.set({"api_slow_s": 1})
+    first, second = await asyncio.gather(operator.run("backfill", "--json"), operator.run("backfill", "--json"))
+    assert (first.returncode, second.returncode) == (0, 0)
+    walks = [json.loads(one.stdout)["walks"][0] for one in (first, second)]
+    assert [walk["another_leads"] for walk in walks] == [False, False]
+    assert sorted(walk["published"] for walk in walks)[-1] == operator.listed
+    assert any("another `backfill` has the lead" in one.stderr for one in (first, second))
 
 
 async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:

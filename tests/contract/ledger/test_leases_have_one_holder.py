@@ -53,6 +53,21 @@ async def test_nobody_else_gets_it_before_it_ends(database: Database) -> None:
     assert await acquire(database, "one", 11) is None
 
 
+# case: B26
+async def test_anybody_may_look_who_holds_it(database: Database) -> None:
+    async def look() -> Lease | None:
+        async with database.reading() as session:
+            return await leases.current(session, ROLE)
+
+    assert await look() is None
+    lease = await acquire(database, "one/backfill")
+    assert lease is not None
+    assert await look() == lease
+    renewed = await acquire(database, "one/backfill", 5)
+    assert renewed is not None
+    assert await look() == renewed != lease
+
+
 async def test_the_holder_keeps_it_by_asking_again(database: Database) -> None:
     found = [await acquire(database, "one", at_s) for at_s in (0, 8, 16)]
     assert await acquire(database, "two", 20) is None
