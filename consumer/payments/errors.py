@@ -246,6 +246,12 @@ class UnreadableAnswer(UnexpectedAnswer):
     retryable = True
 
 
+class CursorsRefused(UnexpectedAnswer):
+    """The service refuses the cursors that it hands out itself: the list cannot be walked (case B11)."""
+
+    code = "cursors_refused"
+
+
 # --- no answer, or no request --------------------------------------------------------------------------------
 
 

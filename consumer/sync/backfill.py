@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -18,18 +18,22 @@ from consumer.clock import Clock
 from consumer.errors import UsageError
 from consumer.events import Delivery, Event
 from consumer.ledger import Database, bookmarks, events, quarantine
-from consumer.payments import Kind, Priority, Resources, UnexpectedAnswer
+from consumer.payments import Priority, Resources, UnexpectedAnswer
 from consumer.reason import Reason
 from consumer.sync import sense
 from consumer.sync.cutover import CutOver, FirstWalk
-from consumer.sync.feed import FeedPage, FeedPolicy, Walk
+from consumer.sync.feed import FeedPage, Walk
+from consumer.sync.feed_policy import FeedPolicy
 from consumer.sync.figures import Figures
+from consumer.sync.headway import Beginning, Headway
 from consumer.sync.listed import Recent, too_large, understand
 from consumer.sync.mark import ListOrder, Mark
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Reader
+from consumer.sync.refusals import Refusals
 from consumer.sync.report import BackfillOptions, BackfillReport, Progress, Sight
 from consumer.sync.rounds import Trouble, repeat
+from consumer.sync.tally import Tally
 from consumer.sync.verdict import as_webhook, say_differences
 from consumer.wire import SEED
 
@@ -40,20 +44,6 @@ WALK: Final = "events"
 PEEK: Final = BackfillOptions(full=True)  # publishes, and leaves the bookmark alone
 PEEK_PAGES_MAX: Final = 20
 CATCH_UP_PAGES_MAX: Final = 50
-
-
-@dataclass
-class _Tally:
-    began: float
-    listed: int = 0
-    known: int = 0
-    published: int = 0
-    recovered: int = 0
-    unannounced: list[str] = field(default_factory=list)
-    strange: int = 0
-    history: int = 0
-    left: int = 0
-    without_time: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +93,8 @@ class Backfill:
         self._walk: Walk | None = None
         self._walking = asyncio.Lock()
         self.first_walk = FirstWalk(database, reader.application, token=token)
+        self._beginning = Beginning(database, reader.application)
+        self._refusals = Refusals(reader.application, self.figures)
         self._peeked: frozenset[str] = frozenset()
         self._say_history_at = 0.0
         self.interval_s = self._policy.interval_s
@@ -166,27 +158,28 @@ class Backfill:
             lister=api.events, locators=self._reader.locators, mark=Mark(order=mark.order), now=self._clock.now(),
             policy=self._policy.feed, stop_ids=known, pages_max=PEEK_PAGES_MAX,
         )  # fmt: skip
-        tally, floor = _Tally(began=self._clock.monotonic()), await self._first_began()
+        tally, floor = Tally(began_s=self._clock.monotonic()), await self._first_began()
         seen: list[str] = []
         with suppress(UnexpectedAnswer):  # more news than a look may take: the next look begins at the head again
-            async with aclosing(walk.pages()) as pages:
-                async for page in pages:
-                    if walk.order is not ListOrder.NEWEST_FIRST:
-                        return Sight.NOTHING
-                    await self._page(page, walk, PEEK, tally, floor - self._policy.history)
-                    seen = seen or [item.id for item in page.items if item.id]
+            try:
+                async with aclosing(walk.pages()) as pages:
+                    async for page in pages:
+                        if walk.order is not ListOrder.NEWEST_FIRST:
+                            return Sight.NOTHING
+                        await self._page(page, walk, PEEK, tally, floor - self._policy.history)
+                        seen = seen or [item.id for item in page.items if item.id]
+            finally:
+                self._refusals.ended(walk.refused, is_complete=False)
         self._peeked = frozenset(seen)
         return Sight.NEWEST
 
     async def _once(
         self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None, api: Resources
     ) -> BackfillReport:
-        mark = await self.mark() if options.follows_bookmark else Mark()
+        mark = await self.mark() if options.reads_bookmark else Mark()
         now = self._clock.now()
-        floor = options.since
         cut_over = await self._cut_over(options, now) if options.seed else None
-        if options.follows_bookmark:
-            floor = await self._first_began() - self._policy.history
+        floor = await self._floor(options, now) if options.reads_bookmark else options.since
         walk = Walk(
             lister=api.events,
             locators=self._reader.locators,
@@ -196,27 +189,27 @@ class Backfill:
             since=floor if mark.walked_at is None else None,
             sweeps=api is self._api,  # hints are in a hurry: the loop looks for what is listed late
         )
-        tally = _Tally(began=self._clock.monotonic())
-        self._walk = walk
+        tally = Tally(began_s=self._clock.monotonic())
+        headway = Headway(walk, self._clock, begins_at=await self._beginning.at() if on_progress is not None else None)
+        self._walk, is_complete = walk, False
         try:
             async with aclosing(walk.pages()) as pages:
                 async for page in pages:
                     await self._page(page, walk, options, tally, floor, cut_over)
+                    self._refusals.seen(walk.refused)
                     if on_progress is not None:
-                        on_progress(self._progress(walk, page, mark, options, tally))
+                        on_progress(headway.progress(page, listed=tally.listed, published=tally.published))
+            is_complete = True
         except _LongWalk as cut:
             cut.order = walk.order
             raise
         finally:
             self._walk = None
-        report = BackfillReport(
-            application=self.application, order=walk.order, pages=walk.pages_read, listed=tally.listed,
-            known=tally.known, published=tally.published, recovered=tally.recovered,
-            strange=tally.strange, gap=walk.gap, refused=walk.refused,
-            history=tally.history, cut_over=cut_over.at if cut_over else None, left=tally.left,
-            without_time=tally.without_time,
-            seconds=self._clock.monotonic() - tally.began, dry_run=options.dry_run,
-        )  # fmt: skip
+            self._refusals.ended(walk.refused, is_complete=is_complete)
+        now_s = self._clock.monotonic()
+        report = tally.report(self.application, walk, cut_over=cut_over, dry_run=options.dry_run, now_s=now_s)
+        if not options.dry_run:
+            await self._beginning.keep(walk.begins_at, now)
         if options.follows_bookmark:
             await self._sense(report, tally.unannounced, now)
         if cut_over is not None and cut_over.is_first and not options.dry_run:
@@ -249,6 +242,11 @@ class Backfill:
         async with self._database.reading() as session:
             return Mark.load(await bookmarks.load(session, self.application, WALK))
 
+    async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
+        """From when on events are acted on: what is older when the first walk of all begins is history."""
+        began = (await self.first_walk.began() or now) if options.dry_run else await self._first_began()
+        return began - self._policy.history
+
     async def _first_began(self) -> datetime:
         """When the first walk of this application began; remembered over restarts."""
         now = self._clock.now()
@@ -262,7 +260,7 @@ class Backfill:
 
     async def predict_s(self, pages: int) -> float:
         """Seconds that many pages take within the budget, if nothing more urgent asks."""
-        return await self._reader.client.budget.predict_s(Kind.READ, Priority.BACKFILL, pages)
+        return await self._reader.predict_s(pages)
 
     # --- one page ----------------------------------------------------------------------------------------------
 
@@ -271,14 +269,14 @@ class Backfill:
         page: FeedPage,
         walk: Walk,
         options: BackfillOptions,
-        tally: _Tally,
+        tally: Tally,
         floor: datetime | None,
         cut_over: CutOver | None = None,
     ) -> None:
         """Publish what is missing, keep what is strange, and only then move the bookmark."""
         now = self._clock.now()
         listed = understand(page.items, self._reader.locators, application=self.application, now=now)
-        missing = await self._missing(listed.events, walk.order)
+        missing = [event for event in await self._missing(listed.events, walk.order) if event.id not in tally.told]
         announced = await self._announced(listed.events)
         wanted = [event for event in missing if event.id in announced or _is_since(event, floor)]
         if cut_over is not None:
@@ -287,6 +285,8 @@ class Backfill:
             tally.left += len(wanted) - len(history)
             tally.without_time += sum(event.occurred_at is None for event in history)
             wanted, announced = history, {}  # the hints stay: `confirm` brings their events with effects
+        taken = set() if options.dry_run else {event.id for event in wanted}
+        tally.told.add([event.id for event in missing if event.id not in taken])
         tally.listed += len(page.items)
         tally.known += len(listed.events) - len(missing)
         tally.published += len(wanted)
@@ -342,30 +342,15 @@ class Backfill:
 
     # --- what is told ------------------------------------------------------------------------------------------
 
-    def _progress(self, walk: Walk, page: FeedPage, mark: Mark, options: BackfillOptions, tally: _Tally) -> Progress:
-        done = Progress(
-            pages=walk.pages_read, listed=tally.listed, published=tally.published, reached_at=page.reached_at
-        )
-        begin, end = options.since or mark.newest_at, walk.now
-        if begin is None or page.reached_at is None or end <= begin or walk.order is ListOrder.UNKNOWN:
-            return done
-        newest_first = walk.order is ListOrder.NEWEST_FIRST
-        way = (end - page.reached_at) if newest_first else (page.reached_at - begin)
-        share = min(1.0, max(0.0, way / (end - begin)))
-        spent_s = self._clock.monotonic() - tally.began
-        return replace(done, share=share, eta_s=spent_s * (1 - share) / share if share > 0.01 else None)
-
     def _say(self, report: BackfillReport) -> None:
         if report.strange:
             LOG.error("listed events were not understood", application=self.application, events=report.strange)
             self.figures.count("events_strange", self.application, report.strange)
-        if report.refused:
-            self.figures.count("cursors_refused", self.application, report.refused)
-        if report.history and self._clock.monotonic() >= self._say_history_at:
+        if report.history and not report.dry_run and self._clock.monotonic() >= self._say_history_at:
             self._say_history_at = self._clock.monotonic() + 3600
             LOG.error(
                 "events from before the first walk were left alone: `backfill --seed --full` archives, `--full` acts",
-                application=self.application, events=report.history,
+                application=self.application, at_least=report.history,
             )  # fmt: skip
             self.figures.gauge("events_history", self.application, report.history)
         if report.without_time:
@@ -379,6 +364,7 @@ class Backfill:
                 events=report.published, listed=report.listed, dry_run=report.dry_run,
             )  # fmt: skip
         if not report.dry_run:
+            self.figures.count("walk_s", self.application, report.seconds)
             self.figures.gauge("last_walk_at", self.application, self._clock.now().timestamp())
         if self._on_report is not None:
             self._on_report(report)

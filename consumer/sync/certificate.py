@@ -23,10 +23,13 @@ from consumer.ledger import Database, outcomes
 from consumer.ledger.outcomes import QUARANTINED, UNCONFIRMED, WORST_FIRST, Outcome
 from consumer.payments import Priority
 from consumer.sync.feed import FeedPage, Walk
+from consumer.sync.headway import Beginning, Headway
 from consumer.sync.identity import Identity
 from consumer.sync.listed import understand
 from consumer.sync.mark import SKEW, Mark
 from consumer.sync.reader import Reader
+from consumer.sync.refusals import Refusals
+from consumer.sync.report import Progress
 
 VERSION: Final = 2
 NAMED_MAX: Final = 1000
@@ -59,7 +62,7 @@ class Certifier:
         self._clock = clock
 
     async def certify(
-        self, since: datetime, until: datetime, on_page: Callable[[int], None] | None = None
+        self, since: datetime, until: datetime, on_progress: Callable[[Progress], None] | None = None
     ) -> dict[str, Any]:
         """The certificate for [since, until), as a JSON document.
 
@@ -79,11 +82,15 @@ class Certifier:
             since=since,
         )
         window = _Window(since, until)
+        begins_at = await Beginning(self._database, self._reader.application).at()
+        headway = Headway(walk, self._clock, begins_at=begins_at)
+        refusals = Refusals(self._reader.application)
         async with aclosing(walk.pages()) as pages:
             async for page in pages:
                 self._note(page, window)
-                if on_page is not None:
-                    on_page(walk.pages_read)
+                refusals.seen(walk.refused)
+                if on_progress is not None:
+                    on_progress(headway.progress(page, listed=len(window.ids) + len(window.strange)))
         found = await self._outcomes(window)
         made_at = self._clock.now()
         unproven = [*await self._doubts(window), *(["window_not_over"] if until > made_at else [])]

@@ -16,23 +16,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-import structlog
-
 from consumer.events import Locators, first, parse_time
 from consumer.payments import (
     ApiError,
     AuthenticationError,
     Cursor,
     CursorLoop,
+    CursorsRefused,
     EventRecord,
     Page,
     RateLimitError,
     UnexpectedAnswer,
 )
+from consumer.sync.feed_policy import FeedPolicy
 from consumer.sync.mark import IDS_MAX, SKEW, Anchor, ListOrder, Mark, Resume, is_gap, order_of
 from consumer.sync.trail import Step, Trail
-
-LOG = structlog.get_logger()
 
 PAGES_MAX: Final = 200_000
 EMPTY_PAGES_MAX: Final = 10
@@ -47,27 +45,14 @@ class EventLister(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedPolicy:
-    """`overlap_pages`: how many pages beyond the mark are read again each time, for events that became visible late.
-    `overlap_s`: how late a listed event may become visible and still be found: a sweep reads again what is younger
-    than that many seconds before the last sweep, `overlap_pages_max` pages of it at most. `overlap_every_s`: the least
-    time between two sweeps; keep it below the interval of the walks. A list that shows no times is swept by pages.
-    `gap_after`: how old the last complete walk must be for a gap to be possible. `limit`: events a page."""
-
-    overlap_pages: int = 1
-    overlap_s: float = 60.0
-    overlap_every_s: float = 45.0
-    overlap_pages_max: int = 60
-    gap_after: timedelta = timedelta(hours=1)
-    limit: int = 100
-
-
-@dataclass(frozen=True, kw_only=True)
 class FeedPage:
-    """One page of events. `mark` is what may be stored once this page and all before it are published."""
+    """One page of events. `mark` is what may be stored once this page and all before it are published. The times are
+    None where the page shows none; `reached_at` is how far the walk has come."""
 
     items: tuple[EventRecord, ...]
     mark: Mark
+    oldest_at: datetime | None
+    newest_at: datetime | None
     reached_at: datetime | None
 
 
@@ -82,8 +67,10 @@ class Walk:
     `since` ends the walk of a newest-first list early, and so does a page with one of `stop_ids`. `sweeps`: whether it
     is to be a sweep, if one is due; the first is made in any case.
 
-    `order` as seen, `gap` whether events may have been lost (B13), `refused` how many cursors were refused (B11),
-    `met` whether the last complete walk was joined. Raises what the lister raises, and CursorLoop (B7).
+    `order` as seen, `gap` whether events may have been lost (B13), `refused` how often a cursor was refused and the
+    walk went on without it (B11), `met` whether the last complete walk was joined, `begins_at` the time of the oldest
+    listed event, once a newest-first list was walked to its end. Raises what the lister raises, CursorLoop (B7), and
+    CursorsRefused.
     """
 
     lister: EventLister
@@ -100,6 +87,7 @@ class Walk:
     gap: bool = False
     refused: int = 0
     met: bool = False
+    begins_at: datetime | None = None
     pages_read: int = 0
     _head_ids: tuple[str, ...] = ()
     _newest_at: datetime | None = None
@@ -118,13 +106,12 @@ class Walk:
             async for page in self._walk():
                 yield page
         except CursorRefused:
-            LOG.warning("the service refuses a cursor it handed out: the walk begins again at the head")
             self._begin_again()
             try:
                 async for page in self._walk():
                     yield page
             except CursorRefused as error:
-                raise UnexpectedAnswer("the service refuses its own cursors", route="/v1/events") from error
+                raise CursorsRefused(route="/v1/events") from error
 
     async def _walk(self) -> AsyncGenerator[FeedPage, None]:
         head = await self._page(None)
@@ -150,6 +137,7 @@ class Walk:
             if cursor is None:
                 self._sweeping |= self._timed and not self._jumped  # all there is was read
                 last = self._feed_page(page, self._finished(trail))
+                self.begins_at = self._oldest_at if self.order is ListOrder.NEWEST_FIRST else None
                 self._judge_gap()
                 yield last
                 return
@@ -257,7 +245,6 @@ class Walk:
                     return True
         if self.order is ListOrder.OLDEST_FIRST:
             self.refused += 1
-            LOG.warning("the stored cursor leads nowhere: the list is walked from its head")
         return False
 
     async def _tail(self) -> AsyncGenerator[FeedPage, None]:
@@ -346,8 +333,9 @@ class Walk:
 
     def _feed_page(self, page: Page[EventRecord], mark: Mark) -> FeedPage:
         times = self._times(page)
-        reached = (max(times) if self.order is ListOrder.OLDEST_FIRST else min(times)) if times else None
-        return FeedPage(items=page.items, mark=mark, reached_at=reached)
+        oldest, newest = min(times, default=None), max(times, default=None)
+        reached = newest if self.order is ListOrder.OLDEST_FIRST else oldest
+        return FeedPage(items=page.items, mark=mark, oldest_at=oldest, newest_at=newest, reached_at=reached)
 
     def _times(self, page: Page[EventRecord]) -> list[datetime]:
         return [time for item in page.items if (time := self._time(item)) is not None]

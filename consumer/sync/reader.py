@@ -12,8 +12,10 @@ from consumer.payments import (
     AuthenticationError,
     BudgetExhausted,
     CircuitOpen,
+    Kind,
     PaymentsClient,
     PaymentsError,
+    Priority,
     RateLimitError,
     ServiceUnreachable,
 )
@@ -34,6 +36,10 @@ class Reader:
     def address(self) -> str:
         """The API address, whose limit per IP all applications there share (case C15)."""
         return self.client.budget.scope.ip
+
+    async def predict_s(self, pages: int) -> float:
+        """Seconds that many pages of a walk take within the budget, if nothing more urgent asks."""
+        return await self.client.budget.predict_s(Kind.READ, Priority.BACKFILL, pages)
 
 
 Readers = Mapping[str, Reader]

@@ -19,9 +19,10 @@ class Sight(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class BackfillOptions:
-    """`full`: the whole list, whatever the bookmark says. `since`: only events from then on. `dry_run`: nothing is
-    published or stored. `seed`: what happened before the cut-over, `until` or as decision 0004 has it, is published as
-    plan `seed`, which workers archive without effects (case B30); the bookmark stays, so that the loop brings the rest.
+    """`full`: the whole list, whatever the bookmark says. `since`: only events from then on. `dry_run`: the same walk,
+    and nothing is published or stored. `seed`: what happened before the cut-over, `until` or as decision 0004 has it,
+    is published as plan `seed`, which workers archive without effects (case B30); the bookmark stays, so that the loop
+    brings the rest.
     """
 
     full: bool = False
@@ -33,16 +34,22 @@ class BackfillOptions:
     @property
     def follows_bookmark(self) -> bool:
         """Whether the walk continues, and moves, the bookmark."""
-        return not (self.full or self.since or self.dry_run or self.seed)
+        return self.reads_bookmark and not self.dry_run
+
+    @property
+    def reads_bookmark(self) -> bool:
+        """Whether the walk continues where the bookmark is: a dry run does so to foretell what the walk would do."""
+        return not (self.full or self.since or self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a walk is. `share` is from 0 to 1 and `eta_s` in seconds, both None while they cannot be told."""
+    """How far a walk is. `share` is from 0 to 1 and `eta_s` in seconds, both None while they cannot be told;
+    `published` is None where nothing is to be."""
 
     pages: int
     listed: int
-    published: int
+    published: int | None
     reached_at: datetime | None = None
     share: float | None = None
     eta_s: float | None = None
@@ -54,9 +61,9 @@ class BackfillReport:
     delivery had announced; `strange` was not understood.
 
     `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11). `history`:
-    events from before the first walk that the ledger lacks and that were left alone (B30). Of a seed: `cut_over`, and
-    how many it `left`, because they are younger, announced by a webhook that waits, or without a time. Where nothing
-    has run yet it takes those, too: `without_time`.
+    events from before the first walk that the ledger lacks and that were left alone (B30): so many at least, as a walk
+    reads no further than it has to. Of a seed: `cut_over`, and how many it `left`, because they are younger, announced
+    by a webhook that waits, or without a time. Where nothing has run yet it takes those, too: `without_time`.
     """
 
     application: str

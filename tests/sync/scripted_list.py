@@ -10,7 +10,8 @@ from typing import Any
 
 from consumer.events import Locators
 from consumer.payments import ApiError, Cursor, EventRecord, Page
-from consumer.sync.feed import FeedPolicy, Walk
+from consumer.sync.feed import Walk
+from consumer.sync.feed_policy import FeedPolicy
 from consumer.sync.mark import Mark
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

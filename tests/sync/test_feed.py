@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from consumer.events import Locators
-from consumer.payments import ApiError, Cursor, CursorLoop, EventRecord, Page, RateLimitError, UnexpectedAnswer
-from consumer.sync.feed import FeedPolicy, Walk
+from consumer.payments import ApiError, Cursor, CursorLoop, CursorsRefused, EventRecord, Page, RateLimitError
+from consumer.sync.feed import Walk
+from consumer.sync.feed_policy import FeedPolicy
 from consumer.sync.mark import ListOrder, Mark, order_of
 from tests.sync.scripted_list import LIMIT, START, Follower, ScriptedList, feed_policy
 
@@ -154,8 +155,9 @@ async def test_a_service_that_refuses_all_its_cursors_ends_in_an_error_not_in_a_
         return await good(limit=limit)
 
     service.list = refuse  # type: ignore[method-assign]  # the scripted refusal
-    with pytest.raises(UnexpectedAnswer):
+    with pytest.raises(CursorsRefused) as caught:
         await Follower(service).go()
+    assert caught.value.code == "cursors_refused"
 
 
 async def test_a_429_in_the_middle_leaves_a_mark_to_go_on_from() -> None:

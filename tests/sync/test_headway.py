@@ -1,0 +1,157 @@
+"""Progress, prediction and time left: for every kind of walk, near the truth, and no number where nothing is known."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from consumer.cli.progress import PREDICT_PAGES, remaining_s
+from consumer.sync.backfill import Backfill
+from consumer.sync.certificate import Certifier
+from consumer.sync.headway import Beginning
+from consumer.sync.reader import Reader
+from consumer.sync.report import BackfillOptions, Progress
+from tests.sync.conftest import Simulated, SteppedClock, World, simulated
+
+FULL = BackfillOptions(full=True)
+
+
+@pytest.fixture
+def world(world: World, service_side: Simulated) -> World:
+    world.reader = service_side.reader
+    return world
+
+
+def backfill(world: World, token: int = 1) -> Backfill:
+    return Backfill(world.reader, world.database, world.outlet, clock=world.clock, token=lambda: token)
+
+
+def pass_time(world: World, service_side: Simulated, **span: float) -> None:
+    """Both clocks go on to the same moment."""
+    now = max(service_side.sandbox.clock.now(), world.clock.now()) + timedelta(**span)
+    service_side.sandbox.clock.advance_to(now)
+    world.clock.advance((now - world.clock.now()).total_seconds())
+
+
+class Seen:
+    """What a walk told on the way, and how near its first prediction was."""
+
+    def __init__(self, world: World, page_s: float) -> None:
+        self._clock = world.clock
+        self._page_s = page_s
+        self.shares: list[float | None] = []
+        self.began_s = world.clock.monotonic()
+        self.predicted_s: float | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        self.shares.append(progress.share)
+        if self.predicted_s is None and (left_s := remaining_s(progress, self._page_s)) is not None:
+            self.predicted_s = self._clock.monotonic() - self.began_s + left_s
+
+    def is_near(self) -> bool:
+        """Within a half of the time that the walk took in the end."""
+        known = [one for one in self.shares if one is not None]
+        assert known == sorted(known)
+        assert known[-1] > 0.95
+        assert known[0] < 0.2
+        took_s = self._clock.monotonic() - self.began_s
+        return self.predicted_s is not None and abs(self.predicted_s - took_s) < took_s / 2
+
+
+async def watching(world: World) -> Seen:
+    return Seen(world, await world.reader.predict_s(PREDICT_PAGES) / PREDICT_PAGES)
+
+
+@pytest.mark.parametrize("order", ["newest_first", "oldest_first"])
+@pytest.mark.parametrize("options", [FULL, BackfillOptions(full=True, dry_run=True)], ids=["full", "full dry run"])
+async def test_the_whole_list_once_its_beginning_is_known(
+    world: World, clock: SteppedClock, order: str, options: BackfillOptions
+) -> None:
+    # case: B29
+    async with simulated(clock, events_order=order) as service_side:
+        world.reader = service_side.reader
+        service_side.emit(10)
+        pass_time(world, service_side, seconds=5)
+        await backfill(world).once()
+        service_side.emit(2000)
+        pass_time(world, service_side, seconds=60)
+        seen = await watching(world)
+        assert (await backfill(world).once(options, seen)).listed == 2010
+        assert len(seen.shares) == 21
+        assert seen.is_near(), (seen.predicted_s, seen.shares)
+
+
+async def test_a_list_whose_beginning_nobody_has_seen_is_predicted_from_the_second_time_on(
+    world: World, service_side: Simulated
+) -> None:
+    # case: B29, B30
+    service_side.emit(2000)
+    pass_time(world, service_side, hours=5)
+    await backfill(world).once()
+    first = await watching(world)
+    await backfill(world).once(BackfillOptions(full=True), first)
+    assert set(first.shares) == {None}
+    assert first.predicted_s is None, "the walk before left history alone, and nobody knows how much"
+    second = await watching(world)
+    await backfill(world).once(FULL, second)
+    assert second.is_near(), (second.predicted_s, second.shares)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_time_without_events_is_no_progress(world: World, service_side: Simulated, dry_run: bool) -> None:
+    # case: B29
+    service_side.emit(100)
+    pass_time(world, service_side, seconds=1)
+    await backfill(world).once()
+    await world.work()
+    service_side.emit(3000)
+    pass_time(world, service_side, hours=5)
+    seen = await watching(world)
+    report = await backfill(world, token=2).once(BackfillOptions(dry_run=dry_run), seen)
+    assert report.published == 3000
+    assert seen.is_near(), (seen.predicted_s, seen.shares)
+
+
+async def test_a_list_that_goes_back_further_than_it_did_is_not_called_nearly_done(
+    world: World, service_side: Simulated
+) -> None:
+    # case: B29
+    service_side.emit(1000)
+    await backfill(world).once(FULL)
+    later = service_side.sandbox.clock.now() - timedelta(seconds=500)
+    await Beginning(world.database, "default").keep(later, world.clock.now())
+    seen = await watching(world)
+    await backfill(world).once(BackfillOptions(full=True, dry_run=True), seen)
+    assert seen.shares[0] is not None
+    assert seen.shares[-1] is None
+
+
+@pytest.mark.parametrize("order", ["newest_first", "oldest_first"])
+async def test_a_certificate_tells_how_far_it_is(world: World, clock: SteppedClock, order: str) -> None:
+    # case: B29, O7
+    async with simulated(clock, events_order=order) as service_side:
+        world.reader = service_side.reader
+        began = service_side.sandbox.clock.now()
+        service_side.emit(2500)
+        pass_time(world, service_side, seconds=60)
+        seen = await watching(world)
+        until = world.clock.now()
+        document = await Certifier(world.reader, world.database, clock=clock).certify(began, until, seen)
+        assert document["listed"] == 2500
+        assert seen.is_near(), (seen.predicted_s, seen.shares)
+
+
+async def test_a_list_without_times_is_walked_without_a_number(world: World, reader: Reader) -> None:
+    # case: B29
+    world.reader = reader
+    listed = [world.service.event(number) for number in range(250)]
+    seen: list[Progress] = []
+
+    def page(cursor: str | None, limit: int) -> dict[str, object]:
+        start = int(cursor or 0)
+        return {"items": listed[start : start + limit], "next_cursor": str(start + limit) if start < 200 else None}
+
+    world.service.lists["/v1/events"] = page
+    await backfill(world).once(FULL, seen.append)
+    assert [(one.pages, one.share, one.eta_s) for one in seen] == [(n, None, None) for n in (1, 2, 3)]
