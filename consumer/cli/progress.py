@@ -91,6 +91,7 @@ class ProgressBar:
 
     def say(self, text: str) -> None:
         """A line of its own, at once."""
+        self._said_at = self._monotonic()
         line = f"{self._title}: {text}"
         if self._is_bar:
             self._bar.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -98,7 +99,5 @@ class ProgressBar:
             typer.echo(line, err=True)
 
     def _now_and_then(self, text: str) -> None:
-        now = self._monotonic()
-        if not self._is_bar and now - self._said_at >= SAY_EVERY_S:
-            self._said_at = now
+        if not self._is_bar and self._monotonic() - self._said_at >= SAY_EVERY_S:
             self.say(text)

@@ -116,11 +116,12 @@ async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_takes_history_onl
         await sync.ready()
 
         async def leads() -> bool:
-            return bool((await operator.answer("backfill"))["walks"][0]["another_leads"])
+            return "sync/default" in await asyncio.to_thread(operator.leased)
 
         await eventually(leads, within_s=30, every_s=0.2, what="the `sync` process leads")
-        said = await operator.run("backfill")
-        assert (said.returncode, "a `sync` process leads" in said.stdout) == (0, True)
+        said = await operator.run("backfill", "--json")
+        [left] = json.loads(said.stdout)["walks"]
+        assert (said.returncode, left) == (0, {"application": "default", "another_leads": True, "led_by": "sync"})
         assert "a `sync` process has the lead" in said.stderr
 
         async def has_walked() -> bool:
