@@ -82,10 +82,11 @@ async def _examine(
         readers = await opened_readers(stack, settings, database, clock, application)
         for name, reader in readers.items():
             theirs = [check async for check in _service(reader, database, settings)]
-            if test_event:
-                theirs.append(await _test_event(reader, database))
+            followed = await _test_event(reader, database) if test_event else None
+            if followed is not None:
+                theirs.append(followed)
             if learn:
-                learned = await _learn(reader, database)
+                learned = await _learn(reader, database, followed)
                 if isinstance(learned, Check):
                     theirs.append(learned)
                 else:
@@ -113,12 +114,12 @@ async def _test_event(reader: Reader, database: Database | None) -> Check:
     return await sync_doctor.follow_test_event(reader, database, SystemClock())
 
 
-async def _learn(reader: Reader, database: Database | None) -> Proposal | Check:
+async def _learn(reader: Reader, database: Database | None, followed: Check | None) -> Proposal | Check:
     if database is None:
         text = "nothing was learned: what was captured lies in the ledger"
         return Check(name="learn", grade=Grade.FAIL, text=text)
     try:
-        return await sync_doctor.learn(reader, database)
+        return await sync_doctor.learn(reader, database, test_event=followed.grade if followed else None)
     except ConsumerError as error:
         return Check(name="learn", grade=Grade.FAIL, text=error.line())
 
@@ -184,10 +185,7 @@ def _shown(proposal: Proposal) -> dict[str, Any]:
 def _say(name: str, proposal: Proposal, output: Output) -> None:
     output.line(f"{name}: learned from {proposal.bodies} captured bodies")
     output.line(f"  list order: {proposal.list_order.value.replace('_', ' ')} (seen on every walk, nothing to set)")
-    if proposal.deliveries:
-        output.line(f"  authenticity: {proposal.authenticity} {' '.join(proposal.signature_headers)}".rstrip())
-    else:
-        output.line("  authenticity: no delivery waits or lies in quarantine: `--test-event --learn` has one sent")
+    output.line(f"  authenticity: {proposal.authenticity_text}")
     for fact, places in proposal.places.items():
         best = ", ".join(f"{place.pointer} {place.share:.0%}" for place in places) or "not found"
         output.line(f"  {fact}: found in {proposal.fits[fact]:.0%} today; best: {best}")

@@ -50,7 +50,12 @@ def _storable(name: str, max_chars: int) -> str:
 
 
 async def newest(
-    session: AsyncSession, *, application: str | None = None, reason: Reason | None = None, limit: int = 100
+    session: AsyncSession,
+    *,
+    application: str | None = None,
+    reason: Reason | None = None,
+    event_id: str | None = None,
+    limit: int = 100,
 ) -> Sequence[QuarantineRow]:
     """The newest quarantined deliveries, newest first; `reason_of` reads the column, whose old rows hold sentences."""
     statement = select(QuarantineRow).order_by(_QUARANTINE.c.id.desc()).limit(limit)
@@ -58,6 +63,8 @@ async def newest(
         statement = statement.where(_QUARANTINE.c.application == application)
     if reason is not None:
         statement = statement.where(_QUARANTINE.c.reason.in_(stored_as(reason)))
+    if event_id is not None:
+        statement = statement.where(_QUARANTINE.c.event_id == event_id)
     return (await session.execute(statement)).scalars().all()
 
 

@@ -43,6 +43,7 @@ class Proposal:
     `authenticity`: `signature` when Standard Webhooks headers were captured, `hmac` for another signature header
     (named in `signature_headers`), else `api`. `deliveries`: how many deliveries' headers that was seen in; nothing is
     concluded from none. `list_order`: in which order the events are listed; every walk sees that for itself.
+    `test_event`: how following a test event came out (`ok`, `warn`, `fail`), None when none was sent.
     """
 
     bodies: int
@@ -52,6 +53,21 @@ class Proposal:
     signature_headers: tuple[str, ...]
     deliveries: int = 0
     list_order: ListOrder = ListOrder.UNKNOWN
+    test_event: str | None = None
+
+    @property
+    def authenticity_text(self) -> str:
+        """How webhooks are proved, and from what that was learned: a test event that did not arrive taught nothing."""
+        if not self.deliveries:
+            tried = {None: ": `--test-event --learn` has one sent", "fail": ", and the test event did not arrive"}
+            return "no delivery waits or lies in quarantine" + tried.get(self.test_event, "")
+        count = "one delivery" if self.deliveries == 1 else f"{self.deliveries} deliveries"
+        among = {
+            "fail": "; the test event is not among them, it did not arrive",
+            "warn": "; whether the test event is among them cannot be told",
+        }.get(self.test_event or "", "")
+        scheme = " ".join([self.authenticity, *self.signature_headers])
+        return f"{scheme} (learned from {count} waiting or in quarantine{among})"
 
     @property
     def settings(self) -> dict[str, str]:

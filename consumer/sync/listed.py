@@ -6,11 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
 from consumer.payments import EventRecord
 from consumer.reason import Reason
+
+LISTED: Final = "listed:"
+"""How the delivery id of a listed record begins that was kept raw: nobody delivered it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,7 @@ def too_large(refused: Sequence[Event], now: datetime) -> list[Delivery]:
 
 
 def _kept(application: str, raw: bytes, now: datetime, problem: Reason, *, event_id: str | None = None) -> Delivery:
-    name = "listed:" + hashlib.sha256(raw).hexdigest()[:40]
+    name = LISTED + hashlib.sha256(raw).hexdigest()[:40]
     return Delivery(application=application, id=name, raw=raw, received_at=now, event_id=event_id, problem=problem)
 
 

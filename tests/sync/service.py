@@ -62,6 +62,7 @@ async def scripted_service() -> AsyncIterator[ScriptedService]:
     service = ScriptedService()
     app = web.Application()
     app.router.add_get("/{path:.*}", service.answer)
+    app.router.add_post("/v1/webhook/test-event", service.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,10 @@ from aiohttp import web
 
 from consumer.broker import TopicReport
 from consumer.clock import SystemClock
-from consumer.events import Locators
-from consumer.ledger import Database, quarantine
+from consumer.events import Event, Locators, Source, Trust
+from consumer.ledger import Database, events, heard, quarantine
 from consumer.payments import Credentials, PaymentsClient
+from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync import doctor
 from consumer.sync.doctor import Grade
@@ -21,7 +24,7 @@ from consumer.sync.learn import propose
 from consumer.sync.mark import ListOrder
 from consumer.sync.reader import Reader
 from tests.support.ports import free_port
-from tests.sync.conftest import SECRETS, SteppedClock, World, delivery, simulated
+from tests.sync.conftest import SECRETS, Simulated, SteppedClock, World, delivery, simulated
 
 SHAPES = {
     "type-object": {"event_type_field": "type", "event_container": "data.object", "event_payload": "snapshot"},
@@ -198,3 +201,108 @@ async def test_a_test_event_is_followed_until_it_arrives(sqlite_ledger: Database
             assert lost.grade is Grade.FAIL
     finally:
         await runner.cleanup()
+
+
+@pytest.fixture
+async def unnamed(clock: SteppedClock) -> AsyncIterator[Simulated]:
+    """A service whose answer to a request for a test event names nothing."""
+    async with simulated(clock, test_event_answer="empty") as found:
+        yield found
+
+
+async def came(database: Database, at: datetime, raw: bytes, where: str, event_id: str = "evt_x") -> None:
+    """A record of this body that comes at this time, by a webhook or otherwise."""
+    webhook = replace(delivery(raw, event_id=event_id), id=f"dlv_{event_id}", received_at=at)
+    recorded = Event(
+        application="default", id=event_id, type="order.paid", key="order:A-1", trust=Trust.READ,
+        source=Source(where) if where in set(Source) else Source.WEBHOOK, raw=raw, received_at=at,
+    )  # fmt: skip
+    async with database.transaction() as session:
+        if where == "hint":
+            await quarantine.keep_hints(session, [webhook], at)
+        elif where == "quarantine":
+            await quarantine.put(session, [(webhook, Reason.NOT_CONFIRMED)], at)
+        elif where == "listed":
+            strange = replace(webhook, id="listed:1")
+            await quarantine.put(session, [(strange, Reason.NOT_UNDERSTOOD)], at)
+        else:
+            await events.record(session, [recorded], at)
+
+
+TEST_BODIES = [b'{"id":"evt_x","type":"webhook.test"}', b'{"id":"evt_x","type":"order.paid","data":{"test":true}}']
+REAL_BODY = b'{"id":"evt_x","type":"order.paid","data":{"object":{"id":"ord_1","livemode":true}}}'
+
+
+@pytest.mark.parametrize("raw", TEST_BODIES)
+@pytest.mark.parametrize("where", ["hint", "quarantine", "webhook"])
+async def test_a_test_event_that_nothing_names_is_known_by_its_type_or_its_mark(
+    sqlite_ledger: Database, unnamed: Simulated, where: str, raw: bytes
+) -> None:
+    # case: U8, U18
+    await came(sqlite_ledger, unnamed.clock.now() + timedelta(seconds=1), raw, where)
+    found = await doctor.follow_test_event(unnamed.reader, sqlite_ledger, unnamed.clock, within_s=5)
+    assert found.grade is Grade.OK, found.text
+
+
+@pytest.mark.parametrize("where", ["backfill", "relay", "read", "listed"])
+@pytest.mark.parametrize("raw", [*TEST_BODIES, REAL_BODY])
+async def test_what_a_walk_or_a_read_found_is_no_test_event_that_arrived(
+    sqlite_ledger: Database, unnamed: Simulated, where: str, raw: bytes
+) -> None:
+    # case: U8, U18
+    await came(sqlite_ledger, unnamed.clock.now() + timedelta(seconds=1), raw, where)
+    found = await doctor.follow_test_event(unnamed.reader, sqlite_ledger, unnamed.clock, within_s=5)
+    assert found.grade is Grade.FAIL, found.text
+
+
+@pytest.mark.parametrize("where", ["hint", "quarantine", "webhook"])
+async def test_any_other_delivery_is_no_proof_that_the_test_event_arrived(
+    sqlite_ledger: Database, unnamed: Simulated, where: str
+) -> None:
+    # case: U8, U18
+    await came(sqlite_ledger, unnamed.clock.now() - timedelta(seconds=1), TEST_BODIES[0], where, "evt_before")
+    before = await doctor.follow_test_event(unnamed.reader, sqlite_ledger, unnamed.clock, within_s=5)
+    assert before.grade is Grade.FAIL, "it came before one was asked for"
+    await came(sqlite_ledger, unnamed.clock.now() + timedelta(seconds=1), REAL_BODY, where)
+    found = await doctor.follow_test_event(unnamed.reader, sqlite_ledger, unnamed.clock, within_s=5)
+    assert (found.grade, "cannot be told" in found.text) == (Grade.WARN, True)
+
+
+async def test_a_test_event_with_a_name_that_only_a_walk_found_did_not_arrive(world: World) -> None:
+    # case: U8, B28
+    world.service.records["/v1/webhook/test-event"] = {"event_id": "evt_x"}
+    at = world.clock.now() + timedelta(seconds=1)
+    await came(world.database, at, TEST_BODIES[0], "backfill")
+    await came(world.database, at, TEST_BODIES[0], "listed")
+    found = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    assert (found.grade, "listed by the service" in found.text) == (Grade.FAIL, True)
+    async with world.database.transaction() as session:
+        await heard.note(session, {"default": world.clock.now() + timedelta(seconds=1)})
+    late = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    assert late.grade is Grade.WARN, "a webhook came of something that a walk had found before"
+    await came(world.database, at, REAL_BODY, "quarantine")
+    there = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    assert (there.grade, "in quarantine" in there.text) == (Grade.OK, True)
+
+
+def test_what_is_learned_says_from_how_many_deliveries_and_that_the_test_event_is_not_among_them() -> None:
+    # case: U3, U8
+    standard = {"webhook-id": "a", "webhook-timestamp": "1", "webhook-signature": "v1,x"}
+    learned = propose([{"id": "evt_1"}], [standard] * 3, Locators())
+    assert learned.authenticity_text == (
+        "signature webhook-id webhook-signature webhook-timestamp (learned from 3 deliveries waiting or in quarantine)"
+    )
+    assert "the test event is not among them" in replace(learned, test_event="fail").authenticity_text
+    assert "cannot be told" in replace(learned, test_event="warn").authenticity_text
+    nothing = propose([{"id": "evt_1"}], [], Locators())
+    assert "has one sent" in nothing.authenticity_text
+    assert nothing.authenticity_text != replace(nothing, test_event="fail").authenticity_text
+    assert "did not arrive" in replace(nothing, test_event="fail").authenticity_text
+
+
+async def test_nothing_is_learned_of_webhooks_from_what_a_walk_kept(world: World) -> None:
+    # case: U1, U3
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": [], "next_cursor": None}
+    await came(world.database, world.clock.now(), b'{"odd":1}', "listed")
+    learned = await doctor.learn(world.reader, world.database, test_event=Grade.FAIL)
+    assert (learned.bodies, learned.deliveries, learned.test_event) == (1, 0, "fail")
