@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from consumer.app.syncing import open_syncing
+from consumer.cli.each import FAILED, Failure, each, told
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, settings_for
 from consumer.cli.progress import shown_duration
 from consumer.cli.sync import say_unread
 from consumer.settings import Role
-from consumer.sync.drift import DriftReport
+from consumer.sync.application import ApplicationSync
+from consumer.sync.drift import LISTED_MAX, DriftReport
 
 DRIFT = 3
+FIGURES = (
+    "complete",
+    "published",
+    "made",
+    "baseline",
+    "adopted",
+    "unplaced",
+    "unplaced_paid",
+    "unplaced_ids",
+    "absent",
+    "seconds",
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,37 +40,52 @@ def add_to(app: typer.Typer) -> None:
 
 
 def reconcile(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show drift; exit 3 when there is any.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show drift and change nothing; exit 3 when there is any.")
+    ] = False,
     max_changes: Annotated[
-        int | None, typer.Option(min=0, help="Change at most this many objects, or none of them.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="At most this many changes of what is paid or who has access, or none of them; each application for "
+            "itself. What the ledger has never heard of counts, and is acted on.",
+        ),
     ] = None,
     application: Application = None,
     as_json: Json = False,
 ) -> None:
-    """One walk of orders, subscriptions and payments: what differs is published as observations."""
-    output = Output(as_json)
-    reports = run(_reconcile(dry_run, max_changes, application, output))
-    for one in reports:
-        _say_reconcile(one, output)
-    if dry_run and any(one.drifted for one in reports):
-        raise typer.Exit(DRIFT)
-    if not dry_run and any(one.braked for one in reports):
-        raise typer.Exit(1)
+    """One walk of orders, subscriptions and payments: what differs is published as observations.
+
+    The very first walk remembers the orders that are there already, and acts on none of them; --max-changes does.
+    """
+    raise typer.Exit(run(_reconcile(dry_run, max_changes, application, Output(as_json))))
 
 
-async def _reconcile(
-    dry_run: bool, max_changes: int | None, application: str | None, output: Output
-) -> list[DriftReport]:
+async def _reconcile(dry_run: bool, max_changes: int | None, application: str | None, output: Output) -> int:
+    """The exit code: 0 all is well, 3 a dry run found drift, 1 braked; see `told` for walks that failed."""
     async with open_syncing(settings_for(Role.OPERATE), application=application, publishes=not dry_run) as syncing:
-        reports = [
-            await one.reconcile_once(dry_run=dry_run, max_changes=max_changes) for one in syncing.applications.values()
-        ]
+
+        async def walk(one: ApplicationSync) -> DriftReport:
+            return await one.reconcile_once(dry_run=dry_run, max_changes=max_changes)
+
+        reports, failures = await each(syncing.applications, walk)
+        # What was done until a walk failed stays done: it is told as well.
+        cut = {one.application: syncing.applications[one.application].reconcile.report for one in failures}
+    for report in (*reports, *cut.values()):
+        if report is not None:
+            say_report(report, output)
     say_unread(syncing, output)
-    output.document({"walks": [_shown(one) for one in reports], "without_credentials": syncing.unread})
-    return reports
+    walks = [shown(one) for one in reports] + [_shown_failure(one, cut[one.application]) for one in failures]
+    output.document({"walks": walks, "without_credentials": syncing.unread})
+    if failures:
+        return told(failures)
+    if dry_run:
+        return DRIFT if any(one.drifted for one in reports) else 0
+    return FAILED if any(one.braked for one in reports) else 0
 
 
-def _shown(report: DriftReport) -> dict[str, Any]:
+def shown(report: DriftReport) -> dict[str, Any]:
+    """A report for the document of `--json`."""
     found = {
         "application": report.application,
         "dry_run": report.dry_run,
@@ -63,24 +93,64 @@ def _shown(report: DriftReport) -> dict[str, Any]:
         "braked": report.braked,
         "listed": dict(report.listed),
         "found": {drift.value: count for drift, count in report.found.items()},
+        "changes": report.changes.total(),
         "differences": [asdict(one) for one in report.differences],
     }
-    return found | {name: getattr(report, name) for name in ("published", "baseline", "unplaced", "absent", "seconds")}
+    return found | {name: getattr(report, name) for name in FIGURES}
 
 
-def _say_reconcile(report: DriftReport, output: Output) -> None:
-    listed = ", ".join(f"{count} {kind}(s)" for kind, count in sorted(report.listed.items())) or "nothing"
-    output.line(
-        f"{report.application}: {listed} listed, {report.published} observation(s) published, "
-        f"in {shown_duration(report.seconds)}"
-    )
+def _shown_failure(failure: Failure, report: DriftReport | None) -> dict[str, Any]:
+    return ({} if report is None else shown(report)) | failure.shown()
+
+
+def say_report(report: DriftReport, output: Output) -> None:
+    """What a walk found, in lines for people."""
+    done = [] if report.dry_run else [f"{report.published} observation(s) published"]
+    end = f"in {shown_duration(report.seconds)}" if report.complete else "and then it failed"
+    output.line(f"{report.application}: {', '.join([f'{_counted(report.listed)} listed', *done, end])}")
     if report.differences:
-        output.table(
-            ["object", "drift", "before", "now"],
-            [[f"{one.kind} {one.object_id}", one.drift.value, one.before, one.after] for one in report.differences],
-            empty="",
+        rows = [
+            [f"{one.kind} {one.object_id}", one.drift.value, one.before or "never read", one.after]
+            for one in report.differences
+        ]
+        output.table(["object", "drift", "before", "now"], rows, empty="")
+    if len(report.differences) == LISTED_MAX:
+        output.line(f"  the first {LISTED_MAX} of {report.drifts} are shown")
+    _say_baseline(report, output)
+    if report.unplaced:
+        ids = f": {', '.join(report.unplaced_ids)}" if report.unplaced_ids else ""
+        output.line(
+            f"  {report.unplaced} record(s) without the id they are kept by (an order's is the merchant's), "
+            f"{report.unplaced_paid} of them PAID: nothing is done about them{ids}"
         )
     if report.absent:
-        output.line(f"  {report.absent} live subscription(s) not listed: each is read singly")
+        how = "would be" if report.dry_run else "is"
+        output.line(f"  {report.absent} live subscription(s) not listed: each {how} read singly")
     if report.braked:
-        output.line("  braked: more changes than allowed, none was made; look at --dry-run, then say --max-changes")
+        output.line(f"  braked: {_braked(report)}")
+
+
+def _say_baseline(report: DriftReport, output: Output) -> None:
+    if not report.baseline and not report.adopted:
+        return
+    verb, adopted = ("would be ", "would be adopted") if report.dry_run else ("", "adopted")
+    output.line(
+        f"  the first walk here: {report.baseline} order(s) and payment(s) {verb}remembered as they are and not acted "
+        f"on, {report.adopted} live subscription(s) {adopted}"
+    )
+    if report.dry_run:
+        output.line("  `--max-changes N`, said before the first walk, acts on them instead")
+
+
+def _braked(report: DriftReport) -> str:
+    """What was too much, and what there is to do about it."""
+    total = report.changes.total()
+    found = f"{total} change(s) of what is paid or who has access ({_counted(+report.changes)}) are more than allowed"
+    if report.dry_run:
+        return f"{found}: a walk would make none of them; `--max-changes {total}` makes them"
+    made = f"{report.made} were made before the limit was reached" if report.made else "none was made"
+    return f"{found}: {made}; `--dry-run` shows them, `--max-changes {total}` makes them"
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}(s)" for kind, count in sorted(counts.items())) or "nothing"

@@ -95,19 +95,20 @@ def to_event(row: EventRow) -> Event:
     )
 
 
-async def known_keys(
-    session: AsyncSession,
-    application: str,
-    keys: Sequence[str],
-    type: str | None = None,  # noqa: A002 - the contract's word
-) -> frozenset[str]:
-    """Which of these aggregates have any event, or any of this type. At most a few hundred keys at once."""
+async def told(session: AsyncSession, application: str, keys: Sequence[str]) -> Mapping[str, Mapping[str, datetime]]:
+    """Aggregate to the types of its events, each with when the newest was received. At most a few hundred keys at
+    once; one without any event is not in it."""
     if not keys:
-        return frozenset()
-    statement = select(_EVENTS.c.key).where(_EVENTS.c.application == application, _EVENTS.c.key.in_(list(keys)))
-    if type is not None:
-        statement = statement.where(_EVENTS.c.type == type)
-    return frozenset(await session.scalars(statement.distinct()))
+        return {}
+    statement = (
+        select(_EVENTS.c.key, _EVENTS.c.type, func.max(_EVENTS.c.received_at))
+        .where(_EVENTS.c.application == application, _EVENTS.c.key.in_(list(keys)))
+        .group_by(_EVENTS.c.key, _EVENTS.c.type)
+    )
+    found: dict[str, dict[str, datetime]] = {}
+    for key, event_type, received_at in await session.execute(statement):
+        found.setdefault(key, {})[event_type] = received_at
+    return found
 
 
 async def last_received(session: AsyncSession, application: str, source: Source, since: datetime) -> datetime | None:

@@ -12,7 +12,16 @@ from consumer.sync.figures import Figures
 from consumer.sync.reader import Reader
 from consumer.sync.standing import standing
 
-FLAGS: Final = ("webhooks_silent", "gap_open", "reconcile_braked", "wrong_application", "circuit_open", "hints_due")
+FLAGS: Final = (
+    "webhooks_silent",
+    "gap_open",
+    "reconcile_braked",
+    "reconcile_unplaced_paid",
+    "reconcile_unplaced_other",
+    "wrong_application",
+    "circuit_open",
+    "hints_due",
+)
 TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history")
 
 

@@ -42,6 +42,8 @@ GAUGES: Final = {
     "webhooks_silent": ("webhooks_silent", ()),
     "gap_open": ("gap_open", ()),
     "reconcile_braked": ("reconcile_braked", ()),
+    "reconcile_unplaced_paid": ("reconcile_unplaced", ("paid",)),
+    "reconcile_unplaced_other": ("reconcile_unplaced", ("other",)),
     "wrong_application": ("wrong_application", ()),
     "credentials_missing": ("credentials_missing", ()),
     "circuit_open": ("circuit_open", ()),

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -22,6 +22,8 @@ ObjectKind = Literal["order", "subscription", "payment"]
 
 MEANING = ("status", "end_reason", "cancel_at_period_end", "cancel_reason", "merchant_cancel_requested")
 """The fields of a record whose change is a change of state (spec, Subscription, Order and payment)."""
+PAID: Final = "PAID"
+ENDED: Final = "ENDED"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +57,14 @@ class Observation:
         )
 
     @property
+    def status(self) -> str:
+        """The status word; empty when there is none."""
+        return _word(self.record.get("status"))
+
+    @property
     def is_paid(self) -> bool:
         """An order that is PAID: what `order.paid` says too."""
-        return self.kind == "order" and self.record.get("status") == "PAID"
+        return self.kind == "order" and self.status == PAID
 
     def event(self) -> Event:
         """`order.observed`, `subscription.observed` or `payment.observed`.
@@ -129,9 +136,34 @@ def meaning(record: Mapping[str, Any]) -> str:
     return "|".join(_word(record.get(name)) for name in MEANING)[:200]
 
 
+def status_of(state: str) -> str:
+    """The status word of a `meaning`."""
+    return state.partition("|")[0]
+
+
+def differing(state: str, other: str) -> frozenset[str]:
+    """The names of the fields in which two meanings differ."""
+    pairs = zip(MEANING, _words(state), _words(other), strict=True)
+    return frozenset(name for name, one, another in pairs if one != another)
+
+
+def readable(state: str, other: str = "") -> str:
+    """A meaning for people: its status, and of the rest what is said here or there and differs: `ENDED, end_reason
+    PAYER_CANCELED`."""
+    words = dict(zip(MEANING, _words(state), strict=True))
+    named = [name for name in MEANING[1:] if name in differing(state, other) and words[name] not in ("", "False")]
+    shown = [name if words[name] == "True" else f"{name} {words[name]}" for name in named]
+    return ", ".join((words["status"] or "no status", *shown))
+
+
 def shape(record: Mapping[str, Any]) -> str:
     """A fingerprint of which fields the record has: a list may show fewer than a single read does (case B22)."""
     return hashlib.sha256("\0".join(sorted(record)).encode()).hexdigest()[:16]
+
+
+def _words(state: str) -> list[str]:
+    """The words of a meaning, one for each of its fields."""
+    return (state.split("|") + [""] * len(MEANING))[: len(MEANING)]
 
 
 def _word(value: Any) -> str:

@@ -7,44 +7,47 @@ handlers' business, and absence never means anything (G7).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from consumer.clock import Clock
-from consumer.events import parse_time
-from consumer.ledger import Database, bookmarks, events, reads
-from consumer.ledger.reads import Observed
-from consumer.payments import ApiError, Order, Page, Payment, Priority, Subscription
+from consumer.ledger import Database, events, reads, unseen
+from consumer.payments import Priority
 from consumer.plugin import ReadRequest
-from consumer.sync import sense
-from consumer.sync.drift import Drift, DriftReport, compare
+from consumer.sync import reconciled
+from consumer.sync.drift import DRIFTED, Drift, DriftReport, compare, weighs
 from consumer.sync.figures import Figures
 from consumer.sync.identity import Identity
-from consumer.sync.observation import ObjectKind, Observation
+from consumer.sync.inventory import PAGE, Inventory, Unplaced
+from consumer.sync.observation import ENDED, ObjectKind, Observation, status_of
 from consumer.sync.outlet import Outlet
-from consumer.sync.reader import Reader, held_up_s
+from consumer.sync.reader import Reader
+from consumer.sync.reconciled import Reconciled
 from consumer.sync.rounds import Trouble, repeat
 
 LOG = structlog.get_logger()
 
-WALK: Final = "reconcile"
-PAGE: Final = 100
-Pages = Callable[[], AsyncGenerator[list[Observation | None], None]]
+WALK: Final = reconciled.WALK
+WEIGHED: Final[tuple[ObjectKind, ...]] = ("subscription", "order")
 HELD_BACK_MAX: Final = 20_000
 ABSENT_MAX: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcilePolicy:
-    """`every`: how often. The brake of a walk nobody limited: `brake_min` changes, or `brake_share` of what a list
-    shows if that is more. `held_back_max`: how many changes wait in memory until their list is walked to its end."""
+    """`every`: how often; `braked_again`: how soon after a walk that was braked, as events may have told meanwhile.
+
+    The brake of a walk nobody limited: more than `brake_min` changes in one list, or `brake_share` of what it shows if
+    that is more. `held_back_max`: how many changes wait in memory until it is known how many there are.
+    """
 
     every: timedelta = timedelta(hours=6)
+    braked_again: timedelta = timedelta(hours=1)
     brake_min: int = 500
     brake_share: float = 0.1
     look_s: float = 60.0
@@ -52,15 +55,17 @@ class ReconcilePolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What one walk may do: see Reconcile.once."""
+class _Terms:
+    """What one walk may do: see Reconcile.once. `began`: when it did."""
 
+    began: datetime
     max_changes: int | None
     baseline: bool
 
 
 class Reconcile:
-    """Reconcile of one application. `token` gives the leader's fencing token, and raises when it leads no more."""
+    """Reconcile of one application. `token` gives the leader's fencing token, and raises when it leads no more.
+    `report`: of the walk under way or the last one, as far as it came; None when it found nothing yet."""
 
     def __init__(
         self,
@@ -74,7 +79,7 @@ class Reconcile:
         policy: ReconcilePolicy | None = None,
     ) -> None:
         self.application = reader.application
-        self._api = reader.client.with_priority(Priority.RECONCILE)
+        self._inventory = Inventory(reader, database, clock)
         self._database = database
         self._outlet = outlet
         self._clock = clock
@@ -82,6 +87,7 @@ class Reconcile:
         self.figures = figures or Figures()
         self._policy = policy or ReconcilePolicy()
         self._identity = Identity(reader, database, clock=clock, token=token, figures=self.figures)
+        self.report: DriftReport | None = None
         self.wake = asyncio.Event()
         self.trouble = Trouble(f"reconcile {reader.application}")
 
@@ -90,240 +96,222 @@ class Reconcile:
         await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
 
     async def _step(self) -> float:
-        is_due, is_first = await self._is_due()
-        if is_due:
-            await self.once(baseline=is_first)
+        async with self._database.transaction() as session:
+            state = await reconciled.take_over(session, self.application, token=self._token(), now=self._clock.now())
+        self._show(state)
+        if self._is_due(state):
+            await self.once()
         return self._policy.look_s
 
-    async def _is_due(self) -> tuple[bool, bool]:
-        async with self._database.reading() as session:
-            kept = await bookmarks.load(session, self.application, WALK)
-            gap_at = (await sense.condition(session, self.application)).gap_at
-        began = parse_time(kept.get("began")) if kept else None
-        if began is None:
-            return True, True
-        overdue = self._clock.now() - began >= self._policy.every
-        return overdue or (gap_at is not None and gap_at > began), False
+    def _is_due(self, state: Reconciled) -> bool:
+        if state.began is None:
+            return True
+        every = min(self._policy.every, self._policy.braked_again) if state.braked else self._policy.every
+        overdue = self._clock.now() - state.began >= every
+        return overdue or (state.gap_at is not None and state.gap_at > state.began)
 
-    async def once(
-        self,
-        *,
-        dry_run: bool = False,
-        max_changes: int | None = None,
-        baseline: bool = False,
-        leads: bool = True,
-    ) -> DriftReport:
-        """One walk over all three lists. With `max_changes` it changes at most so many objects or, if it would be
-        more, none of them (`braked`). Raises PaymentsError, LedgerError, BrokerError, WrongApplication.
+    async def once(self, *, dry_run: bool = False, max_changes: int | None = None, leads: bool = True) -> DriftReport:
+        """One walk over all three lists. What weighs (see drift) is made when it is known how much there is in all
+        lists together: with `max_changes` at most so many objects or, if it would be more, none (`braked`). Raises
+        PaymentsError, LedgerError, BrokerError, WrongApplication; `self.report` says what was done until then.
 
-        `baseline` is the first walk of an installation (case B30): orders and payments that the ledger knows nothing
-        of are remembered as they are and not published, because somebody else has acted on them already. What is
-        paid from now on differs from that, and brings its event. Subscriptions are adopted (case B19). Without
-        `leads` the walk leaves no bookmark: observations carry versions, so two walks at once do no harm.
+        The first walk of an installation that nobody limits is its baseline (case B30): orders and payments that the
+        ledger knows nothing of are remembered as they are and not published, because somebody else has acted on them
+        already. What is paid from now on differs from that, and brings its event. Subscriptions are adopted (case
+        B19). `max_changes` says that what is unknown is to be acted on, and then counts it. Without `leads` the walk
+        leaves no bookmark: observations carry versions, so two walks at once do no harm.
         """
         began, began_s = self._clock.now(), self._clock.monotonic()
+        self.report = None
         await self._identity.check(remember=leads and not dry_run, priority=Priority.RECONCILE)
-        report = DriftReport(application=self.application, dry_run=dry_run)
-        limits = Limits(max_changes=max_changes, baseline=baseline)
-        await self._subscriptions(report, began, limits)
-        await self._walk("order", self._orders, report, limits)
-        await self._walk("payment", self._payments, report, limits)
+        async with self._database.reading() as session:
+            before = await reconciled.load(session, self.application)
+        report = self.report = DriftReport(application=self.application, dry_run=dry_run)
+        terms = _Terms(began=began, max_changes=max_changes, baseline=max_changes is None and not before.baselined)
+        await self._weigh(report, terms)
+        await self._absent(report, began)
+        await self._walk("payment", report, terms)
+        report.complete = True
         report.seconds = self._clock.monotonic() - began_s
-        if not dry_run and leads:
-            await self._finish(report, began)
-        self._say(report)
+        if not dry_run:
+            await self._finish(report, before, terms, leads=leads)
+        self._say(report, terms)
         return report
 
-    async def _finish(self, report: DriftReport, began: datetime) -> None:
-        state = {"began": began.isoformat(), "braked": report.braked, "changed": report.found[Drift.CHANGED]}
-        token = self._token()
-        async with self._database.transaction() as session:
-            await bookmarks.keep(session, self.application, WALK, state, token=token, now=self._clock.now())
-            if not report.braked:
-                await sense.note_reconciled(session, self.application, began=began, token=token)
-
-    # --- the three lists ---------------------------------------------------------------------------------------
-
-    async def _subscriptions(self, report: DriftReport, began: datetime, limits: Limits) -> None:
-        await self._walk("subscription", self._listed_subscriptions, report, limits)
-        if report.dry_run or report.braked:
-            return
-        async with self._database.transaction() as session:
-            absent = await reads.unseen(
-                session, self.application, "subscription", began, unless="ENDED", limit=ABSENT_MAX
-            )
-            report.absent = len(absent)
-            requests = [ReadRequest(kind="subscription", object_id=one) for one in absent]
-            await reads.ask(session, self.application, requests, self._clock.now())
-
-    async def _orders(self) -> AsyncGenerator[list[Observation | None], None]:
-        async for versions, page in self._versioned(self._api.orders.pages(limit=PAGE)):
-            yield [await self._order(order, versions + number) for number, order in enumerate(page.items)]
-
-    async def _listed_subscriptions(self) -> AsyncGenerator[list[Observation | None], None]:
-        async for versions, page in self._versioned(self._api.subscriptions.pages(limit=PAGE)):
-            yield [await self._subscription(one, versions + number) for number, one in enumerate(page.items)]
-
-    async def _payments(self) -> AsyncGenerator[list[Observation | None], None]:
-        async for versions, page in self._versioned(self._api.payments.pages(limit=PAGE)):
-            yield [self._payment(one, versions + number) for number, one in enumerate(page.items)]
-
-    async def _versioned(self, pages: Any) -> AsyncGenerator[tuple[int, Page[Any]], None]:
-        """Each page with the first of its versions, taken before the page was asked for (case A40)."""
-        steps = aiter(pages)
-        while True:
-            versions = await self._versions()
-            try:
-                page = await anext(steps)
-            except StopAsyncIteration:
-                return
-            yield versions, page
-
-    async def _versions(self, count: int = PAGE) -> int:
-        async with self._database.transaction() as session:
-            return await reads.next_version(session, count)
-
-    # --- one record --------------------------------------------------------------------------------------------
-
-    async def _order(self, order: Order, version: int) -> Observation | None:
-        """An order by the merchant's id; what the list does not show is read singly (case B22)."""
-        if (order.order_id is None or order.status is None) and order.id is not None:
-            version = await self._versions(1)
-            try:
-                order = await self._api.orders.retrieve(order.id)
-            except ApiError as error:
-                if held_up_s(error) is not None:
-                    raise
-                return None
-        if order.order_id is None:
-            return None
-        return self._observation("order", order.order_id, version, order.raw)
-
-    async def _subscription(self, one: Subscription, version: int) -> Observation | None:
-        if one.id is None:
-            return None
-        if one.status is None:
-            version = await self._versions(1)
-            try:
-                one = await self._api.subscriptions.retrieve(one.id)
-            except ApiError as error:
-                if held_up_s(error) is not None:
-                    raise
-                return None
-        return None if one.id is None else self._observation("subscription", one.id, version, one.raw)
-
-    def _payment(self, one: Payment, version: int) -> Observation | None:
-        return None if one.id is None else self._observation("payment", one.id, version, one.raw)
-
-    def _observation(self, kind: ObjectKind, object_id: str, version: int, record: dict[str, Any]) -> Observation:
-        return Observation(
-            application=self.application,
-            kind=kind,
-            object_id=object_id,
-            version=version,
-            read_at=self._clock.now(),
-            record=record,
+    async def _finish(self, report: DriftReport, before: Reconciled, terms: _Terms, *, leads: bool) -> None:
+        now, token = self._clock.now(), self._token() if leads else reconciled.ANYBODY
+        # A limited walk that was braked has left the unknown as unknown as it was: the baseline is still to be made.
+        baselined = before.baselined or terms.baseline or not report.braked
+        state = Reconciled(
+            began=terms.began if baselined else None,
+            braked=report.braked,
+            baselined=baselined,
+            changes=report.changes.total(),
+            unplaced=report.unplaced,
+            unplaced_paid=report.unplaced_paid,
         )
+        async with self._database.transaction() as session:
+            if leads:
+                await reconciled.keep(session, self.application, state, token=token, now=now)
+            elif not report.braked:
+                await reconciled.note_beside(session, self.application, before, now)
+        if leads:
+            self._show(state)
+            self.figures.gauge("last_reconcile_at", self.application, now.timestamp())
 
-    # --- comparing and publishing ------------------------------------------------------------------------------
+    # --- the lists ---------------------------------------------------------------------------------------------
 
-    async def _walk(self, kind: ObjectKind, pages: Pages, report: DriftReport, limits: Limits) -> None:
-        """Compare a whole list. Changes of state wait until it is clear that they are not too many (case B31).
+    async def _weigh(self, report: DriftReport, terms: _Terms) -> None:
+        """Walk the lists whose changes weigh, and make those changes unless they are too many (case B31).
 
         More than may wait in memory are counted by one pass and, if they are within the limit, published by another.
         What another writer adds between the two does not lift the limit: the second pass stops there, braked.
         """
-        held_back: list[Observation] = []
-        changed, held_back_max, max_changes = 0, self._policy.held_back_max, limits.max_changes
-        at_most = held_back_max if max_changes is None else max_changes
-        waits = at_most <= held_back_max
-        if not waits and not report.dry_run:
-            counted = DriftReport(application=self.application, dry_run=True)
-            await self._walk(kind, pages, counted, limits)
-            if counted.braked:
+        held: list[Observation] | None = []
+        if not report.dry_run and (terms.max_changes or 0) > self._policy.held_back_max:
+            held, counted = None, DriftReport(application=self.application, dry_run=True)
+            for kind in WEIGHED:
+                await self._walk(kind, counted, terms)
+            if self._is_too_much(counted, terms):
                 report.add(counted)
+                report.braked = True
                 return
-        async with aclosing(pages()) as steps:
-            async for page in steps:
-                known = [one for one in page if one is not None]
+        for kind in WEIGHED:
+            await self._walk(kind, report, terms, held)
+        report.braked = self._is_too_much(report, terms)
+        if held and not report.braked:
+            await self._make(held, report)
+
+    def _is_too_much(self, report: DriftReport, terms: _Terms) -> bool:
+        if terms.max_changes is not None or self._is_beyond(report, terms):
+            return self._is_beyond(report, terms)
+        least, share = self._policy.brake_min, self._policy.brake_share
+        return any(report.changes[kind] > max(least, int(report.listed[kind] * share)) for kind in WEIGHED)
+
+    def _is_beyond(self, report: DriftReport, terms: _Terms) -> bool:
+        """Whether it is too much whatever else is listed."""
+        at_most = self._policy.held_back_max if terms.max_changes is None else terms.max_changes
+        return report.changes.total() > at_most
+
+    async def _walk(
+        self, kind: ObjectKind, report: DriftReport, terms: _Terms, held: list[Observation] | None = None
+    ) -> None:
+        """Compare a whole list, also when it is too much already: how much is told, and what does not weigh is
+        published. What weighs is added to `held`; without it, it is made page by page up to the limit."""
+        async with aclosing(self._inventory.pages(kind)) as pages:
+            async for page in pages:
                 report.listed[kind] += len(page)
-                report.unplaced += len(page) - len(known)
-                at_once, changes = await self._compared(kind, known, report, limits)
-                changed += len(changes)
-                if waits and not report.dry_run:
-                    held_back += changes
-                elif changed <= at_most:
-                    at_once += changes
-                if not report.dry_run:
-                    await self._publish(at_once, report)
-                if changed > at_most:
-                    break  # whatever else is listed: it is too many
-        usual = max(self._policy.brake_min, int(report.listed[kind] * self._policy.brake_share))
-        if changed > (min(usual, at_most) if max_changes is None else at_most):
-            report.braked = True
-        elif not report.dry_run:
-            await self._publish(held_back, report)
+                found = [one for one in page if isinstance(one, Observation)]
+                for one in page:
+                    if isinstance(one, Unplaced):
+                        report.note_unplaced(one)
+                at_once, changes = await self._compared(kind, found, report, terms)
+                if report.dry_run:
+                    continue
+                await self._publish(at_once, report)
+                if self._is_beyond(report, terms):
+                    (held or []).clear()
+                elif held is not None:
+                    held += changes
+                else:
+                    await self._make(changes, report)
+
+    async def _absent(self, report: DriftReport, began: datetime) -> None:
+        """Live subscriptions that the list did not show: each is read singly, but for those of a braked walk."""
+        if report.dry_run:
+            async with self._database.reading() as session:
+                live = await unseen.count(session, self.application, "subscription", began, unless=ENDED)
+            report.absent = min(ABSENT_MAX, max(0, live - report.seen_live))
+        elif not report.braked:
+            async with self._database.transaction() as session:
+                absent = await reads.unseen(
+                    session, self.application, "subscription", began, unless=ENDED, limit=ABSENT_MAX
+                )
+                report.absent = len(absent)
+                requests = [ReadRequest(kind="subscription", object_id=one) for one in absent]
+                await reads.ask(session, self.application, requests, self._clock.now())
+
+    # --- comparing and publishing ------------------------------------------------------------------------------
 
     async def _compared(
-        self, kind: ObjectKind, found: Sequence[Observation], report: DriftReport, limits: Limits
+        self, kind: ObjectKind, found: Sequence[Observation], report: DriftReport, terms: _Terms
     ) -> tuple[list[Observation], list[Observation]]:
         """Those to be published at once, and those that a brake may hold back."""
         async with self._database.reading() as session:
             last = await reads.last_observed(session, self.application, kind, [one.object_id for one in found])
-            new = [one.key for one in found if one.object_id not in last]
-            with_events = await events.known_keys(session, self.application, new)
-            paid = [one.key for one in found if one.is_paid and one.object_id in last]
-            told = await events.known_keys(session, self.application, paid, type="order.paid")
+            told = await events.told(session, self.application, [one.key for one in found])
         at_once: list[Observation] = []
         changes: list[Observation] = []
         remembered: list[Observation] = []
         for one in found:
-            before = last.get(one.object_id)
-            is_known = one.key in with_events or kind == "payment"
-            drift = compare(one, before, has_events=is_known, is_told=one.key in told)
-            report.note(one, before, drift)
-            if drift is Drift.NONE:
-                continue
-            if limits.baseline and before is None and kind != "subscription" and one.key not in with_events:
+            before, said = last.get(one.object_id), told.get(one.key, {})
+            drift = compare(one, before, said)
+            is_history = terms.baseline and before is None and not said
+            if is_history and kind != "subscription":
                 remembered.append(one)
-            elif drift is Drift.CHANGED or (limits.max_changes is not None and drift is Drift.UNKNOWN):
-                changes.append(one)
-            else:
-                at_once.append(one)
+                continue
+            if is_history and drift is Drift.UNKNOWN:
+                report.adopted += 1
+                drift = Drift.FIRST
+            counts = weighs(one, before, drift) and (drift is Drift.CHANGED or terms.max_changes is not None)
+            report.note(one, before, drift, counts=counts)
+            if drift is not Drift.NONE:
+                (changes if counts else at_once).append(one)
         report.baseline += len(remembered)
+        if kind == "subscription":
+            is_live = [one.read_at < terms.began and status_of(one.state) != ENDED for one in last.values()]
+            report.seen_live += sum(is_live)
         if not report.dry_run:
             async with self._database.transaction() as session:
                 await reads.seen(session, self.application, kind, sorted(last), self._clock.now())
                 await reads.keep_observations(session, [one.observed for one in remembered])
         return at_once, changes
 
+    async def _make(self, changes: Sequence[Observation], report: DriftReport) -> None:
+        published = report.published
+        try:
+            await self._publish(changes, report)
+        finally:
+            report.made += report.published - published
+
     async def _publish(self, found: Sequence[Observation], report: DriftReport) -> None:
         """Publish, then remember: after a crash in between they are published again, in a newer version."""
         for start in range(0, len(found), PAGE):
             some = found[start : start + PAGE]
             await self._outlet.publish([one.event() for one in some])
-            kept: list[Observed] = [one.observed for one in some]
             async with self._database.transaction() as session:
-                await reads.keep_observations(session, kept)
+                await reads.keep_observations(session, [one.observed for one in some])
             report.published += len(some)
 
-    def _say(self, report: DriftReport) -> None:
-        for drift in (Drift.CHANGED, Drift.UNKNOWN):
+    def _show(self, state: Reconciled) -> None:
+        self.figures.gauge("reconcile_braked", self.application, int(state.braked))
+        self.figures.gauge("reconcile_unplaced_paid", self.application, state.unplaced_paid)
+        self.figures.gauge("reconcile_unplaced_other", self.application, state.unplaced - state.unplaced_paid)
+
+    def _say(self, report: DriftReport, terms: _Terms) -> None:
+        for drift in DRIFTED:
             self.figures.count(f"drift_{drift.value}", self.application, report.found[drift])
-        if not report.dry_run:
-            self.figures.gauge("reconcile_braked", self.application, int(report.braked))
-            self.figures.gauge("last_reconcile_at", self.application, self._clock.now().timestamp())
+        log = LOG.bind(application=self.application, dry_run=report.dry_run)
+        if report.unplaced:
+            say = log.error if report.unplaced_paid else log.warning
+            say(
+                "reconcile found records without the id they are kept by: nothing is done about them",
+                records=report.unplaced,
+                paid=report.unplaced_paid,
+                ids=report.unplaced_ids,
+            )
+        if terms.baseline and not report.dry_run:
+            log.info(
+                "the first reconcile walk: what was there before is remembered and not acted on",
+                remembered=report.baseline,
+                adopted=report.adopted,
+            )
+        found = {
+            "changes": report.changes.total(),
+            "made": report.made,
+            **{drift.value: report.found[drift] for drift in DRIFTED},
+        }
         if report.braked:
-            LOG.error(
-                "reconcile found too many changes and made none: look at the dry run, then say --max-changes",
-                application=self.application,
-                changed=report.found[Drift.CHANGED],
-            )
+            log.error("reconcile found too many changes: look at the dry run, then say --max-changes", **found)
         elif report.drifted:
-            LOG.warning(
-                "reconcile found drift",
-                application=self.application,
-                changed=report.found[Drift.CHANGED],
-                unknown=report.found[Drift.UNKNOWN],
-                dry_run=report.dry_run,
-            )
+            log.warning("reconcile found drift", **found)

@@ -179,6 +179,12 @@ class Metrics:
         self.reconcile_braked = self._gauge(
             "sync_reconcile_braked", "1 while reconcile finds too many changes and makes none", "application"
         )
+        self.reconcile_unplaced = self._gauge(
+            "sync_reconcile_unplaced",
+            "Listed records without the id they are kept by, which nothing is done about (paid, other)",
+            "application",
+            "state",
+        )
         self.wrong_application = self._gauge(
             "sync_wrong_application", "1 while the credentials are another application's", "application"
         )

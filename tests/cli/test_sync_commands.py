@@ -175,7 +175,11 @@ async def test_of_two_backfills_the_second_waits_and_walks(operator: Operator) -
 
 
 async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:
-    # case: B31
+    # case: B30, B31
+    operator.pay_orders(2)
+    [first] = (await operator.answer("reconcile", "--dry-run"))["walks"]
+    assert (first["drifted"], first["baseline"] >= 2) == (False, True), "what is there at first is history"
+    assert (await operator.answer("reconcile"))["walks"][0]["published"] == 0
     operator.pay_orders(2)
     found = await operator.answer("reconcile", "--dry-run", exits=3)
     assert found["walks"][0]["drifted"]

@@ -8,6 +8,7 @@ import pytest
 
 from consumer.errors import AnotherLeads, WrongApplication
 from consumer.ledger import bookmarks
+from consumer.sync import reconciled, sense
 from consumer.sync.application import ApplicationSync, SyncPolicy
 from consumer.sync.backfill import WALK as EVENTS
 from consumer.sync.certificate import Certifier
@@ -15,7 +16,9 @@ from consumer.sync.cutover import FIRST_WALK
 from consumer.sync.identity import WALK as IDENTITY
 from consumer.sync.reconcile import WALK as RECONCILE
 from consumer.sync.report import BackfillOptions
+from consumer.sync.standing import standing
 from tests.sync.conftest import World
+from tests.sync.reconciling import listing, order
 
 
 def sync(world: World, holder: str) -> ApplicationSync:
@@ -46,7 +49,7 @@ async def test_a_walk_that_moves_the_bookmark_leaves_it_to_the_leader(world: Wor
             await other.backfill_once(BackfillOptions(seed=True))
         assert (await other.backfill_once(BackfillOptions(dry_run=True))).published == 5
         assert (await other.backfill_once(BackfillOptions(full=True))).published == 5
-        assert (await other.reconcile_once()).published == 1
+        assert (await other.reconcile_once(max_changes=1)).published == 1
 
     assert await leader.leader.once(meanwhile)
     assert (await other.backfill_once(BackfillOptions())).listed == 5
@@ -92,14 +95,91 @@ async def test_a_429_on_the_very_first_call_of_a_command_is_waited_out(world: Wo
             certifier = Certifier(world.reader, world.database, clock=world.clock)
             assert (await certifier.certify(began, began + timedelta(seconds=1)))["listed"] == 5
         case "reconcile":
-            assert (await one.reconcile_once()).published == 1
+            assert (await one.reconcile_once(max_changes=1)).published == 1
     assert world.clock.monotonic() - began_s >= 20
     assert world.service.calls["/v1/application"] == 2
 
 
-async def test_an_explicit_reconcile_acts_on_what_it_finds(world: World) -> None:
+async def test_a_limited_reconcile_acts_on_what_it_finds(world: World) -> None:
     # case: B18
-    report = await sync(world, "one").reconcile_once()
+    report = await sync(world, "one").reconcile_once(max_changes=1)
     assert report.published == 1
     [event] = await world.published()
     assert event.data["data"]["record"]["status"] == "PAID"
+
+
+async def test_the_first_reconcile_of_all_ships_no_history_whoever_makes_it(world: World) -> None:
+    # case: B30
+    historic = [{"id": f"ord_{number}", "order_id": f"H-{number}", "status": "PAID"} for number in range(523)]
+    world.service.lists["/v1/orders"] = listing(historic)
+    one, two = sync(world, "one"), sync(world, "two")
+
+    async def meanwhile() -> None:
+        assert (await two.reconcile_once()).baseline == 523
+
+    assert await one.leader.once(meanwhile)
+    report = await two.reconcile_once()
+    assert (report.published, await world.published()) == (0, [])
+    late = {"id": "ord_new", "order_id": "N-1", "status": "PAID"}
+    world.service.lists["/v1/orders"] = listing([late, *historic])
+
+    async def lead() -> None:
+        await one.reconcile._step()
+
+    await one.leader.once(lead)
+    assert await world.published() == [], "the command's walk was the first: the next one is not due"
+    assert (await two.reconcile_once()).published == 1
+    [event] = await world.published()
+    assert event.key == "order:N-1"
+
+
+async def test_what_a_command_makes_beside_the_leader_ends_the_leaders_alarm(world: World) -> None:
+    # case: B31, B13
+    leader, other = sync(world, "one"), sync(world, "two")
+    world.service.lists["/v1/orders"] = listing([order(number) for number in range(600)])
+    await leader.reconcile_once()
+    world.service.lists["/v1/orders"] = listing([order(number, "PAID") for number in range(600)])
+
+    async def has_alarms() -> tuple[bool, bool]:
+        async with world.database.reading() as session:
+            found = await standing(session, "default", "svc_app_test", world.clock.now())
+        return found.reconcile_braked, found.gap_at is not None
+
+    async def meanwhile() -> None:
+        world.clock.advance(1)
+        async with world.database.transaction() as session:
+            token, now = leader.leader.token, world.clock.now()
+            await sense.note_walk(session, "default", recovered=(), gap=True, token=token, now=now)
+        world.clock.advance(1)
+        await leader.reconcile._step()
+        assert await has_alarms() == (True, True)
+        assert (await other.reconcile_once(max_changes=599)).braked
+        await leader.reconcile._step()
+        assert await has_alarms() == (True, True)
+        calls = world.service.calls["/v1/orders"]
+        assert (await other.reconcile_once(max_changes=600)).made == 600
+        walked = world.service.calls["/v1/orders"] - calls
+        await leader.reconcile._step()
+        assert await has_alarms() == (False, False)
+        assert leader.figures.value("reconcile_braked", "default") == 0
+        assert world.service.calls["/v1/orders"] == calls + walked, "the leader takes it over, it does not walk again"
+
+    assert await leader.leader.once(meanwhile)
+
+
+async def test_a_gap_found_after_a_command_began_is_not_healed_by_it(world: World) -> None:
+    # case: B13
+    leader, other = sync(world, "one"), sync(world, "two")
+    await leader.reconcile_once()
+
+    async def meanwhile() -> None:
+        before, after = world.clock.now(), world.clock.now() + timedelta(seconds=9)
+        async with world.database.transaction() as session:
+            await sense.note_walk(session, "default", recovered=(), gap=True, token=99, now=before)
+        await other.reconcile_once()
+        async with world.database.transaction() as session:
+            await sense.note_walk(session, "default", recovered=(), gap=True, token=99, now=after)
+            await reconciled.take_over(session, "default", token=99, now=after)
+            assert (await sense.condition(session, "default")).gap_at == after
+
+    assert await leader.leader.once(meanwhile)

@@ -94,7 +94,11 @@ async def test_outcomes_sources_and_keys(database: Database) -> None:
             "evt_1": (Source.WEBHOOK, "dead"),
             "evt_2": (Source.BACKFILL, "no_handler"),
         }
-        assert await events.known_keys(session, "default", ["order:evt_1", "order:x"]) == {"order:evt_1"}
+        told = await events.told(session, "default", ["order:evt_1", "order:evt_2", "order:x"])
+        assert {key: list(types.values()) for key, types in told.items()} == {
+            "order:evt_1": [NOW],
+            "order:evt_2": [NOW + timedelta(hours=1)],
+        }
         before = NOW - timedelta(seconds=1)
         assert await events.last_received(session, "default", Source.WEBHOOK, before) == NOW
         assert await events.last_received(session, "default", Source.WEBHOOK, NOW) is None

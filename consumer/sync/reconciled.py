@@ -1,0 +1,100 @@
+"""Reconciled: what is remembered of the reconcile walks of an application, and of one that was made beside the leader.
+
+Only the leader, with its fencing token, writes its own bookmark. A command beside it that has healed what the leader's
+walk could not (a brake that an operator released, a gap) says what it healed; the leader compares and takes it over. It
+compares what was there, not times: the two may be on machines whose clocks differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.events import parse_time
+from consumer.ledger import bookmarks
+from consumer.sync import sense
+
+LOG = structlog.get_logger()
+
+WALK: Final = "reconcile"
+BESIDE: Final = "reconcile/beside"
+ANYBODY: Final = 0
+"""A token below any leader's: what is kept under it is a note, and no claim to lead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconciled:
+    """The last walk that counts. `began`: when; None while none was made, so that one is due. `baselined`: what was
+    there at first is remembered, so what is found unknown from now on is news (case B30). `unplaced`, `unplaced_paid`:
+    see DriftReport; `gap_at`: see sense."""
+
+    began: datetime | None = None
+    braked: bool = False
+    baselined: bool = False
+    changes: int = 0
+    unplaced: int = 0
+    unplaced_paid: int = 0
+    gap_at: datetime | None = None
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON, for the bookmark; the gap has its own."""
+        found = asdict(self) | {"began": None if self.began is None else self.began.isoformat()}
+        del found["gap_at"]
+        return found
+
+
+async def load(session: AsyncSession, application: str) -> Reconciled:
+    """How it stands."""
+    kept = await bookmarks.load(session, application, WALK) or {}
+    gap_at = (await sense.condition(session, application)).gap_at
+    began = parse_time(kept.get("began"))
+    # A bookmark of an older version says nothing of a baseline: the walk that left it had made one.
+    baselined = bool(kept.get("baselined", began is not None))
+    return Reconciled(
+        began=began,
+        braked=bool(kept.get("braked")),
+        baselined=baselined,
+        gap_at=gap_at,
+        **{name: int(kept.get(name) or 0) for name in ("changes", "unplaced", "unplaced_paid")},
+    )
+
+
+async def keep(session: AsyncSession, application: str, state: Reconciled, *, token: int, now: datetime) -> None:
+    """Remember a walk of the leader's. Raises LeaseLost."""
+    await bookmarks.keep(session, application, WALK, state.dump(), token=token, now=now)
+    if not state.braked and state.began is not None:
+        await sense.note_reconciled(session, application, began=state.began, token=token)
+
+
+async def note_beside(session: AsyncSession, application: str, before: Reconciled, now: datetime) -> None:
+    """A complete walk was made beside the leader and not braked; `before`: how it stood when that walk began."""
+    healed = _healed(before)
+    if healed != _healed(Reconciled()):
+        await bookmarks.keep(session, application, BESIDE, healed, token=ANYBODY, now=now)
+
+
+async def take_over(session: AsyncSession, application: str, *, token: int, now: datetime) -> Reconciled:
+    """How it stands, after what a walk beside the leader has healed is noted as the leader's own. Raises LeaseLost."""
+    state = await load(session, application)
+    healed = await bookmarks.load(session, application, BESIDE)
+    if healed is None:
+        return state
+    mine = _healed(state)
+    if state.gap_at is not None and healed.get("gap_at") == mine["gap_at"]:
+        await sense.note_reconciled(session, application, began=state.gap_at, token=token)
+        state = replace(state, gap_at=None)
+    if state.braked and healed.get("braked") == mine["braked"]:
+        state = replace(state, braked=False)
+        await bookmarks.keep(session, application, WALK, state.dump(), token=token, now=now)
+        LOG.info("a walk beside this one made the changes that were braked", application=application)
+    return state
+
+
+def _healed(state: Reconciled) -> dict[str, str | None]:
+    """What a walk that goes through heals: the brake of the walk that began then, the gap that was found then."""
+    braked = state.began.isoformat() if state.braked and state.began is not None else None
+    return {"braked": braked, "gap_at": None if state.gap_at is None else state.gap_at.isoformat()}
