@@ -247,8 +247,9 @@ class UnreadableAnswer(UnexpectedAnswer):
 
 
 class CursorsRefused(UnexpectedAnswer):
-    """The service refuses the cursors that it hands out itself: the list cannot be walked (case B11)."""
+    """The service refuses the cursors that it hands out itself: the list cannot be walked."""
 
+    # Case B11: a walk begins again at the head once.
     code = "cursors_refused"
 
 

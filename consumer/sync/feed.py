@@ -123,6 +123,14 @@ class Walk:
         async for page in self._tail() if from_tail else self._from_head(head):
             yield page
 
+    @property
+    def goal_at(self) -> datetime | None:
+        """Newest first: with the events of which time the walk ends; None when it goes on to the end of the list."""
+        if self.since is not None or self.mark.newest_at is None:
+            return self.since
+        swept_to = self.mark.seen_to if self._sweeping else None
+        return self.mark.newest_at if swept_to is None else min(self.mark.newest_at, swept_to - self._overlap)
+
     # --- from the head -----------------------------------------------------------------------------------------
 
     async def _from_head(self, head: Page[EventRecord]) -> AsyncGenerator[FeedPage, None]:

@@ -42,14 +42,13 @@ class Beginning:
 
 
 class Headway:
-    """How far one walk is. Newest first a walk ends at `goal_at`, or where the list begins (`begins_at`) if that is
+    """How far one walk is. Newest first a walk ends at its `goal_at`, or where the list begins (`begins_at`) if that is
     later; oldest first it ends at the newest event, which it does not know: at the latest when it began."""
 
     def __init__(self, walk: Walk, clock: Clock, *, begins_at: datetime | None) -> None:
         self._walk = walk
         self._clock = clock
         self._began_s = clock.monotonic()
-        self._goal_at = walk.since or walk.mark.newest_at
         self._begins_at = begins_at
         self._from: datetime | None = None
 
@@ -72,9 +71,9 @@ class Headway:
         match self._walk.order:
             case ListOrder.NEWEST_FIRST:
                 self._from = self._from or page.newest_at
-                known = [one for one in (self._goal_at, self._begins_at) if one is not None]
-                goal = max(known, default=None)
-                if goal is None or (goal != self._goal_at and page.oldest_at < goal):
+                goal_at = self._walk.goal_at
+                goal = max((one for one in (goal_at, self._begins_at) if one is not None), default=None)
+                if goal is None or (goal != goal_at and page.oldest_at < goal):
                     return None  # the list goes back further than it did: nobody knows how far
                 way, whole = self._from - page.oldest_at, self._from - goal
             case ListOrder.OLDEST_FIRST:

@@ -9,10 +9,12 @@ import pytest
 from consumer.cli.progress import PREDICT_PAGES, remaining_s
 from consumer.sync.backfill import Backfill
 from consumer.sync.certificate import Certifier
-from consumer.sync.headway import Beginning
+from consumer.sync.feed_policy import FeedPolicy
+from consumer.sync.headway import Beginning, Headway
 from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, Progress
 from tests.sync.conftest import Simulated, SteppedClock, World, simulated
+from tests.sync.scripted_list import Follower, ScriptedList
 
 FULL = BackfillOptions(full=True)
 
@@ -125,6 +127,24 @@ async def test_a_list_that_goes_back_further_than_it_did_is_not_called_nearly_do
     await backfill(world).once(BackfillOptions(full=True, dry_run=True), seen)
     assert seen.shares[0] is not None
     assert seen.shares[-1] is None
+
+
+async def test_what_is_read_again_for_late_events_is_part_of_the_way(clock: SteppedClock) -> None:
+    # case: B29, B34
+    service = ScriptedList(every_s=0.02)
+    follower = Follower(service, policy=FeedPolicy())
+    service.add(6000)
+    await follower.go()
+    service.add(3000)
+    service.now += timedelta(milliseconds=1)
+    follower.began = service.now
+    walk = follower.walk()
+    headway = Headway(walk, clock, begins_at=None)
+    shares = [headway.progress(page, listed=0).share async for page in walk.pages()]
+    assert len(shares) > 55, "half of them are the overlap"
+    assert shares[29] is not None
+    assert 0.4 < shares[29] < 0.6
+    assert shares[-1] == 1.0
 
 
 @pytest.mark.parametrize("order", ["newest_first", "oldest_first"])
