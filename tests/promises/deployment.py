@@ -16,13 +16,13 @@ from typing import Any, TypedDict
 from sqlalchemy import text
 
 from consumer.errors import LedgerError
-from consumer.ledger import Database, schema
+from consumer.ledger import Database, health, schema
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
 from consumer.sync.standing import Standing, standing
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually, free_port
-from tests.support.process import ConsumerProcess, ended
+from tests.support.process import ConsumerProcess, command, ended
 from tests.support.warehouse import Warehouse
 
 
@@ -80,14 +80,37 @@ class Deployment:
         )
 
     async def settled(self, within_s: float = 30.0) -> None:
-        """Wait until every listed event is in the ledger and every run succeeded."""
+        """Wait until every listed event is in the ledger, every run succeeded, and nothing is left that could still be
+        done: no hint, no derived event that is due, no read that is due."""
         listed = self.listed
 
         async def is_settled() -> bool:
-            known = await self.count(f"events WHERE id IN {_quoted(listed)}")
-            return known == len(listed) and not await self.count("runs WHERE status <> 'succeeded'")
+            try:
+                async with self.database.reading() as session:
+                    figures = await health.figures(session, datetime.now(UTC))
+            except LedgerError:
+                return False
+            lacking = {
+                "events": len(listed) - await self.count(f"events WHERE id IN {_quoted(listed)}"),
+                "runs": await self.count("runs WHERE status <> 'succeeded'"),
+                "hints": figures.hints,
+                "outbox": figures.outbox_waiting,
+                "reads": figures.reads_due,
+            }
+            assert not any(lacking.values()), f"left: {lacking}"
+            return True
 
         await eventually(is_settled, within_s=within_s, every_s=0.2, what="every listed event is handled")
+
+    async def healthy(self, within_s: float = 60.0) -> None:
+        """Wait until `consumer status` says so."""
+
+        async def is_healthy() -> bool:
+            done = await asyncio.to_thread(command, "status", "--json", environ=self.environ)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return True
+
+        await eventually(is_healthy, within_s=within_s, every_s=0.5, what="`consumer status` says healthy")
 
     @property
     def listed(self) -> set[str]:

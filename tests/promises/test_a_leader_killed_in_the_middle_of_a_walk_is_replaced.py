@@ -63,8 +63,12 @@ async def _story(found: Deployment) -> None:
             return (await _bookmark(found))["walked_at"] is not None
 
         await eventually(is_walked, within_s=30, what="the walk is complete")
+        await found.settled()
         found.assert_one_parcel_each()
+        assert [waiting.stop(), work.stop()] == [0, 0]
+        found.assert_one_parcel_each()  # all are over: nothing can be done twice any more
         assert await found.count("quarantine") == 0
+        assert found.sandbox.engine.limits.refused == 0, "a 429 was drawn"
 
 
 async def _leader(

@@ -48,8 +48,14 @@ async def _under_way(found: Deployment) -> AsyncIterator[ConsumerProcess]:
             await paying
         await found.shipped(within_s=30)
         await found.settled(within_s=60)
+        await found.healthy()
+        await found.sandbox.sender.stop()  # attempts go on by the service's schedule: the proof is of what came
+        await found.settled()
         found.assert_one_parcel_each()
         assert [one.stop() for one in (serve, work, sync)] == [0, 0, 0]
+        found.assert_one_parcel_each()  # all are over: nothing can be done twice any more
+        assert await found.count("quarantine") == 0
+        assert found.sandbox.engine.limits.refused == 0, "a 429 was drawn"
 
 
 async def _endured(found: Deployment, what: str, down_s: float = OUTAGE_S) -> None:
