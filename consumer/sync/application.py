@@ -30,7 +30,7 @@ from consumer.sync.reconcile import Reconcile, ReconcilePolicy
 from consumer.sync.refresh import Refresh
 from consumer.sync.refresh_policy import RefreshPolicy
 from consumer.sync.report import BackfillOptions, BackfillReport, Progress
-from consumer.sync.rounds import Trouble, rest
+from consumer.sync.rounds import REFUSED, Trouble, rest
 
 LOG = structlog.get_logger()
 T = TypeVar("T")
