@@ -98,6 +98,17 @@ def feed_policy(*, overlap_s: float) -> FeedPolicy:
     )
 
 
+def growing(service: ScriptedList, pages: int) -> Callable[[int], None]:
+    """An event more before each of the next pages."""
+    grown = itertools.count()
+
+    def grow(_: int) -> None:
+        if next(grown) < pages:
+            service.add(1)
+
+    return grow
+
+
 @dataclass
 class Follower:
     """Walks again and again with the mark that the last walk left, as backfill does."""
