@@ -134,7 +134,8 @@ def say_report(report: BackfillReport, output: Output) -> None:
     )
     if report.history:
         output.line(
-            f"  {report.history} or more from before the first walk left alone: `--seed --full` archives them, `--full` acts"
+            f"  at least {report.history} from before the first walk left alone: `--seed --full` archives them, "
+            "`--full` acts"
         )
     if report.cut_over is not None:
         output.line(f"  cut-over {report.cut_over.isoformat()}: only what is older is archived without effects")
