@@ -114,7 +114,9 @@ def say_report(report: DriftReport, output: Output) -> None:
             for one in report.differences
         ]
         output.table(["object", "drift", "before", "now"], rows, empty="")
-    if len(report.differences) == LISTED_MAX:
+    elif report.dry_run and report.complete:
+        output.line("  no drift")
+    if report.drifts > LISTED_MAX:
         output.line(f"  the first {LISTED_MAX} of {report.drifts} are shown")
     _say_baseline(report, output)
     if report.unplaced:
@@ -144,12 +146,12 @@ def _say_baseline(report: DriftReport, output: Output) -> None:
 
 def _braked(report: DriftReport) -> str:
     """What was too much, and what there is to do about it."""
-    total = report.changes.total()
-    found = f"{total} change(s) of what is paid or who has access ({_counted(+report.changes)}) are more than allowed"
+    kinds = _counted(report.changes)
+    found = f"{report.changes.total()} change(s) of what is paid or who has access ({kinds}) are more than allowed"
     if report.dry_run:
-        return f"{found}: a walk would make none of them; `--max-changes {total}` makes them"
+        return f"{found}: a walk would make none of them; `--max-changes {report.limit}` makes them"
     made = f"{report.made} were made before the limit was reached" if report.made else "none was made"
-    return f"{found}: {made}; `--dry-run` shows them, `--max-changes {total}` makes them"
+    return f"{found}: {made}; `--dry-run` shows them, `--max-changes {report.limit}` makes them"
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -128,7 +128,8 @@ class Difference:
 class DriftReport:
     """What a reconcile walk found. `braked`: what weighs was too much, and an operator is asked (B31).
 
-    `changes`: by kind, the differences that weigh and are counted; `made`: how many of them were published.
+    `changes`: by kind, the differences that weigh and are counted; `made`: how many of them were published; `weighing`:
+    all that weigh, also what is unknown and is not counted unless a limit is said.
     `baseline`: how many were only remembered, `adopted`: the live subscriptions of that walk (see Reconcile.once).
     `unplaced`: records without the id they are kept by, `unplaced_ids` the service's ids of the first twenty. `absent`:
     live ones that the list does not show; they are read singly and never judged by their absence (B21). `seen_live`:
@@ -140,6 +141,7 @@ class DriftReport:
     listed: Counter[str] = field(default_factory=Counter)
     found: Counter[Drift] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
+    weighing: int = 0
     published: int = 0
     made: int = 0
     baseline: int = 0
@@ -164,9 +166,15 @@ class DriftReport:
         """How many differed."""
         return sum(self.found[drift] for drift in DRIFTED)
 
+    @property
+    def limit(self) -> int:
+        """The `max_changes` with which all of it would be made now."""
+        return self.weighing if self.dry_run else self.changes.total()
+
     def note(self, found: Observation, last: Observed | None, drift: Drift, *, counts: bool) -> None:
         """Count one comparison; whether it `counts` for the brake."""
         self.found[drift] += 1
+        self.weighing += weighs(found, last, drift)
         if counts:
             self.changes[found.kind] += 1
         if drift in DRIFTED and len(self.differences) < LISTED_MAX:
@@ -188,6 +196,7 @@ class DriftReport:
         self.listed += other.listed
         self.found += other.found
         self.changes += other.changes
+        self.weighing += other.weighing
         self.unplaced += other.unplaced
         self.unplaced_paid += other.unplaced_paid
         self.unplaced_ids += other.unplaced_ids[: UNPLACED_MAX - len(self.unplaced_ids)]

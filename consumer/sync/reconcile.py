@@ -263,7 +263,9 @@ class Reconcile:
             report.seen_live += sum(is_live)
         if not report.dry_run:
             async with self._database.transaction() as session:
-                await reads.seen(session, self.application, kind, sorted(last), self._clock.now())
+                # What is held back stays unseen: an event that came before and is recorded later still tells of it.
+                unchanged = sorted(last.keys() - {one.object_id for one in changes})
+                await reads.seen(session, self.application, kind, unchanged, self._clock.now())
                 await reads.keep_observations(session, [one.observed for one in remembered])
         return at_once, changes
 
@@ -312,6 +314,9 @@ class Reconcile:
             **{drift.value: report.found[drift] for drift in DRIFTED},
         }
         if report.braked:
-            log.error("reconcile found too many changes: look at the dry run, then say --max-changes", **found)
+            what = "stopped at the limit" if report.made else "made none"
+            log.error(
+                f"reconcile found too many changes and {what}: look at the dry run, then say --max-changes", **found
+            )
         elif report.drifted:
             log.warning("reconcile found drift", **found)

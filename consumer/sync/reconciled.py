@@ -80,14 +80,14 @@ async def note_beside(session: AsyncSession, application: str, before: Reconcile
 async def take_over(session: AsyncSession, application: str, *, token: int, now: datetime) -> Reconciled:
     """How it stands, after what a walk beside the leader has healed is noted as the leader's own. Raises LeaseLost."""
     state = await load(session, application)
-    healed = await bookmarks.load(session, application, BESIDE)
-    if healed is None:
-        return state
-    mine = _healed(state)
-    if state.gap_at is not None and healed.get("gap_at") == mine["gap_at"]:
+    healed, mine = await bookmarks.load(session, application, BESIDE) or {}, _healed(state)
+    # A walk of the events that was noted at the same moment may have put back a gap that a walk of ours had closed.
+    walked = None if state.braked else state.began
+    is_closed = walked is not None and state.gap_at is not None and state.gap_at <= walked
+    if state.gap_at is not None and (is_closed or healed.get("gap_at") == mine["gap_at"]):
         await sense.note_reconciled(session, application, began=state.gap_at, token=token)
         state = replace(state, gap_at=None)
-    if state.braked and healed.get("braked") == mine["braked"]:
+    if mine["braked"] is not None and healed.get("braked") == mine["braked"]:
         state = replace(state, braked=False)
         await bookmarks.keep(session, application, WALK, state.dump(), token=token, now=now)
         LOG.info("a walk beside this one made the changes that were braked", application=application)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from consumer.events import Event, Source, Trust
@@ -74,8 +75,8 @@ async def seen(world: World) -> list[tuple[str, str]]:
     return [(event.key, event.data["data"]["record"]["status"]) for event in by_version]
 
 
-async def recorded(world: World, event_type: str, *object_ids: str) -> None:
-    """The ledger has an event of this type of each of these orders or subscriptions."""
+async def recorded(world: World, event_type: str, *object_ids: str, at: datetime | None = None) -> None:
+    """The ledger has an event of this type of each of these orders or subscriptions, received then or now."""
     kind = "subscription" if event_type.startswith("subscription.") else "order"
     found = [
         Event(
@@ -86,7 +87,7 @@ async def recorded(world: World, event_type: str, *object_ids: str) -> None:
             trust=Trust.READ,
             source=Source.BACKFILL,
             raw=b"{}",
-            received_at=world.clock.now(),
+            received_at=at or world.clock.now(),
         )
         for one in object_ids
     ]

@@ -183,3 +183,15 @@ async def test_a_gap_found_after_a_command_began_is_not_healed_by_it(world: Worl
             assert (await sense.condition(session, "default")).gap_at == after
 
     assert await leader.leader.once(meanwhile)
+
+
+async def test_a_closed_gap_that_a_walk_of_the_events_put_back_is_closed_again(world: World) -> None:
+    # case: B13
+    leader = sync(world, "one")
+    before = world.clock.now()
+    world.clock.advance(5)
+    await leader.reconcile_once()
+    async with world.database.transaction() as session:
+        await sense.note_walk(session, "default", recovered=(), gap=True, token=99, now=before)
+        await reconciled.take_over(session, "default", token=99, now=world.clock.now())
+        assert (await sense.condition(session, "default")).gap_at is None

@@ -263,3 +263,32 @@ async def test_a_dry_run_tells_what_the_list_no_longer_shows(world: World) -> No
     assert (await stage.once(dry_run=True)).absent == 1
     async with world.database.reading() as session:
         assert await reads.due(session, world.clock.now(), 10) == []
+
+
+async def test_the_limit_that_a_dry_run_advises_is_enough(world: World) -> None:
+    # case: B31
+    await baselined(world)
+    lists(world, orders=[order(number) for number in range(20)])
+    stage = reconcile(world, ReconcilePolicy(brake_min=10))
+    await stage.once()
+    lists(world, orders=[order(number, "PAID") for number in range(25)])
+    tried = await stage.once(dry_run=True)
+    assert (tried.braked, tried.changes["order"], tried.limit) == (True, 20, 25), "five of them nobody has heard of"
+    assert (await stage.once(max_changes=tried.limit - 1)).limit == 25
+    assert (await stage.once(max_changes=tried.limit)).made == 25
+
+
+async def test_an_event_that_is_recorded_after_a_braked_walk_still_tells(world: World) -> None:
+    # case: B31
+    await baselined(world)
+    lists(world, subscriptions=[subscription(number) for number in range(20)])
+    stage = reconcile(world, ReconcilePolicy(brake_min=10))
+    await stage.once()
+    lists(world, subscriptions=[subscription(number, "PAST_DUE") for number in range(20)])
+    world.clock.advance(60)
+    received_at = world.clock.now()
+    world.clock.advance(60)
+    assert (await stage.once()).braked
+    await recorded(world, "subscription.past_due", *(f"sub_{number}" for number in range(20)), at=received_at)
+    report = await stage.once()
+    assert (report.braked, report.found[Drift.TOLD]) == (False, 20)
