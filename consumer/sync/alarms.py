@@ -54,6 +54,7 @@ class Alarms:
         self._gauge("gap_open", int(found.gap_at is not None))
         self._gauge("reconcile_braked", int(found.reconcile_braked))
         self._gauge("circuit_open", int(self._client.circuit.is_open))
+        self._gauge("hints_due", found.hints)
 
     def drop(self) -> None:
         """Whoever leads now tells; here nothing is known any more."""

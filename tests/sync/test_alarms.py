@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Table, update
 
 from consumer.clock import SystemClock
-from consumer.ledger import bookmarks
+from consumer.ledger import bookmarks, quarantine
 from consumer.ledger.tables import LeaseRow
-from consumer.payments import Credentials, PaymentsClient
+from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
 from consumer.sync import backfill, reconcile, sense
 from consumer.sync.alarms import FLAGS
 from consumer.sync.application import Sync, SyncPolicy
@@ -21,7 +21,7 @@ from consumer.sync.reader import Reader
 from consumer.sync.sense import Condition
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually
-from tests.sync.conftest import World
+from tests.sync.conftest import World, delivery
 from tests.sync.test_role import role, running
 
 LEASES: Table = LeaseRow.__table__
@@ -31,8 +31,9 @@ RAISED = {
     "consumer_sync_gap_open": 1,
     "consumer_sync_reconcile_braked": 1,
     "consumer_api_circuit_open": 1,
+    "consumer_confirm_waiting": 1,
 }
-LOWERED = dict.fromkeys((*RAISED, "consumer_sync_wrong_application", "consumer_confirm_waiting"), 0)
+LOWERED = dict.fromkeys((*RAISED, "consumer_sync_wrong_application"), 0)
 AGES = ("consumer_sync_bookmark_age_seconds", "consumer_sync_last_reconcile_at", "consumer_sync_events_history")
 
 
@@ -67,6 +68,7 @@ async def _leave_alarms(world: World) -> None:
     reconciled = {"began": ago.isoformat(), "braked": True}
     kept = {backfill.WALK: Mark(walked_at=ago).dump(), sense.WALK: condition.dump(), reconcile.WALK: reconciled}
     async with world.database.transaction() as session:
+        await quarantine.keep_hints(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
         for walk, state in kept.items():
             await bookmarks.keep(session, "default", walk, state, token=0, now=ago)
 
@@ -136,3 +138,15 @@ async def test_a_secret_file_that_breaks_is_a_stage_in_trouble(world: World, tmp
             await eventually(lambda: held_up() == 1, within_s=5)
             file.write_text("svc_sk_live_new")
             await eventually(lambda: one.troubles == {} and held_up() == 0, within_s=15)
+
+
+# case: O3, S6
+async def test_a_stage_that_waits_after_refused_credentials_is_in_no_trouble_once_they_are_taken(world: World) -> None:
+    page = Page(world)
+    one = page.sync.applications["default"]
+    one.confirm.trouble.failed(CircuitOpen(retry_after_s=5))
+    one.backfill.trouble.failed(CursorLoop())
+    await page.client.circuit.refused(page.client.credentials.generation)
+    assert one.troubles == {"confirm": "circuit_open", "backfill": "cursor_loop"}
+    await page.client.circuit.accepted()
+    assert one.troubles == {"backfill": "cursor_loop"}
