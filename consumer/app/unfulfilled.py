@@ -1,5 +1,5 @@
 """Unfulfilled: the business's own alarms as metrics: orders paid and not fulfilled, and since when (case O5); and what
-waits for an operator's decision (cases F20, F28, A32, A36), or lies in quarantine."""
+waits for an operator's decision (cases F20, F28, A32, A36), to be confirmed, or lies in quarantine."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, 
     shown: set[str] = set()
     queued: set[tuple[str, str, str]] = set()
     kept: set[str] = set()
+    hinted: set[str] = set()
     while not stop.is_set():
         try:
             shown = await _show(database, metrics, clock, shown)
             queued = await _show_queues(database, metrics, queued)
             kept = await _show_quarantine(database, metrics, kept)
+            hinted = await _show_hints(database, metrics, clock, hinted)
         except LedgerError as error:
             _log.warning("unfulfilled_unknown", code=error.code)
         try:
@@ -73,4 +75,15 @@ async def _show_quarantine(database: Database, metrics: Metrics, shown: set[str]
         found = await quarantine.count_each(session)
     for application in shown | found.keys():
         metrics.quarantine_open.labels(application).set(found.get(application, 0))
+    return set(found)
+
+
+async def _show_hints(database: Database, metrics: Metrics, clock: Clock, shown: set[str]) -> set[str]:
+    """Set the gauges; an application of which no delivery waits any more goes back to 0."""
+    async with database.reading() as session:
+        found = await quarantine.oldest_hint_each(session)
+    now = clock.now()
+    for application in shown | found.keys():
+        age_s = (now - found.get(application, now)).total_seconds()
+        metrics.hint_seconds.labels(application).set(max(0.0, age_s))
     return set(found)

@@ -195,6 +195,13 @@ async def drop_hints(session: AsyncSession, keys: Sequence[EventKey]) -> None:
         await session.execute(delete(_HINTS).where(tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(keys))))
 
 
+async def oldest_hint_each(session: AsyncSession) -> dict[str, datetime]:
+    """When the oldest hint of each application came; one that has none is left out."""
+    column = _HINTS.c.application
+    rows = await session.execute(select(column, func.min(_HINTS.c.received_at)).group_by(column))
+    return {row[0]: row[1] for row in rows}
+
+
 async def count_hints(session: AsyncSession) -> int:
     """How many hints wait."""
     return int((await session.execute(select(func.count()).select_from(_HINTS))).scalar_one())

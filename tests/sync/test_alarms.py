@@ -13,9 +13,10 @@ from consumer.ledger import bookmarks, quarantine
 from consumer.ledger.tables import LeaseRow
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
 from consumer.sync import backfill, reconcile, sense
-from consumer.sync.alarms import FLAGS
+from consumer.sync.alarms import FLAGS, TIMES
 from consumer.sync.application import Sync, SyncPolicy
-from consumer.sync.exposition import Exposition
+from consumer.sync.exposition import GAUGES, Exposition
+from consumer.sync.heldup import STAGES
 from consumer.sync.mark import Mark
 from consumer.sync.reader import Reader
 from consumer.sync.sense import Condition
@@ -35,6 +36,12 @@ RAISED = {
 }
 LOWERED = dict.fromkeys((*RAISED, "consumer_sync_wrong_application"), 0)
 AGES = ("consumer_sync_bookmark_age_seconds", "consumer_sync_last_reconcile_at", "consumer_sync_events_history")
+
+
+def test_every_gauge_of_the_leader_is_dropped_with_the_lead() -> None:
+    # case: O6, B26
+    elsewhere = {"credentials_missing", *(f"held_up_{stage}" for stage in STAGES)}  # known to all; dropped by Watch
+    assert {*GAUGES, "last_walk_at"} - elsewhere == {*FLAGS, *TIMES}
 
 
 class Page:

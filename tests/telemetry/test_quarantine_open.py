@@ -1,8 +1,11 @@
-"""How many deliveries lie in quarantine is a figure per application, which goes back to 0."""
+"""How many deliveries lie in quarantine, and since when one waits to be confirmed, are figures per application, which
+go back to 0."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import delete
@@ -10,10 +13,11 @@ from sqlalchemy import delete
 from consumer.app import unfulfilled
 from consumer.clock import SystemClock
 from consumer.ledger import Database, quarantine
-from consumer.ledger.tables import QuarantineRow
+from consumer.ledger.tables import HintRow, QuarantineRow
 from consumer.reason import Reason
 from consumer.telemetry.metrics import Metrics
 from tests.contract.ledger.facts import NOW, delivery
+from tests.support.ports import eventually
 
 
 def shown(metrics: Metrics, application: str) -> float | None:
@@ -40,5 +44,31 @@ async def test_the_gauge_follows_the_ledger(sqlite_ledger: Database, monkeypatch
         await session.execute(delete(QuarantineRow))
     await until(metrics, "default", 0)
     assert shown(metrics, "second") == 0
+    stop.set()
+    await watch
+
+
+async def test_the_age_of_the_oldest_hint_follows_the_ledger(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: O6, O3, I29
+    monkeypatch.setattr(unfulfilled, "LOOK_EVERY_S", 0.02)
+    metrics, stop, clock = Metrics(), asyncio.Event(), SystemClock()
+    long_ago = replace(delivery(1), received_at=clock.now() - timedelta(hours=2))
+    other = replace(delivery(3, application="second"), received_at=clock.now())
+    async with sqlite_ledger.transaction() as session:
+        await quarantine.keep_hints(
+            session, [long_ago, replace(delivery(2), received_at=clock.now()), other], clock.now()
+        )
+
+    def age_s(application: str) -> float | None:
+        return metrics.registry.get_sample_value("consumer_confirm_oldest_seconds", {"application": application})
+
+    watch = asyncio.create_task(unfulfilled.watch_unfulfilled(sqlite_ledger, metrics, clock, stop))
+    await eventually(lambda: age_s("default") == pytest.approx(7200, abs=60), within_s=20)
+    assert age_s("second") == pytest.approx(0, abs=60)
+    async with sqlite_ledger.transaction() as session:
+        await session.execute(delete(HintRow))
+    await eventually(lambda: (age_s("default"), age_s("second")) == (0, 0), within_s=20)
     stop.set()
     await watch
