@@ -17,7 +17,7 @@ import structlog
 
 from consumer.clock import Clock
 from consumer.ledger import Database, events, reads, unseen
-from consumer.payments import Priority
+from consumer.payments import PaymentsError, Priority
 from consumer.plugin import ReadRequest
 from consumer.sync import reconciled
 from consumer.sync.drift import DRIFTED, Drift, DriftReport, compare, weighs
@@ -177,9 +177,19 @@ class Reconcile:
                 report.braked = True
                 return
         for kind in WEIGHED:
-            await self._walk(kind, report, terms, held)
+            before = len(held or ())
+            try:
+                await self._walk(kind, report, terms, held)
+            except PaymentsError:
+                # One list that cannot be read keeps nobody from healing by the one before, but for who set a limit.
+                if held and terms.max_changes is None:
+                    await self._decide(held[:before], report, terms)
+                raise
+        await self._decide(held or (), report, terms)
+
+    async def _decide(self, held: Sequence[Observation], report: DriftReport, terms: _Terms) -> None:
         report.braked = self._is_too_much(report, terms)
-        if held and not report.braked:
+        if not report.braked:
             await self._make(held, report)
 
     def _is_too_much(self, report: DriftReport, terms: _Terms) -> bool:

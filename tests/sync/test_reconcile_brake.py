@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from consumer.ledger import reads
+import pytest
+
+from consumer.ledger import bookmarks, reads
+from consumer.payments import PaymentsError
 from consumer.sync.drift import Drift
-from consumer.sync.reconcile import ReconcilePolicy
+from consumer.sync.reconcile import WALK, ReconcilePolicy
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, listing, lists, order, reconcile, recorded, remembered, seen, subscription
 
@@ -292,3 +295,29 @@ async def test_an_event_that_is_recorded_after_a_braked_walk_still_tells(world: 
     await recorded(world, "subscription.past_due", *(f"sub_{number}" for number in range(20)), at=received_at)
     report = await stage.once()
     assert (report.braked, report.found[Drift.TOLD]) == (False, 20)
+
+
+@pytest.mark.parametrize("limit", [None, 5])
+async def test_orders_that_cannot_be_read_keep_no_subscription_from_healing(world: World, limit: int | None) -> None:
+    # case: B20, B31
+    await baselined(world)
+    lists(world, subscriptions=[subscription(1)])
+    stage = reconcile(world)
+    await stage.once()
+    lists(world, subscriptions=[subscription(1, "ENDED")])
+    world.service.failing["/v1/orders"] = 404
+    with pytest.raises(PaymentsError):
+        await stage.once(max_changes=limit)
+    healed = ("subscription:sub_1", "ENDED") in await seen(world)
+    assert healed is (limit is None), "who set a limit for both lists is not taken at half his word"
+    assert stage.report is not None
+    assert (stage.report.made, stage.report.complete) == (int(healed), False)
+
+
+async def test_a_bookmark_of_an_older_version_says_that_a_baseline_was_made(world: World) -> None:
+    # case: B30
+    async with world.database.transaction() as session:
+        old = {"began": world.clock.now().isoformat(), "braked": False, "changed": 0}
+        await bookmarks.keep(session, "default", WALK, old, token=1, now=world.clock.now())
+    lists(world, orders=[order(1, "PAID")])
+    assert (await reconcile(world).once()).published == 1
