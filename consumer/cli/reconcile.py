@@ -150,7 +150,7 @@ def _braked(report: DriftReport) -> str:
     found = f"{report.changes.total()} change(s) of what is paid or who has access ({kinds}) are more than allowed"
     if report.dry_run:
         return f"{found}: a walk would make none of them; `--max-changes {report.limit}` makes them"
-    made = f"{report.made} were made before the limit was reached" if report.made else "none was made"
+    made = f"{report.made} of these were made before the limit was reached" if report.made else "none of these was made"
     return f"{found}: {made}; `--dry-run` shows them, `--max-changes {report.limit}` makes them"
 
 

@@ -323,7 +323,7 @@ class Reconcile:
             "made": report.made,
             **{drift.value: report.found[drift] for drift in DRIFTED},
         }
-        if report.braked:
+        if report.braked and not report.dry_run:
             what = "stopped at the limit" if report.made else "made none"
             log.error(
                 f"reconcile found too many changes and {what}: look at the dry run, then say --max-changes", **found

@@ -42,12 +42,12 @@ def test_states_are_words_and_a_brake_says_how_many_and_what_to_say(capsys: pyte
     ]
     assert lines[4] == (
         "braked: 524 change(s) of what is paid or who has access (523 order(s), 1 subscription(s)) are more than "
-        "allowed: none was made; `--dry-run` shows them, `--max-changes 524` makes them"
+        "allowed: none of these was made; `--dry-run` shows them, `--max-changes 524` makes them"
     )
     tried = said(report(braked=True, dry_run=True, changes=changes, weighing=530), capsys)
     assert tried[-1].endswith("a walk would make none of them; `--max-changes 530` makes them")
     half = said(report(braked=True, made=30, changes=changes), capsys)
-    assert "30 were made before the limit was reached" in half[-1]
+    assert "30 of these were made before the limit was reached" in half[-1]
 
 
 def test_what_nothing_is_done_about_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.ledger import bookmarks, reads
 from consumer.payments import PaymentsError
@@ -321,3 +322,16 @@ async def test_a_bookmark_of_an_older_version_says_that_a_baseline_was_made(worl
         await bookmarks.keep(session, "default", WALK, old, token=1, now=world.clock.now())
     lists(world, orders=[order(1, "PAID")])
     assert (await reconcile(world).once()).published == 1
+
+
+async def test_what_braked_a_walk_is_logged_with_how_much_of_what(world: World) -> None:
+    # case: B31
+    await baselined(world)
+    lists(world, orders=[order(1, "PAID"), {"id": "ord_9", "status": "PAID"}])
+    with capture_logs() as logs:
+        await reconcile(world).once(dry_run=True, max_changes=0)
+        await reconcile(world).once(max_changes=0)
+    errors = [one for one in logs if one["log_level"] == "error" and "too many changes and made none" in one["event"]]
+    assert [(one["dry_run"], one["changes"], one["changed"], one["unknown"]) for one in errors] == [(False, 1, 0, 1)]
+    nameless = [(one["paid"], one["ids"]) for one in logs if "without the id" in one["event"]]
+    assert nameless == [(1, ["ord_9"])] * 2
