@@ -151,7 +151,7 @@ async def ask_for_orders(world: World, count: int, *, since: int = 0) -> None:
 
 
 def refresh_from(world: World, page_from: int, singles: int = 50) -> Refresh:
-    policy = RefreshPolicy(page_orders_from=page_from, singles=singles, order_burst=500)
+    policy = RefreshPolicy(page_orders_from=page_from, singles=singles, burst=500, order_burst=500)
     return Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures, policy=policy)
 
 
@@ -259,7 +259,7 @@ async def test_those_who_ask_while_a_long_list_is_walked_need_not_wait_for_its_e
     await ask_for_orders(world, 2_900)
     stage = Refresh(
         world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
-        policy=RefreshPolicy(pages=2, order_burst=500),
+        policy=RefreshPolicy(pages=2, burst=500, order_burst=500),
     )  # fmt: skip
     await stage.once()
     world.service.lists["/v1/orders"] = paged(newest_first)
@@ -278,7 +278,7 @@ async def test_what_lies_at_the_far_end_of_the_list_is_paged_when_it_is_much(wor
     await ask_for_orders(world, 1_000)  # the workers come to the oldest first
     stage = Refresh(
         world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
-        policy=RefreshPolicy(pages=4, order_burst=500),
+        policy=RefreshPolicy(pages=4, burst=500, order_burst=500),
     )  # fmt: skip
     for _ in range(8):
         await stage.once()
@@ -293,7 +293,7 @@ async def test_a_walk_that_is_faster_than_the_workers_waits_for_those_who_ask(wo
     world.service.lists["/v1/orders"] = paged(orders(6_000))  # the events come in the order of this list
     stage = Refresh(
         world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
-        policy=RefreshPolicy(order_burst=500, order_per_s=50, singles=5, pages=8),
+        policy=RefreshPolicy(per_s=50, burst=500, order_burst=500, order_per_s=50, singles=5, pages=8),
     )  # fmt: skip
     await ask_for_orders(world, 12_000, since=10_000)  # these are not listed: there is always something to look for
     for known in range(200, 2_401, 200):
