@@ -105,7 +105,7 @@ class Refresh:
             else:
                 self._walks.pop(kind, None)
                 self._newest_only_until.pop(kind, None)
-        waiting = iter(in_turn(left, self._policy.singles))
+        waiting = iter(in_turn(left, self._policy.singles, self._share.since_other))
         await together(*(self._work_off(waiting, held_up, answered) for _ in range(self._policy.concurrency)))
         if held_up and not answered:
             raise held_up[0]

@@ -13,7 +13,7 @@ from consumer.retry import RetryPolicy
 BARREN_MAX = 2
 SINGLES_PER_BARREN = 20
 RESTS_MAX = 3
-FOR_OTHERS = 5  # one of so many single reads is for others than subscriptions
+URGENT = 4  # after so many single reads of subscriptions comes one of something else
 
 
 def _slow() -> RetryPolicy:
@@ -80,18 +80,21 @@ class ListWalk:
         return due > 0 and self.barren <= max(BARREN_MAX, due // SINGLES_PER_BARREN)
 
 
-def in_turn(due: Sequence[ReadRow], most: int) -> list[ReadRow]:
+def in_turn(due: Sequence[ReadRow], most: int, since_other: int = URGENT - 1) -> list[ReadRow]:
     """Which of the due reads are done one by one, and in which order: subscriptions first, but a fifth is for others,
-    however small the share of both is; orders and the rest (sessions) take turns."""
+    however small the share of both is; orders and the rest (sessions) take turns. `since_other`: how many requests
+    about subscriptions were made since the last about anything else."""
     urgent = [row for row in due if row.kind == "subscription"]
     orders = [row for row in due if row.kind == "order"]
     rest = [row for row in due if row.kind not in ("subscription", "order")]
     others = [row for pair in zip_longest(rest, orders) for row in pair if row is not None]
-    urgent = urgent[: most - min(len(others), most // FOR_OTHERS)]
-    waiting = iter(others[: most - len(urgent)])
+    urgent = urgent[: most - min(len(others), most // (URGENT + 1))]
+    others = others[: most - len(urgent)]
     turns = list[ReadRow]()
-    for number, row in enumerate(urgent):
+    for row in urgent:
+        if since_other >= URGENT and others:
+            turns.append(others.pop(0))
+            since_other = 0
         turns.append(row)
-        if number % (FOR_OTHERS - 1) == 0:
-            turns += [other for other in [next(waiting, None)] if other is not None]
-    return [*turns, *waiting]
+        since_other += 1
+    return [*turns, *others]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consumer.clock import Clock
 from consumer.payments import Budget, Kind, Priority
-from consumer.sync.refresh_policy import RefreshPolicy
+from consumer.sync.refresh_policy import URGENT, RefreshPolicy
 
 
 class Share:
@@ -41,7 +41,7 @@ class ReadShare:
     subscriptions to single reads, would end those walks, and what webhooks lose would stay lost (cases B23, G3).
 
     All of them have `per_s`; orders, of which thousands may become known at once, at most `order_per_s` of that.
-    Beyond its share a read only takes what nobody else wants.
+    Beyond its share a read only takes what nobody else wants. `since_other`: see `in_turn`.
     """
 
     def __init__(self, clock: Clock, budget: Budget, policy: RefreshPolicy) -> None:
@@ -49,6 +49,7 @@ class ReadShare:
         self._all = Share(clock, per_s=policy.per_s, burst=policy.burst)
         self._orders = Share(clock, per_s=policy.order_per_s, burst=policy.order_burst)
         self._refused: set[bool] = set()  # subscriptions? others?
+        self.since_other = URGENT - 1  # the first other comes after one subscription
 
     def begin(self) -> None:
         """A round begins: what was refused is asked for anew."""
@@ -66,6 +67,7 @@ class ReadShare:
         if is_urgent in self._refused or True in self._refused:
             return False
         if self._grants(is_urgent) or await self._budget.predict_s(Kind.READ, Priority.RECONCILE) == 0:
+            self.since_other = self.since_other + 1 if is_urgent else 0
             return True
         self._refused.add(is_urgent)
         return False

@@ -393,6 +393,25 @@ async def test_older_subscriptions_keep_neither_orders_nor_sessions_waiting(worl
     assert len(asked) == 12
 
 
+async def test_the_smallest_share_is_not_all_for_subscriptions(world: World) -> None:
+    # case: B23, C15
+    for number in range(30):
+        subscription(world, "ACTIVE", f"sub_{number}")
+    subscriptions = [ReadRequest(kind="subscription", object_id=f"sub_{number}") for number in range(30)]
+    async with world.database.transaction() as session:
+        await reads.ask(session, "default", subscriptions, world.clock.now())
+    world.clock.advance(60)
+    for number in range(3):
+        world.service.records[f"/v1/checkout-sessions/cs_{number}"] = {"id": f"cs_{number}", "order": None}
+        await ask(world, "session", f"cs_{number}")
+    async with while_a_walk_goes_on(world, SyncPolicy().among(100).refresh) as once:
+        for _ in range(100):
+            await once()
+            world.clock.advance(0.5)
+    assert sum("sub_" in path for path in world.service.calls) >= 12
+    assert sum("checkout-sessions" in path for path in world.service.calls) == 3
+
+
 def test_subscriptions_come_first_and_every_fifth_is_another() -> None:
     # case: B23
 
@@ -409,3 +428,5 @@ def test_subscriptions_come_first_and_every_fifth_is_another() -> None:
     assert [row.object_id for row in in_turn(subscriptions, 50)] == [f"subscription_{n}" for n in range(50)]
     assert len(in_turn([*subscriptions[:3], *orders], 50)) == 50
     assert in_turn([], 50) == []
+    kinds = [row.kind for row in in_turn([*subscriptions, *orders], 50, since_other=4)]
+    assert kinds[:7] == ["order", *["subscription"] * 4, "order", "subscription"], "it was refused in the last round"
