@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from consumer.broker import KafkaSecurity, TopicConfig
 from consumer.clock import Clock
 from consumer.payments import (
+    Attempt,
     Budget,
     BudgetStore,
     Credentials,
@@ -16,6 +17,7 @@ from consumer.payments import (
     OnEvidence,
     OnSession,
     PaymentsClient,
+    Priority,
     Scope,
     StoredIdempotencyKeys,
 )
@@ -148,18 +150,25 @@ def payments_client(
     if application.base_url is None or application.app_id is None:
         return None
     scope = Scope(ip=_address(application.base_url), application=application.app_id)
+
+    def attempted(attempt: Attempt) -> None:
+        code = attempt.code or str(attempt.status)
+        metrics.api_calls.labels(attempt.application, attempt.route, code).inc()
+        metrics.api_seconds.labels(attempt.route).observe(attempt.duration_s)
+
+    def waited(priority: Priority, seconds: float) -> None:
+        metrics.api_waits.labels(priority.name.lower()).observe(seconds)
+
     return PaymentsClient(
         application.base_url,
         _credentials(application.app_id, application),
         application=application.name,
         clock=clock,
-        budget=Budget(store, scope, clock, budget_limits(settings)),
+        budget=Budget(store, scope, clock, budget_limits(settings), on_wait=waited),
         timeout_s=settings.api_timeout_s,
         key_store=StoredIdempotencyKeys(store),
         on_session=on_session,
         on_evidence=on_evidence,
-        on_attempt=lambda attempt: metrics.api_calls.labels(
-            attempt.application, attempt.route, attempt.code or str(attempt.status)
-        ).inc(),
+        on_attempt=attempted,
         on_circuit=lambda state: metrics.circuit_open.labels(application.name).set(1 if state.is_open else 0),
     )

@@ -19,6 +19,7 @@ from aiohttp import web
 from consumer import __version__
 from consumer.app import parts
 from consumer.app.asking import asking
+from consumer.app.measured import MeasuredBroker
 from consumer.app.options import option_problems, unknown_handlers
 from consumer.app.registering import registering
 from consumer.app.unfulfilled import watch_unfulfilled
@@ -120,7 +121,8 @@ class App:
     @cached_property
     def broker(self) -> Broker:
         """The log. Connecting goes on in the background until it works; `connected` is set then."""
-        broker = open_broker(self.settings.broker_url, security=parts.kafka_security(self.settings), clock=self.clock)
+        found = open_broker(self.settings.broker_url, security=parts.kafka_security(self.settings), clock=self.clock)
+        broker = MeasuredBroker(found, self.metrics)
         self._stack.push_async_callback(broker.stop)
         self._readiness.add("broker", broker.ready)
         self._stoppable(lambda stop: self._connect(broker, stop), "broker", LOOK_AGAIN_S + STOP_SLACK_S)

@@ -68,14 +68,24 @@ class MemoryBudgetStore:
 class Budget:
     """One application's view of the shared request budget.
 
-    `acquire` returns when one request may be sent. Strict priority: see `consumer.payments.budget`.
+    `acquire` returns when one request may be sent. Strict priority: see `consumer.payments.budget`. `on_wait` is told
+    how many seconds each place was waited for.
     """
 
-    def __init__(self, store: BudgetStore, scope: Scope, clock: Clock, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        store: BudgetStore,
+        scope: Scope,
+        clock: Clock,
+        limits: Limits | None = None,
+        *,
+        on_wait: Callable[[Priority, float], None] | None = None,
+    ) -> None:
         self.store = store
         self.scope = scope
         self._clock = clock
         self._limits = limits or Limits()
+        self._on_wait = on_wait
         self._turns: defaultdict[tuple[Kind, Priority], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def acquire(self, kind: Kind, priority: Priority, *, max_wait_s: float) -> float:
@@ -91,6 +101,8 @@ class Budget:
                 verdict = await self.store.update(list(limits), _taking(limits, priority))
                 waited = self._clock.monotonic() - began
                 if verdict is None:
+                    if self._on_wait is not None:
+                        self._on_wait(priority, waited)
                     return waited
                 if waited + verdict.seconds > max_wait_s:
                     raise BudgetExhausted(retry_after_s=verdict.seconds, bucket=verdict.bucket, priority=priority.name)

@@ -12,6 +12,7 @@ from consumer.clock import Clock
 from consumer.reason import Reason
 from consumer.sync.figures import Figures
 from consumer.sync.heldup import STAGES
+from consumer.sync.observation import STATUSES
 from consumer.telemetry.metrics import Metrics
 
 PREFIX: Final = "consumer_sync_"
@@ -36,6 +37,7 @@ COUNTERS: Final = {
     "reads_failed": ("reads_failed", ()),
     "reads_not_found": ("reads_not_found", ()),
     "reads_without_order_id": ("reads_without_order_id", ()),
+    **{f"unknown_status_{kind}": ("unknown_enums", (f"{kind}.status",)) for kind in STATUSES},
 }
 GAUGES: Final = {
     "hints_due": ("hints_waiting", ()),

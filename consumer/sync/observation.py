@@ -24,6 +24,11 @@ MEANING = ("status", "end_reason", "cancel_at_period_end", "cancel_reason", "mer
 """The fields of a record whose change is a change of state (spec, Subscription, Order and payment)."""
 PAID: Final = "PAID"
 ENDED: Final = "ENDED"
+STATUSES: Final[Mapping[str, frozenset[str]]] = {
+    "order": frozenset({"PENDING", PAID, "EXPIRED", "CANCELED"}),
+    "subscription": frozenset({"ACTIVE", "PAST_DUE", ENDED}),
+}
+"""The status words that are known (spec, Subscription, Order and payment); another one is no error, but told (U26)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,11 @@ class Observation:
     def status(self) -> str:
         """The status word; empty when there is none."""
         return _word(self.record.get("status"))
+
+    @property
+    def has_unknown_status(self) -> bool:
+        """Whether the service has used a word that is not known (cases F34, A35)."""
+        return bool(self.status) and self.status not in STATUSES.get(self.kind, {self.status})
 
     @property
     def is_paid(self) -> bool:

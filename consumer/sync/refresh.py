@@ -300,6 +300,9 @@ class Refresh:
             await reads.keep_observations(session, [one.observed for one in observations])
             await reads.done(session, rows, self._clock.now())
         self.figures.count("reads_answered", self.application, len(rows))
+        for one in observations:
+            if one.has_unknown_status:
+                self.figures.count(f"unknown_status_{one.kind}", self.application)
 
     async def _tell(self, row: ReadRow, version: int, error: PaymentsError) -> bool:
         """Tell who asked that the service shows no such object; whether that is told, now or before.

@@ -99,7 +99,9 @@ class Metrics:
         )
 
     def _declare_log(self) -> None:
-        self.publishes = self._counter("broker_publishes", "Records published, by outcome", "topic", "outcome")
+        self.publishes = self._counter(
+            "broker_publishes", "Records published, by outcome (published, or why not)", "topic", "outcome"
+        )
         self.publish_seconds = self._histogram(
             "broker_publish_seconds", "Time until the broker acknowledged", _FAST_S, "topic"
         )
@@ -214,10 +216,11 @@ class Metrics:
             "api_calls", "Calls of the service, by status", "application", "endpoint", "code"
         )
         self.api_seconds = self._histogram("api_seconds", "Time of one call of the service", _FAST_S, "endpoint")
-        self.api_budget = self._gauge("api_budget", "Requests left in the budget", "application", "bucket")
         self.api_waits = self._histogram("api_budget_wait_seconds", "Time a call waited for the budget", _SLOW_S, "use")
         self.circuit_open = self._gauge("api_circuit_open", "1 while credentials are refused", "application")
-        self.unknown_enums = self._counter("unknown_enums", "Status words of the service we do not know", "field")
+        self.unknown_enums = self._counter(
+            "unknown_enums", "Status words of the service that are not known, as they were read", "application", "field"
+        )
 
     def _declare_business(self) -> None:
         self.findings = self._gauge(

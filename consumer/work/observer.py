@@ -44,6 +44,10 @@ class Observer:
             if run.status is not RunStatus.PARKED and (run.attempts or run.code):
                 self._outcome(run.handler, run.status, run.code, run.event_id, run.reason)
 
+    def moved(self, change: str, partitions: int) -> None:
+        """Partitions came to this member (`assigned`) or went from it (`revoked`)."""
+        self._metrics.rebalances.labels(change).inc(partitions)
+
     def run(self, result: Result) -> None:
         """An attempt that the runner made was stored."""
         finish = result.finish

@@ -148,7 +148,11 @@ class Worker:
 
     async def _run_intake(self, stop: asyncio.Event, over: asyncio.Event) -> None:
         subscription = self._broker.subscribe(
-            [self._config.topic], self._config.group, on_revoked=self._finish_batch, drain_s=self._config.drain_s
+            [self._config.topic],
+            self._config.group,
+            on_assigned=self._began,
+            on_revoked=self._finish_batch,
+            drain_s=self._config.drain_s,
         )
         self._subscription = subscription
         try:
@@ -216,8 +220,12 @@ class Worker:
         if taken.emitted:
             self._relay.wake()
 
-    async def _finish_batch(self, _: frozenset[Partition]) -> None:
+    async def _began(self, partitions: frozenset[Partition]) -> None:
+        self._observer.moved("assigned", len(partitions))
+
+    async def _finish_batch(self, partitions: frozenset[Partition]) -> None:
         """Partitions are about to go: let the batch in hand be stored first, so that fewer records come twice."""
+        self._observer.moved("revoked", len(partitions))
         await self._idle.wait()
 
     # --- housekeeping ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from consumer.sync import exposition
 from consumer.sync.exposition import APART, COUNTERS, GAUGES, Exposition
 from consumer.sync.figures import Figures
 from consumer.sync.heldup import STAGES
+from consumer.sync.observation import STATUSES
 from consumer.telemetry.metrics import Metrics
 
 
@@ -44,7 +45,12 @@ def test_figures_show_as_metrics_and_nothing_is_counted_twice() -> None:
 
 def test_every_figure_of_the_stages_has_a_declared_metric() -> None:
     # case: O6
-    names = {"reason": tuple(Reason), "drift.value": ("changed", "unknown"), "stage": STAGES}
+    names = {
+        "reason": tuple(Reason),
+        "drift.value": ("changed", "unknown"),
+        "stage": STAGES,
+        "one.kind": tuple(STATUSES),
+    }
     counted = re.compile(r"figures\.(?:gauge|count)\(f?\"([a-z_{}.]+)\"")
     found = set()
     for path in Path(exposition.__file__).parent.glob("*.py"):

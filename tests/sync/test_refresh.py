@@ -98,6 +98,18 @@ async def test_an_order_without_the_merchants_id_is_said_and_not_guessed(world: 
     assert world.figures.value("reads_without_order_id", "default") == 1
 
 
+async def test_a_status_word_that_nobody_knows_is_counted(world: World) -> None:
+    # case: F34, A35, U26
+    world.service.records["/v1/orders/lookup?A-1"] = {"id": "ord_1", "order_id": "A-1", "status": "REVERSED"}
+    world.service.records["/v1/orders/lookup?A-2"] = {"id": "ord_2", "order_id": "A-2", "status": "PENDING"}
+    world.service.records["/v1/orders/lookup?A-3"] = {"id": "ord_3", "order_id": "A-3"}
+    for order_id in ("A-1", "A-2", "A-3"):
+        await ask(world, "order", order_id)
+    await refresh(world).once()
+    assert len(await answers(world)) == 3
+    assert world.figures.value("unknown_status_order", "default") == 1
+
+
 async def test_every_request_is_answered_even_when_nothing_changed(world: World) -> None:
     # case: A14, A30
     subscription(world, "ACTIVE")

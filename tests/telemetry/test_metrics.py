@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from consumer.telemetry.metrics import OTHER, SERVICE_TYPES, Metrics
 from consumer.telemetry.table import metrics_table
 
-README = Path(__file__).resolve().parents[2] / "consumer" / "telemetry" / "README.md"
+PACKAGE = Path(__file__).resolve().parents[2] / "consumer"
+README = PACKAGE / "telemetry" / "README.md"
 
 
 def test_the_readme_lists_every_metric() -> None:
@@ -42,10 +43,18 @@ def test_the_exposition_can_be_parsed_and_names_what_is_listed() -> None:
     assert {"consumer_receive_requests", "consumer_lag_seconds"} <= families
 
 
+def test_every_metric_is_set_by_something() -> None:
+    declared = PACKAGE / "telemetry" / "metrics.py"
+    source = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py") if path != declared)
+    names = re.findall(r"self\.(\w+) = self\._(?:counter|gauge|histogram)\(", declared.read_text())
+    assert len(names) > 50
+    assert [name for name in names if not re.search(rf"\.{name}\b|\"{name}\"", source)] == []
+
+
 def test_no_label_is_free_text() -> None:
     allowed = {
         "application", "outcome", "topic", "partition", "type", "trust", "source", "result", "handler", "state",
-        "change", "reason", "walk", "kind", "lease", "stage", "endpoint", "code", "bucket", "use", "field", "plugin",
+        "change", "reason", "walk", "kind", "lease", "stage", "endpoint", "code", "use", "field", "plugin",
     }  # fmt: skip
     assert {label for _, _, labels, _ in Metrics().listed() for label in labels} == allowed
 

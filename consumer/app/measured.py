@@ -1,0 +1,69 @@
+"""Measured: the log with its publishing counted and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from time import perf_counter
+
+from consumer.broker import AssignmentListener, Broker, Message, Subscription, TopicConfig, TopicReport
+from consumer.errors import BrokerError
+from consumer.telemetry.metrics import Metrics
+
+
+class MeasuredBroker:
+    """Does what `broker` does, and tells `metrics` how many records were acknowledged (`published`) or not (the error's
+    code), and how long that took."""
+
+    def __init__(self, broker: Broker, metrics: Metrics) -> None:
+        self._broker = broker
+        self._metrics = metrics
+
+    async def start(self) -> None:
+        """See Broker."""
+        await self._broker.start()
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """See Broker."""
+        await self._broker.stop(timeout_s)
+
+    async def ensure_topics(self, topics: Iterable[TopicConfig]) -> None:
+        """See Broker."""
+        await self._broker.ensure_topics(topics)
+
+    async def look(self, topics: Iterable[TopicConfig]) -> Sequence[TopicReport]:
+        """See Broker."""
+        return await self._broker.look(topics)
+
+    async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
+        """See Broker."""
+        await self._measured(topic, 1, self._broker.publish(topic, message, timeout_s))
+
+    async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
+        """See Broker."""
+        await self._measured(topic, len(messages), self._broker.publish_many(topic, messages, timeout_s))
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        group: str,
+        *,
+        on_assigned: AssignmentListener | None = None,
+        on_revoked: AssignmentListener | None = None,
+        drain_s: float = 20.0,
+    ) -> Subscription:
+        """See Broker."""
+        return self._broker.subscribe(topics, group, on_assigned=on_assigned, on_revoked=on_revoked, drain_s=drain_s)
+
+    async def ready(self) -> bool:
+        """See Broker."""
+        return await self._broker.ready()
+
+    async def _measured(self, topic: str, records: int, publishing: Awaitable[None]) -> None:
+        began = perf_counter()
+        try:
+            await publishing
+        except BrokerError as error:
+            self._metrics.publishes.labels(topic, error.code).inc(records)
+            raise
+        self._metrics.publishes.labels(topic, "published").inc(records)
+        self._metrics.publish_seconds.labels(topic).observe(perf_counter() - began)
