@@ -8,6 +8,9 @@ STAMP := $(VENV)/.stamp
 REAL := slow or kafka or postgres or browser
 FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
 
+# The suite starts hundreds of processes: without kept byte code each compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check bench kafka chaos lock
 

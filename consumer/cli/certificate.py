@@ -30,7 +30,8 @@ SHOWN: Final = ("made_at", "listed", "received_by_webhook", "recovered", "missin
 
 
 class CertificateFile:
-    """Where a certificate goes. An older one stays whole until the new one is: it is replaced at once, or not."""
+    """Where a certificate goes. An older one stays whole until the new one is: it is replaced at once, or not; but in
+    a folder where nothing else may be made it is written over."""
 
     def __init__(self, file: Path) -> None:
         """Raises UsageError when it cannot be written: before the list is walked, not after."""
@@ -38,8 +39,8 @@ class CertificateFile:
         if not file.parent.is_dir():
             raise UsageError("the certificate cannot be written: no such folder", file=str(file))
         try:
-            self._file = file.resolve()
-            self._is_plain = self._file.is_file() or not self._file.exists()
+            self._is_plain = file.is_file() or not file.exists()
+            self._file = file.resolve() if self._is_plain else file  # a pipe has no other name
             self.replaces = self._is_plain and self._file.exists() and self._file.stat().st_size > 0
             self._try()
         except OSError as error:

@@ -48,10 +48,11 @@ async def each(
     return walked, failures
 
 
-def told(failures: Sequence[Failure]) -> int:
-    """Say on stderr, a line each, what failed. The exit code: 0 nothing did, 2 all of it was misuse, else 1."""
+def told(failures: Sequence[Failure], *, walked: bool = False) -> int:
+    """Say on stderr, a line each, what failed. The exit code: 0 nothing did, 2 all there was to do was misuse, else 1;
+    `walked` says that something was done."""
     for one in failures:
         typer.echo(one.line(), err=True)
     if not failures:
         return 0
-    return MISUSED if all(isinstance(one.error, UsageError) for one in failures) else FAILED
+    return MISUSED if not walked and all(isinstance(one.error, UsageError) for one in failures) else FAILED

@@ -1,7 +1,8 @@
 """Lead: a walk of a command waits for the lead of its application, and tells who keeps it (case B26).
 
 A process that was killed leaves its lease behind for some seconds: nobody walks then, and who gave up at once, content,
-would have done nothing. Who leads is in the lease: a command's holder ends with its name, that of a `sync` does not.
+would have done nothing. Who leads is in the lease: a command's holder ends with a word of it (BACKFILL, or COMMAND for
+the others), that of a `sync` does not.
 """
 
 from __future__ import annotations
@@ -64,13 +65,15 @@ class Wait(Generic[T]):
             except AnotherLeads as error:
                 refused = error
             lease, waited_s = await self.look(), self.clock.monotonic() - began
-            if lease is not None and before is None:
-                self.say(f"{_name(lease)} has the lead ({lease.holder}); waiting up to {patience_s:.0f} s")
             is_served = lease is not None and led_by(lease) in self.served_by
-            is_alive = lease is not None and before is not None and lease != before
+            most_s = 2 * patience_s if is_served else patience_s
+            if lease is not None and before is None:
+                self.say(f"{_name(lease)} has the lead ({lease.holder}); waiting up to {most_s:.0f} s")
+            # One that was given back has changed, too: renewed is what lasts longer.
+            is_alive = lease is not None and before is not None and lease.until > before.until
             if lease is not None and is_served and is_alive and (led_by(lease) == SYNC or waited_s >= patience_s):
                 return Led(led_by(lease))
-            if waited_s >= (2 * patience_s if is_served else patience_s):
+            if waited_s >= most_s:
                 raise AnotherLeads(
                     f"{_name(lease)} keeps the lead; nothing was walked, and nobody else does it: try again later",
                     **refused.fields,

@@ -51,8 +51,9 @@ async def _cancelled_by_sigterm(coroutine: Coroutine[Any, Any, T]) -> T:
 
     def terminate() -> None:
         nonlocal terminated
-        terminated = True
-        task.cancel()
+        if not terminated:  # a second one would cut what tidies up
+            terminated = True
+            task.cancel()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
     try:

@@ -78,7 +78,7 @@ async def _reconcile(dry_run: bool, max_changes: int | None, application: str | 
     walks = [shown(one) for one in reports] + [_shown_failure(one, cut[one.application]) for one in failures]
     output.document({"walks": walks, "without_credentials": syncing.unread})
     if failures:
-        return told(failures)
+        return told(failures, walked=bool(reports))
     if dry_run:
         return DRIFT if any(one.drifted for one in reports) else 0
     return FAILED if any(one.braked for one in reports) else 0

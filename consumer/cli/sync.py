@@ -99,7 +99,7 @@ async def _backfill(options: BackfillOptions, application: str | None, output: O
         walks, failures = await each(syncing.applications, walk)
     say_unread(syncing, output)
     output.document({"walks": [*walks, *(one.shown() for one in failures)], "without_credentials": syncing.unread})
-    return told(failures)
+    return told(failures, walked=bool(walks))
 
 
 def say_unread(syncing: Syncing, output: Output) -> None:

@@ -99,8 +99,11 @@ class Metrics:
         )
 
     def _declare_log(self) -> None:
-        self.publishes = self._counter(
-            "broker_publishes", "Records published, by outcome (published, or why not)", "topic", "outcome"
+        self.publishes = TallyCounter(
+            "consumer_broker_publishes",
+            "Records published, by outcome (published, or why not)",
+            ("topic", "outcome"),
+            self.registry,
         )
         self.publish_seconds = self._histogram(
             "broker_publish_seconds", "Time until the broker acknowledged", _FAST_S, "topic"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -108,3 +108,24 @@ async def test_who_does_something_else_is_no_reason_to_be_content(holder: str, s
     assert "nothing was walked" in refused.value.message
     assert refused.value.fields == {"role": "sync/default"}
     assert other.clock.monotonic() <= LEASE_S * 4 / 3 + 3
+
+
+async def test_a_lease_that_was_given_back_is_no_sign_of_life() -> None:
+    # case: B26
+    other = Other("box-1-aa")
+    looks = 0
+
+    async def look() -> Lease:
+        """A `sync` that stops: the lease is given back between the refusal and the look."""
+        nonlocal looks
+        looks += 1
+        until = other.clock.now() + timedelta(seconds=LEASE_S) if looks == 1 else datetime.fromtimestamp(0, UTC)
+        return Lease("sync/default", "box-1-aa", 7, until)
+
+    async def walk() -> str:
+        if looks < 2:
+            raise AnotherLeads(role="sync/default")
+        return WALKED
+
+    wait = Wait(walk=walk, look=look, clock=other.clock, say=other.said.append, lease_s=LEASE_S)
+    assert await wait.done() == WALKED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,15 @@ def test_what_is_no_file_is_written_to_and_never_replaced() -> None:
     assert not nowhere.replaces
     nowhere.write({"version": 2})
     assert Path("/dev/null").is_char_device()
+
+
+def test_a_pipe_is_written_to() -> None:
+    # case: O7
+    reads, writes = os.pipe()
+    try:
+        CertificateFile(Path(f"/dev/fd/{writes}")).write({"version": 2})
+        os.close(writes)
+        with os.fdopen(reads, "rb", closefd=False) as pipe:
+            assert json.loads(pipe.read()) == {"version": 2}
+    finally:
+        os.close(reads)

@@ -31,6 +31,7 @@ async def test_the_others_are_walked_and_the_failure_has_a_name(capsys: pytest.C
 async def test_what_was_misused_is_misuse_only_when_nothing_else_failed() -> None:
     _, failures = await each({"one": UsageError("no"), "two": UsageError("no")}, _walk)
     assert told(failures) == 2
+    assert told(failures, walked=True) == 1, "another application was changed"
     _, failures = await each({"one": UsageError("no"), "two": WrongApplication()}, _walk)
     assert told(failures) == 1
     assert told([]) == 0

@@ -165,13 +165,18 @@ async def test_a_backfill_that_is_terminated_gives_its_lead_back_and_the_next_on
 async def test_of_two_backfills_the_second_waits_and_walks(operator: Operator) -> None:
     # case: B26
     operator.pay_orders(1)
-    operator.sandbox.engine.faults.set({"api_slow_s": 1})
-    first, second = await asyncio.gather(operator.run("backfill", "--json"), operator.run("backfill", "--json"))
+    operator.sandbox.engine.faults.set({"api_slow_s": 4})
+    leading = asyncio.create_task(operator.run("backfill", "--json"))
+    await eventually(lambda: "sync/default" in operator.leased(), within_s=60)
+    waiting = asyncio.create_task(operator.run("backfill", "--json"))
+    first = await leading
+    operator.sandbox.engine.faults.set({"api_slow_s": 0})
+    second = await waiting
     assert (first.returncode, second.returncode) == (0, 0)
     walks = [json.loads(one.stdout)["walks"][0] for one in (first, second)]
     assert [walk["another_leads"] for walk in walks] == [False, False]
     assert sorted(walk["published"] for walk in walks)[-1] == operator.listed
-    assert any("another `backfill` has the lead" in one.stderr for one in (first, second))
+    assert "another `backfill` has the lead" in second.stderr
 
 
 async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:

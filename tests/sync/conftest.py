@@ -185,6 +185,13 @@ async def simulated(clock: SteppedClock, **assumptions: object) -> AsyncIterator
             yield Simulated(sandbox=sandbox, reader=reader, clock=clock, attempts=attempts)
 
 
+def pass_time(world: World, service_side: Simulated, **span: float) -> None:
+    """Both clocks go on to the same moment."""
+    now = max(service_side.sandbox.clock.now(), world.clock.now()) + timedelta(**span)
+    service_side.sandbox.clock.advance_to(now)
+    world.clock.advance((now - world.clock.now()).total_seconds())
+
+
 @pytest.fixture
 async def service_side(clock: SteppedClock) -> AsyncIterator[Simulated]:
     """The simulator; a module whose world reads it sets `world.reader` to its reader."""

@@ -11,7 +11,7 @@ from consumer.ledger.tables import BookmarkRow
 from consumer.sync.backfill import Backfill
 from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, BackfillReport
-from tests.sync.conftest import Simulated, SteppedClock, World, simulated
+from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
 
 DRY = BackfillOptions(dry_run=True)
 
@@ -26,13 +26,6 @@ def backfill(world: World, token: int = 1) -> Backfill:
     return Backfill(
         world.reader, world.database, world.outlet, clock=world.clock, token=lambda: token, figures=world.figures
     )
-
-
-def pass_time(world: World, service_side: Simulated, **span: float) -> None:
-    """Both clocks go on to the same moment."""
-    now = max(service_side.sandbox.clock.now(), world.clock.now()) + timedelta(**span)
-    service_side.sandbox.clock.advance_to(now)
-    world.clock.advance((now - world.clock.now()).total_seconds())
 
 
 def told(report: BackfillReport) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from consumer.sync.feed_policy import FeedPolicy
 from consumer.sync.headway import Beginning, Headway
 from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, Progress
-from tests.sync.conftest import Simulated, SteppedClock, World, simulated
+from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
 from tests.sync.scripted_list import Follower, ScriptedList
 
 FULL = BackfillOptions(full=True)
@@ -27,13 +27,6 @@ def world(world: World, service_side: Simulated) -> World:
 
 def backfill(world: World, token: int = 1) -> Backfill:
     return Backfill(world.reader, world.database, world.outlet, clock=world.clock, token=lambda: token)
-
-
-def pass_time(world: World, service_side: Simulated, **span: float) -> None:
-    """Both clocks go on to the same moment."""
-    now = max(service_side.sandbox.clock.now(), world.clock.now()) + timedelta(**span)
-    service_side.sandbox.clock.advance_to(now)
-    world.clock.advance((now - world.clock.now()).total_seconds())
 
 
 class Seen:

@@ -18,7 +18,7 @@ from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, Progress
 from consumer.wire import plan_of
 from tests.support.ports import eventually
-from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, delivery, read_all
+from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, delivery, pass_time, read_all
 from tests.sync.service import ScriptedService
 from tests.work.workshop import Workshop
 
@@ -44,13 +44,6 @@ async def plans(world: World) -> dict[str, str | None]:
     for event, record in zip(await world.published(), records, strict=True):
         found.setdefault(event.id, plan_of(record.headers))
     return found
-
-
-def pass_time(world: World, service_side: Simulated, **span: float) -> None:
-    """Both clocks go on to the same moment."""
-    now = max(service_side.sandbox.clock.now(), world.clock.now()) + timedelta(**span)
-    service_side.sandbox.clock.advance_to(now)
-    world.clock.advance((now - world.clock.now()).total_seconds())
 
 
 async def test_the_very_first_seed_ends_where_it_began_and_the_loop_goes_on_from_there(
