@@ -114,7 +114,8 @@ class Intake:
         """Take in one batch; returns how many deliveries it held. Raises BrokerError, LedgerError.
 
         Offsets are committed after the transaction: after a crash in between the batch comes again and changes
-        nothing. After an error the group is joined anew, so that what was not committed is read again.
+        nothing but when its hints are looked at. After an error the group is joined anew, so that what was not
+        committed is read again.
         """
         subscription = await self._joined()
         try:

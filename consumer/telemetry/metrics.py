@@ -197,7 +197,9 @@ class Metrics:
             "sync_credentials_missing", "1 for an application without API credentials", "application"
         )
         self.events_history = self._gauge(
-            "sync_events_history", "Events from before the first walk that the last walk left alone", "application"
+            "sync_events_history",
+            "Events from before the first walk, at least, that a walk of this leader left alone",
+            "application",
         )
 
     def _declare_reads(self) -> None:

@@ -260,7 +260,7 @@ async def test_any_other_delivery_is_no_proof_that_the_test_event_arrived(
     sqlite_ledger: Database, unnamed: Simulated, where: str
 ) -> None:
     # case: U8, U18
-    await came(sqlite_ledger, unnamed.clock.now() - timedelta(seconds=1), TEST_BODIES[0], where, "evt_before")
+    await came(sqlite_ledger, unnamed.clock.now() - timedelta(seconds=10), TEST_BODIES[0], where, "evt_before")
     before = await doctor.follow_test_event(unnamed.reader, sqlite_ledger, unnamed.clock, within_s=5)
     assert before.grade is Grade.FAIL, "it came before one was asked for"
     await came(sqlite_ledger, unnamed.clock.now() + timedelta(seconds=1), REAL_BODY, where)
@@ -283,6 +283,19 @@ async def test_a_test_event_with_a_name_that_only_a_walk_found_did_not_arrive(wo
     await came(world.database, at, REAL_BODY, "quarantine")
     there = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
     assert (there.grade, "in quarantine" in there.text) == (Grade.OK, True)
+
+
+@pytest.mark.parametrize("where", ["hint", "quarantine", "webhook"])
+async def test_a_name_that_is_not_the_events_own_is_no_proof_that_it_did_not_arrive(world: World, where: str) -> None:
+    # case: U8, U18
+    world.service.records["/v1/webhook/test-event"] = {"id": "request_1"}
+    at = world.clock.now() - timedelta(seconds=1)  # the clocks of two machines
+    await came(world.database, at, REAL_BODY, where, "evt_real")
+    real = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    assert real.grade is Grade.FAIL, "a delivery that says nothing of a test is another's"
+    await came(world.database, world.clock.now(), TEST_BODIES[0], where)
+    found = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    assert (found.grade, "cannot be told" in found.text) == (Grade.WARN, True)
 
 
 def test_what_is_learned_says_from_how_many_deliveries_and_that_the_test_event_is_not_among_them() -> None:
