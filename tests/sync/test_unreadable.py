@@ -16,7 +16,7 @@ from consumer.sync.reader import Reader
 from consumer.sync.refresh import Refresh
 from consumer.sync.refresh_policy import RefreshPolicy
 from tests.sync.conftest import World
-from tests.sync.test_refresh import answers, ask, paged, pending, refresh, subscription
+from tests.sync.refreshing import answers, ask, paged, pending, refresh, subscription
 
 NOBODY = "/v1/subscriptions/sub_1"
 APPLICATION = "/v1/application"

@@ -1,0 +1,66 @@
+"""What the tests of refresh share: a stage, how it is asked, and what it answered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from consumer.events import Event
+from consumer.ledger import reads
+from consumer.ledger.tables import ReadRow
+from consumer.payments import Kind as BudgetKind
+from consumer.payments import PaymentsClient, Priority
+from consumer.plugin import ReadKind, ReadRequest
+from consumer.sync.reader import Reader
+from consumer.sync.refresh import Refresh
+from consumer.sync.refresh_policy import RefreshPolicy
+from tests.sync.conftest import World
+from tests.sync.service import EventsList, Json
+
+
+def refresh(world: World) -> Refresh:
+    policy = RefreshPolicy(page_from=40)
+    return Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures, policy=policy)
+
+
+async def ask(world: World, kind: ReadKind, object_id: str, after_s: float = 0) -> None:
+    request = ReadRequest(kind=kind, object_id=object_id, not_before=world.clock.now() + timedelta(seconds=after_s))
+    async with world.database.transaction() as session:
+        await reads.ask(session, "default", [request], world.clock.now())
+
+
+async def pending(world: World) -> Sequence[ReadRow]:
+    async with world.database.reading() as session:
+        return await reads.due(session, world.clock.now() + timedelta(days=365), 100)
+
+
+def subscription(world: World, status: str, name: str = "sub_1") -> None:
+    world.service.records[f"/v1/subscriptions/{name}"] = {"id": name, "status": status}
+
+
+async def answers(world: World) -> list[Event]:
+    return sorted(await world.published(), key=lambda event: event.data["data"]["version"])
+
+
+def paged(items: Sequence[dict[str, object]]) -> EventsList:
+    def page(cursor: str | None, limit: int) -> Json:
+        start = int(cursor or 0)
+        return {"items": items[start : start + limit], "next_cursor": start + limit}
+
+    return page
+
+
+@asynccontextmanager
+async def while_a_walk_goes_on(world: World, policy: RefreshPolicy) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+    """A round of the stage, in which nothing of the budget is idle: a walk of the events takes what it can get."""
+    async with PaymentsClient(world.service.address, world.reader.client.credentials, clock=world.clock) as client:
+        reader = Reader(application="default", client=client)
+        stage = Refresh(reader, world.database, world.outlet, clock=world.clock, policy=policy)
+
+        async def once() -> int:
+            while await client.budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:
+                await client.budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
+            return await stage.once()
+
+        yield once
