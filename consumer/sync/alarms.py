@@ -7,6 +7,7 @@ from typing import Final
 
 from consumer.clock import Clock
 from consumer.ledger import Database
+from consumer.sync import reconciled
 from consumer.sync.cutover import FirstWalk
 from consumer.sync.figures import Figures
 from consumer.sync.reader import Reader
@@ -46,10 +47,11 @@ class Alarms:
         now = self._clock.now()
         async with self._database.reading() as session:
             found = await standing(session, self._application, self._client.credentials.app_id, now)
+            ended = (await reconciled.load(session, self._application)).ended
         walked_at = found.walked_at or await self._first_walk.began() or now
         self._gauge("last_walk_at", walked_at.timestamp())
-        if found.reconciled_at is not None:
-            self._gauge("last_reconcile_at", found.reconciled_at.timestamp())
+        if ended is not None:
+            self._gauge("last_reconcile_at", ended.timestamp())
         self._gauge("webhooks_silent", int(found.silent_since is not None))
         self._gauge("gap_open", int(found.gap_at is not None))
         self._gauge("reconcile_braked", int(found.reconcile_braked))

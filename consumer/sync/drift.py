@@ -129,7 +129,7 @@ class DriftReport:
     """What a reconcile walk found. `braked`: what weighs was too much, and an operator is asked (B31).
 
     `changes`: by kind, the differences that weigh and are counted; `made`: how many of them were published; `weighing`:
-    all that weigh, also what is unknown and is not counted unless a limit is said.
+    all that weigh, also what is unknown and is not counted while a gap is open, unless a limit is said.
     `baseline`: how many were only remembered, `adopted`: the live subscriptions of that walk (see Reconcile.once).
     `unplaced`: records without the id they are kept by, `unplaced_ids` the service's ids of the first twenty. `absent`:
     live ones that the list does not show; they are read singly and never judged by their absence (B21). `seen_live`:

@@ -66,14 +66,15 @@ class Inventory:
             return await reads.next_version(session, count)
 
     async def _order(self, order: Order, version: int) -> Listed:
-        """An order by the merchant's id; what the list does not show is read singly (case B22)."""
+        """An order by the merchant's id; what the list does not show is read singly (case B22). A read that failed and
+        may come through the next time says nothing of the order: it is raised."""
         is_paid = order.status == PAID
         if (order.order_id is None or order.status is None) and order.id is not None:
             version = await self._versions(1)
             try:
                 order = await self._api.orders.retrieve(order.id)
             except ApiError as error:
-                if held_up_s(error) is not None:
+                if error.retryable or held_up_s(error) is not None:
                     raise
                 return Unplaced("order", order.id, is_paid)
         if order.order_id is None:
@@ -86,7 +87,7 @@ class Inventory:
             try:
                 one = await self._api.subscriptions.retrieve(one.id)
             except ApiError as error:
-                if held_up_s(error) is not None:
+                if error.retryable or held_up_s(error) is not None:
                     raise
                 return Unplaced("subscription", one.id, is_paid=False)
         return self._placed("subscription", one.id, version, one.raw)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -56,11 +56,13 @@ class ReconcilePolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class _Terms:
-    """What one walk may do: see Reconcile.once. `began`: when it did."""
+    """What one walk may do: see Reconcile.once. `began`: when it did. `has_gap`: events were forgotten unread before
+    it began, which explains orders and subscriptions that nobody has heard of."""
 
     began: datetime
     max_changes: int | None
     baseline: bool
+    has_gap: bool
 
 
 class Reconcile:
@@ -101,10 +103,14 @@ class Reconcile:
         self._show(state)
         if self._is_due(state):
             await self.once()
+        elif state.owes_payments:
+            await self._payments_owed(state)
         return self._policy.look_s
 
     def _is_due(self, state: Reconciled) -> bool:
         if state.began is None:
+            return True
+        if state.is_healed_in_part:
             return True
         every = min(self._policy.every, self._policy.braked_again) if state.braked else self._policy.every
         overdue = self._clock.now() - state.began >= every
@@ -118,8 +124,13 @@ class Reconcile:
         The first walk of an installation that nobody limits is its baseline (case B30): orders and payments that the
         ledger knows nothing of are remembered as they are and not published, because somebody else has acted on them
         already. What is paid from now on differs from that, and brings its event. Subscriptions are adopted (case
-        B19). `max_changes` says that what is unknown is to be acted on, and then counts it. Without `leads` the walk
-        leaves no bookmark: observations carry versions, so two walks at once do no harm.
+        B19). Later, what is unknown is acted on, and weighs like any other change unless a gap explains it: the
+        baseline may have seen a list that was cut short. `max_changes` says that it is to be acted on from the first
+        walk on, and counts it always. Without `leads` the walk leaves no bookmark: observations carry versions, so two
+        walks at once do no harm.
+
+        Payments come last and weigh nothing: the bookmark is kept before them. Where they cannot be read, this raises,
+        and the leader tries them again alone.
         """
         began, began_s = self._clock.now(), self._clock.monotonic()
         self.report = None
@@ -127,37 +138,71 @@ class Reconcile:
         async with self._database.reading() as session:
             before = await reconciled.load(session, self.application)
         report = self.report = DriftReport(application=self.application, dry_run=dry_run)
-        terms = _Terms(began=began, max_changes=max_changes, baseline=max_changes is None and not before.baselined)
+        is_unlimited = max_changes is None
+        terms = _Terms(
+            began=began,
+            max_changes=max_changes,
+            baseline=is_unlimited and not before.baselined,
+            has_gap=before.gap_at is not None,
+        )
         await self._weigh(report, terms)
         await self._absent(report, began)
-        await self._walk("payment", report, terms)
-        report.complete = True
-        report.seconds = self._clock.monotonic() - began_s
-        if not dry_run:
-            await self._finish(report, before, terms, leads=leads)
-        self._say(report, terms)
+        state = None if dry_run else await self._finish(report, before, terms, leads=leads)
+        try:
+            baseline = is_unlimited and not before.payments_baselined
+            await self._payments(report, replace(terms, baseline=baseline), state if leads else None)
+            report.seconds = self._clock.monotonic() - began_s
+        finally:
+            self._say(report, terms)
         return report
 
-    async def _finish(self, report: DriftReport, before: Reconciled, terms: _Terms, *, leads: bool) -> None:
-        now, token = self._clock.now(), self._token() if leads else reconciled.ANYBODY
+    async def _finish(self, report: DriftReport, before: Reconciled, terms: _Terms, *, leads: bool) -> Reconciled:
+        now = self._clock.now()
         # A limited walk that was braked has left the unknown as unknown as it was: the baseline is still to be made.
         baselined = before.baselined or terms.baseline or not report.braked
         state = Reconciled(
             began=terms.began if baselined else None,
+            ended=now,
             braked=report.braked,
             baselined=baselined,
+            owes_payments=True,
+            payments_baselined=before.payments_baselined,
+            answered=before.beside,
             changes=report.changes.total(),
             unplaced=report.unplaced,
             unplaced_paid=report.unplaced_paid,
         )
-        async with self._database.transaction() as session:
-            if leads:
-                await reconciled.keep(session, self.application, state, token=token, now=now)
-            elif not report.braked:
-                await reconciled.note_beside(session, self.application, before, now)
         if leads:
-            self._show(state)
+            await self._keep(state)
             self.figures.gauge("last_reconcile_at", self.application, now.timestamp())
+        elif not report.braked:
+            async with self._database.transaction() as session:
+                await reconciled.note_beside(session, self.application, before, now)
+        return state
+
+    async def _keep(self, state: Reconciled) -> None:
+        async with self._database.transaction() as session:
+            await reconciled.keep(session, self.application, state, token=self._token(), now=self._clock.now())
+        self._show(state)
+
+    async def _payments(self, report: DriftReport, terms: _Terms, state: Reconciled | None) -> None:
+        """Walk the payments, and keep that none are owed any more; `state` None keeps nothing."""
+        unplaced = report.unplaced
+        await self._walk("payment", report, terms)
+        report.complete = True
+        if state is not None:
+            unplaced = state.unplaced + report.unplaced - unplaced
+            await self._keep(replace(state, owes_payments=False, payments_baselined=True, unplaced=unplaced))
+
+    async def _payments_owed(self, state: Reconciled) -> None:
+        """The payments of a walk that could not read them, or was cut there: they alone are tried again."""
+        began_s = self._clock.monotonic()
+        await self._identity.check(priority=Priority.RECONCILE)
+        report = self.report = DriftReport(application=self.application)
+        terms = _Terms(began=self._clock.now(), max_changes=None, baseline=not state.payments_baselined, has_gap=False)
+        await self._payments(report, terms, state)
+        report.seconds = self._clock.monotonic() - began_s
+        self._say(report, terms)
 
     # --- the lists ---------------------------------------------------------------------------------------------
 
@@ -263,7 +308,8 @@ class Reconcile:
             if is_history and drift is Drift.UNKNOWN:
                 report.adopted += 1
                 drift = Drift.FIRST
-            counts = weighs(one, before, drift) and (drift is Drift.CHANGED or terms.max_changes is not None)
+            is_counted = drift is Drift.CHANGED or terms.max_changes is not None or not terms.has_gap
+            counts = weighs(one, before, drift) and is_counted
             report.note(one, before, drift, counts=counts)
             if drift is not Drift.NONE:
                 (changes if counts else at_once).append(one)
@@ -273,8 +319,9 @@ class Reconcile:
             report.seen_live += sum(is_live)
         if not report.dry_run:
             async with self._database.transaction() as session:
-                # What is held back stays unseen: an event that came before and is recorded later still tells of it.
-                unchanged = sorted(last.keys() - {one.object_id for one in changes})
+                # What is held back or not yet published stays unseen: an event that came before and is recorded later,
+                # or that told of what a broker would not take now, still tells of it.
+                unchanged = sorted(last.keys() - {one.object_id for one in (*changes, *at_once)})
                 await reads.seen(session, self.application, kind, unchanged, self._clock.now())
                 await reads.keep_observations(session, [one.observed for one in remembered])
         return at_once, changes

@@ -29,36 +29,55 @@ ANYBODY: Final = 0
 @dataclass(frozen=True, kw_only=True)
 class Reconciled:
     """The last walk that counts. `began`: when; None while none was made, so that one is due. `baselined`: what was
-    there at first is remembered, so what is found unknown from now on is news (case B30). `unplaced`, `unplaced_paid`:
-    see DriftReport; `gap_at`: see sense."""
+    there at first is remembered, so what is found unknown from now on is news (case B30). `ended`: when its orders and
+    subscriptions were through. `owes_payments`: its payments were not read to their end; `payments_baselined`: those of
+    some walk were. `unplaced`, `unplaced_paid`: see DriftReport; `gap_at`: see sense. `beside`: the brake that a walk
+    beside the leader's released last, and `answered` the one the leader knew of when it wrote this."""
 
     began: datetime | None = None
+    ended: datetime | None = None
     braked: bool = False
     baselined: bool = False
+    owes_payments: bool = False
+    payments_baselined: bool = False
     changes: int = 0
     unplaced: int = 0
     unplaced_paid: int = 0
+    answered: str | None = None
     gap_at: datetime | None = None
+    beside: str | None = None
+
+    @property
+    def is_healed_in_part(self) -> bool:
+        """Whether a brake was released beside the leader that is not the one of this walk, which was under way then:
+        how much is left only another walk can tell."""
+        return self.braked and self.beside is not None and self.beside != self.answered
 
     def dump(self) -> dict[str, Any]:
-        """As JSON, for the bookmark; the gap has its own."""
-        found = asdict(self) | {"began": None if self.began is None else self.began.isoformat()}
-        del found["gap_at"]
+        """As JSON, for the bookmark; the gap and the note of a walk beside have their own."""
+        found = asdict(self) | {"began": _text(self.began), "ended": _text(self.ended)}
+        del found["gap_at"], found["beside"]
         return found
 
 
 async def load(session: AsyncSession, application: str) -> Reconciled:
     """How it stands."""
     kept = await bookmarks.load(session, application, WALK) or {}
+    healed = await bookmarks.load(session, application, BESIDE) or {}
     gap_at = (await sense.condition(session, application)).gap_at
     began = parse_time(kept.get("began"))
     # A bookmark of an older version says nothing of a baseline: the walk that left it had made one.
     baselined = bool(kept.get("baselined", began is not None))
     return Reconciled(
         began=began,
+        ended=parse_time(kept.get("ended")) or began,
         braked=bool(kept.get("braked")),
         baselined=baselined,
+        owes_payments=bool(kept.get("owes_payments")),
+        payments_baselined=bool(kept.get("payments_baselined", baselined)),
+        answered=kept.get("answered"),
         gap_at=gap_at,
+        beside=healed.get("braked"),
         **{name: int(kept.get(name) or 0) for name in ("changes", "unplaced", "unplaced_paid")},
     )
 
@@ -88,7 +107,7 @@ async def take_over(session: AsyncSession, application: str, *, token: int, now:
         await sense.note_reconciled(session, application, began=state.gap_at, token=token)
         state = replace(state, gap_at=None)
     if mine["braked"] is not None and healed.get("braked") == mine["braked"]:
-        state = replace(state, braked=False)
+        state = replace(state, braked=False, answered=state.beside)
         await bookmarks.keep(session, application, WALK, state.dump(), token=token, now=now)
         LOG.info("a walk beside this one made the changes that were braked", application=application)
     return state
@@ -96,5 +115,8 @@ async def take_over(session: AsyncSession, application: str, *, token: int, now:
 
 def _healed(state: Reconciled) -> dict[str, str | None]:
     """What a walk that goes through heals: the brake of the walk that began then, the gap that was found then."""
-    braked = state.began.isoformat() if state.braked and state.began is not None else None
-    return {"braked": braked, "gap_at": None if state.gap_at is None else state.gap_at.isoformat()}
+    return {"braked": _text(state.began) if state.braked else None, "gap_at": _text(state.gap_at)}
+
+
+def _text(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

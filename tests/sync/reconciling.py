@@ -17,7 +17,7 @@ from tests.sync.service import EventsList, Json
 async def baselined(world: World) -> None:
     """The first walk of this installation was made, of empty lists."""
     async with world.database.transaction() as session:
-        made = Reconciled(began=world.clock.now(), baselined=True)
+        made = Reconciled(began=world.clock.now(), baselined=True, payments_baselined=True)
         await reconciled.keep(session, "default", made, token=1, now=world.clock.now())
 
 

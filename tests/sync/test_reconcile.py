@@ -9,7 +9,7 @@ import pytest
 from consumer.errors import WrongApplication
 from consumer.events import Event, Source, Trust
 from consumer.ledger import bookmarks, reads
-from consumer.payments import AuthenticationError
+from consumer.payments import AuthenticationError, ServerError
 from consumer.sync import sense
 from consumer.sync.drift import Drift
 from consumer.sync.reconcile import WALK, ReconcilePolicy
@@ -86,6 +86,24 @@ async def test_a_list_item_without_the_needed_fields_is_read_by_its_id(world: Wo
     report = await reconcile(world).once()
     assert sorted(await seen(world)) == [("order:A-1", "PAID"), ("subscription:sub_1", "ACTIVE")]
     assert report.unplaced == 1
+
+
+async def test_a_single_read_that_fails_for_a_while_calls_no_order_nameless(world: World) -> None:
+    # case: B22, C14
+    await baselined(world)
+    lists(world, orders=[{"id": "ord_1", "status": "PAID"}], subscriptions=[{"id": "sub_1"}])
+    world.service.records["/v1/orders/ord_1"] = order(1, "PAID")
+    world.service.records["/v1/subscriptions/sub_1"] = subscription(1)
+    stage = reconcile(world)
+    for failing in ("/v1/subscriptions/sub_1", "/v1/orders/ord_1"):
+        world.service.failing = {failing: 503}
+        with pytest.raises(ServerError):
+            await stage.once()
+        assert stage.report is not None
+        assert stage.report.unplaced == 0
+    world.service.failing = {}
+    report = await stage.once()
+    assert (report.unplaced, ("order:A-1", "PAID") in await seen(world)) == (0, True)
 
 
 async def test_lists_and_single_reads_of_different_shape_do_not_call_each_other_drift(world: World) -> None:

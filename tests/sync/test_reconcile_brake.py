@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from consumer.ledger import bookmarks, reads
+from consumer.errors import BrokerUnavailable
+from consumer.ledger import reads
 from consumer.payments import PaymentsError
+from consumer.sync import sense
 from consumer.sync.drift import Drift
-from consumer.sync.reconcile import WALK, ReconcilePolicy
+from consumer.sync.outlet import Outlet
+from consumer.sync.reconcile import ReconcilePolicy
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, listing, lists, order, reconcile, recorded, remembered, seen, subscription
 
@@ -206,44 +209,6 @@ async def test_open_checkouts_of_a_healthy_shop_are_no_drift(world: World) -> No
     assert (report.braked, report.found[Drift.FIRST]) == (False, 21)
 
 
-async def test_what_the_baseline_remembers_is_neither_drift_nor_braked(world: World) -> None:
-    # case: B30, B31
-    lists(
-        world,
-        orders=[order(number, "PAID") for number in range(30)],
-        subscriptions=[subscription(number) for number in range(30)],
-    )
-    stage = reconcile(world, ReconcilePolicy(brake_min=10))
-    tried = await stage.once(dry_run=True)
-    assert (tried.drifted, tried.baseline, tried.adopted) == (False, 30, 30)
-    report = await stage.once()
-    assert (report.drifted, report.braked, report.baseline, report.adopted) == (False, False, 30, 30)
-    assert {key.partition(":")[0] for key, _ in await seen(world)} == {"subscription"}
-    assert world.figures.value("drift_unknown", "default") == 0
-    assert (await stage.once(max_changes=0)).braked is False
-
-
-async def test_a_first_walk_that_was_limited_and_braked_leaves_the_baseline_to_be_made(world: World) -> None:
-    # case: B30, B31
-    lists(world, orders=[order(number, "PAID") for number in range(30)])
-    stage = reconcile(world)
-    report = await stage.once(max_changes=29)
-    assert (report.braked, report.published) == (True, 0)
-    assert stage._is_due(await remembered(world))
-    await stage._step()
-    assert await seen(world) == []
-    found = await remembered(world)
-    assert (found.baselined, found.braked, stage._is_due(found)) == (True, False, False)
-
-
-async def test_a_limit_says_that_what_was_there_before_is_to_be_acted_on(world: World) -> None:
-    # case: B30, B31
-    lists(world, orders=[order(number, "PAID") for number in range(30)])
-    report = await reconcile(world).once(max_changes=30)
-    assert (report.braked, report.made, report.baseline) == (False, 30, 0)
-    assert (await remembered(world)).baselined
-
-
 async def test_a_paid_order_without_the_merchants_id_is_counted(world: World) -> None:
     # case: B22
     await baselined(world)
@@ -277,14 +242,17 @@ async def test_the_limit_that_a_dry_run_advises_is_enough(world: World) -> None:
     await stage.once()
     lists(world, orders=[order(number, "PAID") for number in range(25)])
     tried = await stage.once(dry_run=True)
-    assert (tried.braked, tried.changes["order"], tried.limit) == (True, 20, 25), "five of them nobody has heard of"
+    assert (tried.braked, tried.changes["order"], tried.limit) == (True, 25, 25), "five of them nobody has heard of"
+    async with world.database.transaction() as session:
+        await sense.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
+    tried = await stage.once(dry_run=True)
+    assert (tried.braked, tried.changes["order"], tried.limit) == (True, 20, 25), "a gap explains those five"
     assert (await stage.once(max_changes=tried.limit - 1)).limit == 25
     assert (await stage.once(max_changes=tried.limit)).made == 25
 
 
 async def test_an_event_that_is_recorded_after_a_braked_walk_still_tells(world: World) -> None:
     # case: B31
-    await baselined(world)
     lists(world, subscriptions=[subscription(number) for number in range(20)])
     stage = reconcile(world, ReconcilePolicy(brake_min=10))
     await stage.once()
@@ -315,13 +283,28 @@ async def test_orders_that_cannot_be_read_keep_no_subscription_from_healing(worl
     assert (stage.report.made, stage.report.complete) == (int(healed), False)
 
 
-async def test_a_bookmark_of_an_older_version_says_that_a_baseline_was_made(world: World) -> None:
-    # case: B30
-    async with world.database.transaction() as session:
-        old = {"began": world.clock.now().isoformat(), "braked": False, "changed": 0}
-        await bookmarks.keep(session, "default", WALK, old, token=1, now=world.clock.now())
-    lists(world, orders=[order(1, "PAID")])
-    assert (await reconcile(world).once()).published == 1
+async def test_what_an_event_told_still_counts_as_told_after_a_broker_that_was_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: B31
+    lists(world, subscriptions=[subscription(number) for number in range(20)])
+    stage = reconcile(world, ReconcilePolicy(brake_min=10))
+    await stage.once()
+    world.clock.advance(60)
+    await recorded(world, "subscription.past_due", *(f"sub_{number}" for number in range(20)))
+    world.clock.advance(60)
+    lists(world, subscriptions=[subscription(number, "PAST_DUE") for number in range(20)])
+
+    async def away(*_: object, **__: object) -> None:
+        raise BrokerUnavailable()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Outlet, "publish", away)
+        with pytest.raises(BrokerUnavailable):
+            await stage.once()
+    world.clock.advance(60)
+    report = await stage.once()
+    assert (report.braked, report.found[Drift.TOLD], report.found[Drift.CHANGED]) == (False, 20, 0)
 
 
 async def test_what_braked_a_walk_is_logged_with_how_much_of_what(world: World) -> None:
