@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import structlog
@@ -26,7 +26,8 @@ from consumer.sync.figures import Figures
 from consumer.sync.observation import Observation, Unreadable, shape
 from consumer.sync.outlet import Outlet
 from consumer.sync.reader import Hold, Reader
-from consumer.sync.refresh_policy import ListWalk, RefreshPolicy, in_turn
+from consumer.sync.refresh_policy import URGENT, ListWalk, RefreshPolicy, in_turn
+from consumer.sync.room import Room
 from consumer.sync.rounds import Trouble, repeat, together
 from consumer.sync.share import ReadShare
 
@@ -36,6 +37,7 @@ ALARM_AFTER_ATTEMPTS = 8
 ANSWERS_FOR_S = 60.0
 PROBE_AGAIN_S = 5.0
 SHAPES_MAX = 8
+UNANSWERED_S = 600.0  # a read that has waited for so long waits for no walk of its list any more
 TOLD = "unreadable"  # the code of a read whose asker knows that the service shows no such object
 
 
@@ -75,6 +77,8 @@ class Refresh:
         self._hold = Hold(clock)
         self._answers, self._answers_until = False, 0.0
         self._share = ReadShare(clock, reader.client.budget, self._policy)
+        self._room = Room()
+        self._walked = dict[Kind, datetime]()  # when the last walk that ended had begun
         self._order_shapes: dict[str, None] = {}
         self._walks: dict[Kind, ListWalk] = {}  # those that the next round goes on with
         self._newest_at, self._newest_only_until = dict[Kind, float](), dict[Kind, float]()
@@ -99,13 +103,16 @@ class Refresh:
         self._share.begin()
         left = await self._due()
         held_up, answered = list[PaymentsError](), list[ReadRow]()
-        for kind in KINDS:
-            if sum(row.kind == kind for row in left) >= self._page_from(kind):
+        paged = [kind for kind in KINDS if sum(row.kind == kind for row in left) >= self._page_from(kind)]
+        self._room.begin(row for row in left if row.kind not in paged or self._is_unanswered(row))
+        for kind in KINDS if self._share.since_other < URGENT else KINDS[::-1]:
+            if kind in paged:
                 left = await self._many(kind, left, held_up, answered)
             else:
                 self._walks.pop(kind, None)
                 self._newest_only_until.pop(kind, None)
-        waiting = iter(in_turn(left, self._policy.singles, self._share.since_other))
+        left = [row for row in left if not self._room.has_done(row)]
+        waiting = iter(in_turn(left, self._policy.singles, self._share.since_other, self._share.last_other))
         await together(*(self._work_off(waiting, held_up, answered) for _ in range(self._policy.concurrency)))
         if held_up and not answered:
             raise held_up[0]
@@ -113,6 +120,12 @@ class Refresh:
 
     def _page_from(self, kind: Kind) -> int:
         return self._policy.page_orders_from if kind == "order" else self._policy.page_from
+
+    def _is_unanswered(self, row: ReadRow) -> bool:
+        """Whether a walk of its list has left it unanswered, or it waits too long for one."""
+        since = self._clock.now() - timedelta(seconds=UNANSWERED_S)
+        began = self._walked.get("subscription" if row.kind == "subscription" else "order")
+        return row.due_at <= (since if began is None else max(since, began))
 
     async def _due(self) -> list[ReadRow]:
         """What is to be read now, each kind by itself: access hangs on subscriptions, and neither thousands of orders
@@ -133,16 +146,16 @@ class Refresh:
         if kind == "order" and not self._order_shapes:  # shows how full one is
             await self._work_off(iter([row for row in due if row.kind == kind][:1]), held_up, answered)
         if not held_up:
-            answered += await self._by_pages(kind, held_up)
-        done = {(row.kind, row.object_id) for row in answered}
-        mine = [row for row in due if row.kind == kind and (row.kind, row.object_id) not in done]
+            await self._by_pages(kind, held_up, answered)
+        self._room.did(answered)
+        mine = [row for row in due if row.kind == kind and not self._room.has_done(row)]
         walk = self._walks.get(kind)
         is_walking = walk is not None and self._clock.monotonic() >= walk.rests_until
         singly = [] if is_walking else mine[: max(self._page_from(kind), self._policy.batch // 5)]
         return [*(row for row in due if row.kind != kind), *singly]
 
-    async def _by_pages(self, kind: Kind, held_up: list[PaymentsError]) -> list[ReadRow]:
-        """Answer what the list shows, a hundred records a read, while that pays. Returns what was answered.
+    async def _by_pages(self, kind: Kind, held_up: list[PaymentsError], answered: list[ReadRow]) -> None:
+        """Answer what the list shows, a hundred records a read, while that pays.
 
         Which of a page's records are due is looked up page by page: the reads that have waited longest may be anywhere
         in the list. A walk of more than `pages` goes on in the next round, so that other reads come in between, and
@@ -150,34 +163,38 @@ class Refresh:
         After pages without an answer only the newest is looked at for a while, the longer the more they were: else a
         list that shows none of what is due would take all requests there are.
         """
-        walk = self._walks.pop(kind, None) or ListWalk()
-        answered: list[ReadRow] = []
+        walk = self._walks.pop(kind, None) or ListWalk(began=self._clock.now())
         began, every_s = self._clock.monotonic(), self._policy.newest_every_s
         looks = kind not in self._newest_at or began - self._newest_at[kind] >= every_s
         if walk.cursor is None and not looks and began < self._newest_only_until.get(kind, 0.0):
-            return answered
+            return
         if walk.cursor is not None and looks:
-            found = await self._page(kind, None, held_up)
-            answered += found.rows if found else ()
+            await self._page(kind, None, held_up, answered)
         for _ in range(self._policy.pages):
             if self._clock.monotonic() < walk.rests_until:
                 break
-            found = await self._page(kind, walk.cursor, held_up)
+            found = await self._page(kind, walk.cursor, held_up, answered)
             if found is None:
                 break
-            answered += found.rows
             walk.note(len(found.rows), found.next_cursor, self._policy, self._clock.monotonic())
             if not await self._goes_on(kind, walk):
+                self._walked[kind] = walk.began
                 if began >= self._newest_only_until.get(kind, 0.0):
                     self._newest_only_until[kind] = self._clock.monotonic() + walk.barren * every_s
-                return answered
+                return
         self._walks[kind] = walk
-        return answered
 
-    async def _page(self, kind: Kind, cursor: Cursor | None, held_up: list[PaymentsError]) -> _Answered | None:
+    async def _page(
+        self, kind: Kind, cursor: Cursor | None, held_up: list[PaymentsError], answered: list[ReadRow]
+    ) -> _Answered | None:
         """Answer what one page shows. None: not read, for now; the walk is to go on from here."""
+        row = self._room.next()
+        if row is not None and not held_up and await self._share.allows(row.kind):
+            self._room.taken(row)
+            await self._single(row, held_up, answered)
         if held_up or not await self._share.allows(kind):
             return None
+        self._room.paged()
         if cursor is None:
             self._newest_at[kind] = self._clock.monotonic()
         async with self._database.transaction() as session:
@@ -193,6 +210,8 @@ class Refresh:
         self._answered()
         rows, hits = await self._usable(kind, page.items, version)
         await self._answer(rows, hits)
+        answered += rows
+        self._room.did(rows)
         return _Answered(rows, page.next_cursor if page.items else None)
 
     async def _goes_on(self, kind: Kind, walk: ListWalk) -> bool:
@@ -233,21 +252,23 @@ class Refresh:
         for row in waiting:
             if held_up:
                 return
-            if not await self._share.allows(row.kind):
-                continue
-            async with self._database.transaction() as session:
-                version = await reads.next_version(session)
-            try:
-                observations = await self._read(row, version)
-            except PaymentsError as error:
-                if self._hold.take(error):
-                    held_up.append(error)
-                    return
-                await self._put_off(row, error, told=await self._tell(row, version, error))
-                continue
-            self._answered()
-            await self._answer([row], observations)
-            answered.append(row)
+            if await self._share.allows(row.kind):
+                await self._single(row, held_up, answered)
+
+    async def _single(self, row: ReadRow, held_up: list[PaymentsError], answered: list[ReadRow]) -> None:
+        async with self._database.transaction() as session:
+            version = await reads.next_version(session)
+        try:
+            observations = await self._read(row, version)
+        except PaymentsError as error:
+            if self._hold.take(error):
+                held_up.append(error)
+                return
+            await self._put_off(row, error, told=await self._tell(row, version, error))
+            return
+        self._answered()
+        await self._answer([row], observations)
+        answered.append(row)
 
     async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
         """The answer of the service. The version was taken, and committed, before the request leaves (case A40)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import zip_longest
 
 from consumer.ledger.tables import ReadRow
@@ -55,6 +56,7 @@ class ListWalk:
     """Where a walk of a list goes on, and how many pages running answered next to nothing. Once one has answered, a
     walk that runs ahead of those who ask goes back to `after_hit`, and rests until `rests_until`; `tries` times."""
 
+    began: datetime
     cursor: Cursor | None = None
     barren: int = 0
     after_hit: Cursor | None = None
@@ -80,14 +82,18 @@ class ListWalk:
         return due > 0 and self.barren <= max(BARREN_MAX, due // SINGLES_PER_BARREN)
 
 
-def in_turn(due: Sequence[ReadRow], most: int, since_other: int = URGENT - 1) -> list[ReadRow]:
+def in_turn(
+    due: Sequence[ReadRow], most: int, since_other: int = URGENT - 1, last_other: str = "order"
+) -> list[ReadRow]:
     """Which of the due reads are done one by one, and in which order: subscriptions first, but a fifth is for others,
     however small the share of both is; orders and the rest (sessions) take turns. `since_other`: how many requests
-    about subscriptions were made since the last about anything else."""
+    about subscriptions were made since the last about anything else; `last_other`: the kind of that one, for a round
+    may have room for a single one."""
     urgent = [row for row in due if row.kind == "subscription"]
     orders = [row for row in due if row.kind == "order"]
     rest = [row for row in due if row.kind not in ("subscription", "order")]
-    others = [row for pair in zip_longest(rest, orders) for row in pair if row is not None]
+    pairs = zip_longest(rest, orders) if last_other == "order" else zip_longest(orders, rest)
+    others = [row for pair in pairs for row in pair if row is not None]
     urgent = urgent[: most - min(len(others), most // (URGENT + 1))]
     others = others[: most - len(urgent)]
     turns = list[ReadRow]()

@@ -41,7 +41,7 @@ class ReadShare:
     subscriptions to single reads, would end those walks, and what webhooks lose would stay lost (cases B23, G3).
 
     All of them have `per_s`; orders, of which thousands may become known at once, at most `order_per_s` of that.
-    Beyond its share a read only takes what nobody else wants. `since_other`: see `in_turn`.
+    Beyond its share a read only takes what nobody else wants. `since_other`, `last_other`: see `in_turn`.
     """
 
     def __init__(self, clock: Clock, budget: Budget, policy: RefreshPolicy) -> None:
@@ -50,6 +50,7 @@ class ReadShare:
         self._orders = Share(clock, per_s=policy.order_per_s, burst=policy.order_burst)
         self._refused: set[bool] = set()  # subscriptions? others?
         self.since_other = URGENT - 1  # the first other comes after one subscription
+        self.last_other = "order"
 
     def begin(self) -> None:
         """A round begins: what was refused is asked for anew."""
@@ -67,7 +68,10 @@ class ReadShare:
         if is_urgent in self._refused or True in self._refused:
             return False
         if self._grants(is_urgent) or await self._budget.predict_s(Kind.READ, Priority.RECONCILE) == 0:
-            self.since_other = self.since_other + 1 if is_urgent else 0
+            if is_urgent:
+                self.since_other += 1
+            else:
+                self.since_other, self.last_other = 0, kind
             return True
         self._refused.add(is_urgent)
         return False
