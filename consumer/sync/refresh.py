@@ -48,9 +48,10 @@ UNLISTED = ("session", "service_order")  # read singly only
 
 @dataclass(frozen=True)
 class _Answered:
-    """The reads that a page answered, and where the list goes on."""
+    """The reads that a page answered, how many records nobody has asked for so far, and where the list goes on."""
 
     rows: Sequence[ReadRow]
+    unasked: int
     next_cursor: Cursor | None
 
 
@@ -176,7 +177,7 @@ class Refresh:
             found = await self._page(kind, walk.cursor, held_up, answered)
             if found is None:
                 break
-            walk.note(len(found.rows), found.next_cursor, self._policy, self._clock.monotonic())
+            walk.note(len(found.rows), found.unasked, found.next_cursor, self._policy, self._clock.monotonic())
             if not await self._goes_on(kind, walk):
                 self._walked[kind] = walk.began
                 if began >= self._newest_only_until.get(kind, 0.0):
@@ -206,13 +207,13 @@ class Refresh:
             if self._hold.take(error):
                 held_up.append(error)
                 return None
-            return _Answered((), None)
+            return _Answered((), 0, None)
         self._answered()
-        rows, hits = await self._usable(kind, page.items, version)
+        rows, hits, unasked = await self._usable(kind, page.items, version)
         await self._answer(rows, hits)
         answered += rows
         self._room.did(rows)
-        return _Answered(rows, page.next_cursor if page.items else None)
+        return _Answered(rows, unasked, page.next_cursor if page.items else None)
 
     async def _goes_on(self, kind: Kind, walk: ListWalk) -> bool:
         if walk.cursor is None or walk.barren == 0:
@@ -224,8 +225,9 @@ class Refresh:
 
     async def _usable(
         self, kind: Kind, items: Sequence[Order | Subscription], version: int
-    ) -> tuple[list[ReadRow], list[Observation]]:
-        """Listed records that were asked for and are as full as a single read of the same object was (case B22).
+    ) -> tuple[list[ReadRow], list[Observation], int]:
+        """Listed records that were asked for and are as full as a single read of the same object was (case B22); and
+        how many others nobody has asked for so far.
 
         An order is decided on by its status and its amount alone: there, as full as any order that was read singly is
         enough, so that many new orders cost a read per hundred of them.
@@ -234,7 +236,7 @@ class Refresh:
         names = [name for name in ids if name]
         async with self._database.reading() as session:
             due = await reads.due_of(session, self.application, kind, names, self._clock.now())
-            last = await reads.last_observed(session, self.application, kind, [row.object_id for row in due])
+            last = await reads.last_observed(session, self.application, kind, names)
         rows, hits = list[ReadRow](), list[Observation]()
         for row in due:
             raw = ids[row.object_id].raw
@@ -242,7 +244,7 @@ class Refresh:
             if is_full or (kind == "order" and shape(raw) in self._order_shapes):
                 rows.append(row)
                 hits.append(self._observation(row, kind, row.object_id, version, raw))
-        return rows, hits
+        return rows, hits, len(set(names) - last.keys() - {row.object_id for row in due})
 
     # --- few: one by one ---------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from consumer.retry import RetryPolicy
 BARREN_MAX = 2
 SINGLES_PER_BARREN = 20
 RESTS_MAX = 3
+AHEAD_FROM = 50  # of the hundred that a page shows
 URGENT = 4  # after so many single reads of subscriptions comes one of something else
 
 
@@ -37,7 +38,7 @@ class RefreshPolicy:
     batch: int = 1000
     page_from: int = 200
     page_orders_from: int = 20
-    page_yield: int = 10
+    page_yield: int = 3
     singles: int = 50
     pages: int = 20
     newest_every_s: float = 3.0
@@ -63,16 +64,17 @@ class ListWalk:
     tries: int = 0
     rests_until: float = 0.0
 
-    def note(self, answered: int, next_cursor: Cursor | None, policy: RefreshPolicy, now: float) -> None:
-        """A page was read, and answered so many. Events may be handled in the order of the list: then a walk that is
-        faster than the workers runs ahead of them, and what it looks for comes up behind it."""
+    def note(self, answered: int, unasked: int, next_cursor: Cursor | None, policy: RefreshPolicy, now: float) -> None:
+        """A page was read, and answered so many; `unasked`: how many nobody has asked for so far. Events may be handled
+        in the order of the list: then a walk that is faster than the workers runs ahead of them, and what it looks for
+        comes up behind it. A page of what was answered before is nothing to wait at."""
         self.cursor = next_cursor
         if answered >= policy.page_yield:
             self.barren, self.after_hit, self.tries = 0, next_cursor, 0
             return
         self.barren += 1
-        is_ahead = self.after_hit is not None and self.barren > BARREN_MAX and self.tries < RESTS_MAX
-        if is_ahead and next_cursor is not None:
+        is_ahead = self.after_hit is not None and unasked >= AHEAD_FROM
+        if is_ahead and self.barren > BARREN_MAX and self.tries < RESTS_MAX and next_cursor is not None:
             self.cursor, self.barren, self.tries = self.after_hit, 0, self.tries + 1
             self.rests_until = now + self.tries * policy.newest_every_s
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -301,3 +302,28 @@ async def test_a_walk_that_is_faster_than_the_workers_waits_for_those_who_ask(wo
         await stage.once()
         world.clock.advance(3.1)
     assert len(observed_orders(await answers(world))) >= 1_400, "what it looks for came up behind it"
+
+
+async def test_what_lies_here_and_there_among_answered_ones_is_found_by_one_pass(world: World) -> None:
+    # case: B22, B23
+    listed = orders(3_000)
+    world.service.lists["/v1/orders"] = paged(listed)
+    world.service.records["/v1/orders/lookup?A-0"] = listed[0]
+    stage = refresh_from(world, page_from=20)
+    await ask_for_orders(world, 3_000)
+    while await pending(world):
+        await stage.once()
+        world.clock.advance(0.2)
+    world.service.calls.clear()
+    some = random.Random(1).sample(range(3_000), 270)  # nine a page: of some less than pays by itself
+    requests = [ReadRequest(kind="order", object_id=f"A-{number}") for number in some]
+    async with world.database.transaction() as session:
+        await reads.ask(session, "default", requests, world.clock.now())
+    for number in some:
+        world.service.records[f"/v1/orders/lookup?A-{number}"] = listed[number]
+    began = world.clock.monotonic()
+    while await pending(world):
+        await stage.once()
+        world.clock.advance(0.2)
+    assert world.service.calls.total() <= 60, "thirty pages, and a few by themselves"
+    assert world.clock.monotonic() - began <= 20, "it never rests: nobody is behind it"
