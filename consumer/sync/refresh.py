@@ -81,6 +81,7 @@ class Refresh:
         self._room = Room()
         self._walked = dict[Kind, datetime]()  # when the last walk that ended had begun
         self._order_shapes: dict[str, None] = {}
+        self._paid_off: set[Kind] = set()  # lists whose last walk has
         self._walks: dict[Kind, ListWalk] = {}  # those that the next round goes on with
         self._newest_at, self._newest_only_until = dict[Kind, float](), dict[Kind, float]()
         self.wake = asyncio.Event()
@@ -164,7 +165,7 @@ class Refresh:
         After pages without an answer only the newest is looked at for a while, the longer the more they were: else a
         list that shows none of what is due would take all requests there are.
         """
-        walk = self._walks.pop(kind, None) or ListWalk(began=self._clock.now())
+        walk = self._walks.pop(kind, None) or ListWalk(self._clock.now(), kind in self._paid_off)
         began, every_s = self._clock.monotonic(), self._policy.newest_every_s
         looks = kind not in self._newest_at or began - self._newest_at[kind] >= every_s
         if walk.cursor is None and not looks and began < self._newest_only_until.get(kind, 0.0):
@@ -181,7 +182,9 @@ class Refresh:
             if not await self._goes_on(kind, walk):
                 self._walked[kind] = walk.began
                 if began >= self._newest_only_until.get(kind, 0.0):
-                    self._newest_only_until[kind] = self._clock.monotonic() + walk.barren * every_s
+                    rests = min(walk.barren, 1) if walk.has_paid_off else walk.barren
+                    self._newest_only_until[kind] = self._clock.monotonic() + rests * every_s
+                    (self._paid_off.add if walk.has_paid_off else self._paid_off.discard)(kind)
                 return
         self._walks[kind] = walk
 

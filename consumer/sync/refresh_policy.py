@@ -28,7 +28,8 @@ class RefreshPolicy:
     whether a list pays; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
     `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`, `page_orders_from`: from how
     many due reads of subscriptions, of orders on their list is paged, until `BARREN_MAX` pages running, or one for
-    every `SINGLES_PER_BARREN` that are due, answered less than `page_yield` of them each; `pages`: how many of them a
+    every `SINGLES_PER_BARREN` that are due (for each, where the list has paid off), answered less than `page_yield` of
+    them; `pages`: how many of them a
     round; `newest_every_s`: a walk that has gone on for longer looks at the newest page again. `per_s`, `burst`:
     requests, on average and at once, that walks have to make room for; `order_per_s`, `order_burst`: of those at most
     so many about anything else than subscriptions. Any further one only takes what nobody else wants; `spent_s`: how
@@ -55,9 +56,13 @@ class RefreshPolicy:
 @dataclass
 class ListWalk:
     """Where a walk of a list goes on, and how many pages running answered next to nothing. Once one has answered, a
-    walk that runs ahead of those who ask goes back to `after_hit`, and rests until `rests_until`; `tries` times."""
+    walk that runs ahead of those who ask goes back to `after_hit`, and rests until `rests_until`; `tries` times.
+    `promising`: the last walk of the list has paid off."""
 
     began: datetime
+    promising: bool = False
+    pages: int = 0
+    found: int = 0
     cursor: Cursor | None = None
     barren: int = 0
     after_hit: Cursor | None = None
@@ -69,6 +74,7 @@ class ListWalk:
         in the order of the list: then a walk that is faster than the workers runs ahead of them, and what it looks for
         comes up behind it. A page of what was answered before is nothing to wait at."""
         self.cursor = next_cursor
+        self.pages, self.found = self.pages + 1, self.found + answered
         if answered >= policy.page_yield:
             self.barren, self.after_hit, self.tries = 0, next_cursor, 0
             return
@@ -78,10 +84,17 @@ class ListWalk:
             self.cursor, self.barren, self.tries = self.after_hit, 0, self.tries + 1
             self.rests_until = now + self.tries * policy.newest_every_s
 
+    @property
+    def has_paid_off(self) -> bool:
+        """Whether it has answered more than as many single reads would have."""
+        return self.found >= self.pages
+
     def pays(self, due: int) -> bool:
         """Whether it is to go on after its barren pages, while so many reads are due: what it looks for may all lie at
-        the far end of the list, and read singly it would cost a request each."""
-        return due > 0 and self.barren <= max(BARREN_MAX, due // SINGLES_PER_BARREN)
+        the far end of the list, and read singly it would cost a request each. Where the list has not shown that it
+        answers, a small part of that is all that is risked."""
+        is_worth_it = self.promising or self.has_paid_off
+        return due > 0 and self.barren <= max(BARREN_MAX, due if is_worth_it else due // SINGLES_PER_BARREN)
 
 
 def in_turn(

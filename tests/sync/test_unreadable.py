@@ -327,3 +327,22 @@ async def test_what_lies_here_and_there_among_answered_ones_is_found_by_one_pass
         world.clock.advance(0.2)
     assert world.service.calls.total() <= 60, "thirty pages, and a few by themselves"
     assert world.clock.monotonic() - began <= 20, "it never rests: nobody is behind it"
+
+
+async def test_what_is_asked_for_late_at_the_far_end_is_paged_again(world: World) -> None:
+    # case: B22, B23
+    listed = orders(9_000)
+    world.service.lists["/v1/orders"] = paged(listed)
+    for one in (listed[0], *listed[8_700:]):
+        world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
+    stage = refresh_from(world, page_from=20)
+    await ask_for_orders(world, 8_700)
+    while await pending(world):
+        await stage.once()
+        world.clock.advance(0.2)
+    world.service.calls.clear()
+    await ask_for_orders(world, 9_000, since=8_700)  # three pages, and eighty-seven before them that answer nothing
+    while await pending(world):
+        await stage.once()
+        world.clock.advance(0.2)
+    assert world.service.calls.total() <= 160, "of three hundred by themselves"
