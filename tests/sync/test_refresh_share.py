@@ -18,6 +18,8 @@ from tests.sync.conftest import World
 from tests.sync.refreshing import ask, paged, refresh, subscription, while_a_walk_goes_on
 from tests.sync.service import EventsList, Json
 
+pytestmark = pytest.mark.slow
+
 
 async def test_reads_without_end_leave_a_walk_of_the_events_its_part(world: World) -> None:
     # case: B23, G3

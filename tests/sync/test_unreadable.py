@@ -184,6 +184,7 @@ async def test_a_list_of_orders_that_shows_less_is_not_used(world: World) -> Non
     assert shown == {"PENDING"}
 
 
+@pytest.mark.slow
 async def test_a_backlog_far_larger_than_a_round_costs_a_read_per_page_too(world: World) -> None:
     # case: B22, B23, O7
     count = 1_500
@@ -270,6 +271,7 @@ async def test_those_who_ask_while_a_long_list_is_walked_need_not_wait_for_its_e
     assert {f"A-{number}" for number in range(2_900, 3_000)} <= observed_orders(await answers(world))
 
 
+@pytest.mark.slow
 async def test_what_lies_at_the_far_end_of_the_list_is_paged_when_it_is_much(world: World) -> None:
     # case: B22, B23
     for one in orders(3):
@@ -287,6 +289,7 @@ async def test_what_lies_at_the_far_end_of_the_list_is_paged_when_it_is_much(wor
     assert world.service.calls.total() <= 30
 
 
+@pytest.mark.slow
 async def test_a_walk_that_is_faster_than_the_workers_waits_for_those_who_ask(world: World) -> None:
     # case: B22, B23
     for one in orders(3):
@@ -304,6 +307,7 @@ async def test_a_walk_that_is_faster_than_the_workers_waits_for_those_who_ask(wo
     assert len(observed_orders(await answers(world))) >= 1_400, "what it looks for came up behind it"
 
 
+@pytest.mark.slow
 async def test_what_lies_here_and_there_among_answered_ones_is_found_by_one_pass(world: World) -> None:
     # case: B22, B23
     listed = orders(3_000)
@@ -329,6 +333,7 @@ async def test_what_lies_here_and_there_among_answered_ones_is_found_by_one_pass
     assert world.clock.monotonic() - began <= 20, "it never rests: nobody is behind it"
 
 
+@pytest.mark.slow
 async def test_what_is_asked_for_late_at_the_far_end_is_paged_again(world: World) -> None:
     # case: B22, B23
     listed = orders(9_000)
