@@ -180,8 +180,8 @@ class Refresh:
                 break
             walk.note(len(found.rows), found.unasked, found.next_cursor, self._policy, self._clock.monotonic())
             if not await self._goes_on(kind, walk):
-                self._walked[kind] = walk.began
-                if began >= self._newest_only_until.get(kind, 0.0):
+                if began >= self._newest_only_until.get(kind, 0.0):  # else it was a look at the newest page only
+                    self._walked[kind] = walk.began
                     rests = min(walk.barren, 1) if walk.has_paid_off else walk.barren
                     self._newest_only_until[kind] = self._clock.monotonic() + rests * every_s
                     (self._paid_off.add if walk.has_paid_off else self._paid_off.discard)(kind)

@@ -14,12 +14,13 @@ from consumer.errors import BrokerUnavailable, LeaseLost
 from consumer.events import Event, Source, Trust
 from consumer.ledger import Database, bookmarks, events, quarantine
 from consumer.payments import AuthenticationError, CircuitOpen, PaymentsError
-from consumer.sync.backfill import WALK, Backfill
+from consumer.sync.backfill import WALK
 from consumer.sync.listed import understand
 from consumer.sync.mark import ListOrder, Mark
 from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, Progress
 from consumer.wire import plan_of
+from tests.sync.backfilling import backfill
 from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, read_all, simulated
 from tests.sync.service import ScriptedService
 
@@ -28,12 +29,6 @@ from tests.sync.service import ScriptedService
 def world(world: World, service_side: Simulated) -> World:
     world.reader = service_side.reader
     return world
-
-
-def backfill(world: World, token: int = 1) -> Backfill:
-    return Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: token, figures=world.figures
-    )
 
 
 async def mark(world: World) -> Mark:

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select
 
 from consumer.ledger.tables import BookmarkRow
-from consumer.sync.backfill import Backfill
 from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, BackfillReport
+from tests.sync.backfilling import backfill
 from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
 
 DRY = BackfillOptions(dry_run=True)
@@ -20,12 +20,6 @@ DRY = BackfillOptions(dry_run=True)
 def world(world: World, service_side: Simulated) -> World:
     world.reader = service_side.reader
     return world
-
-
-def backfill(world: World, token: int = 1) -> Backfill:
-    return Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: token, figures=world.figures
-    )
 
 
 def told(report: BackfillReport) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from consumer.cli.progress import PREDICT_PAGES, remaining_s
-from consumer.sync.backfill import Backfill
 from consumer.sync.certificate import Certifier
 from consumer.sync.feed_policy import FeedPolicy
 from consumer.sync.headway import Beginning, Headway
 from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, Progress
+from tests.sync.backfilling import backfill
 from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
 from tests.sync.scripted_list import Follower, ScriptedList
 
@@ -23,10 +23,6 @@ FULL = BackfillOptions(full=True)
 def world(world: World, service_side: Simulated) -> World:
     world.reader = service_side.reader
     return world
-
-
-def backfill(world: World, token: int = 1) -> Backfill:
-    return Backfill(world.reader, world.database, world.outlet, clock=world.clock, token=lambda: token)
 
 
 class Seen:

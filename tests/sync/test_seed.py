@@ -13,11 +13,11 @@ from consumer.events import Event
 from consumer.ledger import Database, quarantine
 from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Context, handles
-from consumer.sync.backfill import Backfill
 from consumer.sync.reader import Reader
 from consumer.sync.report import BackfillOptions, Progress
 from consumer.wire import plan_of
 from tests.support.ports import eventually
+from tests.sync.backfilling import backfill
 from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, delivery, pass_time, read_all
 from tests.sync.service import ScriptedService
 from tests.work.workshop import Workshop
@@ -29,12 +29,6 @@ SEED = BackfillOptions(seed=True, full=True)
 def world(world: World, service_side: Simulated) -> World:
     world.reader = service_side.reader
     return world
-
-
-def backfill(world: World, token: int = 1) -> Backfill:
-    return Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: token, figures=world.figures
-    )
 
 
 async def plans(world: World) -> dict[str, str | None]:
