@@ -9,10 +9,10 @@ from typing import Any
 
 import typer.main
 
-from consumer.cli import verdict
 from consumer.cli.entry import app
+from consumer.cli.looking import verdict
 from consumer.reason import Reason
-from consumer.sync.heldup import STAGES
+from consumer.sync.health.stalled import STAGES
 from consumer.telemetry.metrics import Metrics
 
 RUNBOOK = (Path(__file__).resolve().parents[2] / "deploy" / "README.md").read_text().partition("## Alarms")[2]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from consumer.clock import DrivenClock
 from consumer.reason import Reason
-from consumer.sync import exposition
-from consumer.sync.exposition import APART, COUNTERS, GAUGES, Exposition
-from consumer.sync.figures import Figures
-from consumer.sync.heldup import STAGES
+from consumer.sync.health import prometheus as exposition
+from consumer.sync.health.prometheus import APART, COUNTERS, GAUGES, Exposition
+from consumer.sync.health.stalled import STAGES
+from consumer.sync.metrics import Figures
 from consumer.sync.observation import STATUSES
 from consumer.telemetry.metrics import Metrics
 
