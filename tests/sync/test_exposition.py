@@ -53,7 +53,7 @@ def test_every_figure_of_the_stages_has_a_declared_metric() -> None:
     }
     counted = re.compile(r"figures\.(?:gauge|count)\(f?\"([a-z_{}.]+)\"")
     found = set()
-    for path in Path(exposition.__file__).parent.glob("*.py"):
+    for path in Path(exposition.__file__).parents[1].rglob("*.py"):
         for name in counted.findall(path.read_text()):
             _, _, what = name.partition("{")
             values = names[what.rstrip("}")] if what else ("",)

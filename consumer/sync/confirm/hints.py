@@ -158,7 +158,7 @@ class Intake:
             self.figures.count("hints_taken", delivery.application)
         if flooded:
             LOG.error("too many hints wait: deliveries go to quarantine unread", deliveries=len(flooded))
-        if hints:
+        if kept:
             self._wake_confirm.set()
             if self._on_hints is not None:
                 self._on_hints({delivery.application for delivery in kept})
