@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Table, func, select, tuple_, update
+from sqlalchemy import Table, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
 from consumer.ledger.tables import ObservationRow
 
 _OBSERVATIONS: Table = ObservationRow.__table__
@@ -35,8 +35,9 @@ async def last_digests(session: AsyncSession, application: str, kind: str, objec
     if not object_ids:
         return {}
     statement = select(_OBSERVATIONS.c.object_id, _OBSERVATIONS.c.digest).where(
-        tuple_(_OBSERVATIONS.c.application, _OBSERVATIONS.c.kind).in_([(application, kind)]),
-        _OBSERVATIONS.c.object_id.in_(list(object_ids)),
+        _OBSERVATIONS.c.application == application,
+        _OBSERVATIONS.c.kind == kind,
+        among(_OBSERVATIONS.c.object_id, object_ids),
     )
     return {row.object_id: row.digest for row in await session.execute(statement)}
 
@@ -63,7 +64,7 @@ async def last_observed(
     if not object_ids:
         return {}
     where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
-    rows = await session.execute(select(_OBSERVATIONS).where(where, _OBSERVATIONS.c.object_id.in_(list(object_ids))))
+    rows = await session.execute(select(_OBSERVATIONS).where(where, among(_OBSERVATIONS.c.object_id, object_ids)))
     return {row["object_id"]: Observed(**row) for row in rows.mappings()}
 
 
@@ -72,7 +73,7 @@ async def seen(session: AsyncSession, application: str, kind: str, object_ids: S
     if object_ids:
         where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
         await session.execute(
-            update(_OBSERVATIONS).where(where, _OBSERVATIONS.c.object_id.in_(list(object_ids))).values(read_at=now)
+            update(_OBSERVATIONS).where(where, among(_OBSERVATIONS.c.object_id, object_ids)).values(read_at=now)
         )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Table, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
 from consumer.ledger.tables import ReadRow, SequenceRow
 from consumer.plugin import ReadRequest
 
@@ -84,7 +84,7 @@ async def due_of(
     if not object_ids:
         return []
     one = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
-    return (await session.execute(select(ReadRow).where(one, _READS.c.object_id.in_(list(object_ids))))).scalars().all()
+    return (await session.execute(select(ReadRow).where(one, among(_READS.c.object_id, object_ids)))).scalars().all()
 
 
 async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -> None:
