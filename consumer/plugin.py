@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.typing import FilteringBoundLogger
 
 from consumer.client import PaymentsApi
-from consumer.columns import UtcDateTime, insert_into
+from consumer.columns import UtcDateTime, Words, insert_into
 from consumer.declaration import (
     LONGEST_S,
     checked_count,
@@ -74,6 +74,7 @@ __all__ = [
     "Source",
     "Trust",
     "UtcDateTime",
+    "Words",
     "derived_id",
     "handles",
     "idempotency_key",
