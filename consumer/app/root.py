@@ -37,7 +37,7 @@ from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
 from consumer.settings import Role, Settings
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.health.prometheus import Exposition
 from consumer.sync.role import Sync
 from consumer.telemetry.internal import Readiness, internal_app
@@ -319,7 +319,10 @@ class App:
         self._heartbeat.roles.add(Role.SYNC.value)
         clients = await self.payments()
         sync = Sync(
-            [Reader(application=name, client=one, locators=self.locators[name]) for name, one in clients.items()],
+            [
+                ApplicationApi(application=name, client=one, locators=self.locators[name])
+                for name, one in clients.items()
+            ],
             self.broker,
             self.database,
             deliveries_topic=parts.topic(self.settings, "deliveries"),
@@ -330,15 +333,15 @@ class App:
             holder=worker_id(),
             policy=parts.sync_policy(self.settings),
         )
-        Exposition(sync.figures, self.metrics, self.clock)
+        Exposition(sync.metrics, self.metrics, self.clock)
 
         async def run(stop: asyncio.Event) -> None:
             if await self._ready_to_work(stop):
                 await sync.run(stop)
 
         async def takes_deliveries() -> bool:
-            if sync.intake.trouble.error is not None:
-                raise sync.intake.trouble.error
+            if sync.hint_consumer.failure.error is not None:
+                raise sync.hint_consumer.failure.error
             return True
 
         self._readiness.add("deliveries", takes_deliveries)

@@ -30,7 +30,7 @@ from consumer.ledger.processes import Process
 from consumer.ledger.reading import quarantine as ledger_quarantine
 from consumer.reason import Reason, reason_of
 from consumer.settings import Settings
-from consumer.sync.health.status import Standing, standings
+from consumer.sync.health.status import ApplicationStatus, application_statuses
 
 WALKS_LATE = 5
 BROKER_S = 10.0
@@ -54,7 +54,7 @@ class Look:
     processes: list[Process] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
     held: list[HeldOrder] = field(default_factory=list)
-    reading: list[Standing] = field(default_factory=list)
+    reading: list[ApplicationStatus] = field(default_factory=list)
     lost: list[Unread] = field(default_factory=list)
 
 
@@ -129,7 +129,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             found.processes = await processes.listed(session)
             found.waiting = await unfulfilled(session)
             found.held = await longest_held(session)
-            found.reading = await standings(session, app_ids, figures.at)
+            found.reading = await application_statuses(session, app_ids, figures.at)
             without = [one.name for one in settings.applications if not one.has_credentials]
             found.lost = await unread(session, without, figures.at)
             open_queues = await queues(session)
@@ -141,7 +141,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         queues=open_queues,
         broken_plugins=[plugin.plugin for plugin in registry_of(settings).broken],
         topics=await _topics(settings),
-        standings=found.reading,
+        application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
         processes=found.processes,
         expected=settings.expect,

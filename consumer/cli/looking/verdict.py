@@ -12,7 +12,7 @@ from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
-from consumer.sync.health.status import Standing
+from consumer.sync.health.status import ApplicationStatus
 from consumer.sync.loop import REFUSED
 
 OVERDUE_STUCK_S = 300.0
@@ -34,7 +34,7 @@ def judge(
     queues: Sequence[Queue] = (),
     broken_plugins: Sequence[str] = (),
     topics: Sequence[TopicReport] | None = (),
-    standings: Sequence[Standing] = (),
+    application_statuses: Sequence[ApplicationStatus] = (),
     walk_late_s: float = WALK_LATE_S,
     processes: Sequence[Process] = (),
     expected: Collection[str] | None = None,
@@ -45,7 +45,7 @@ def judge(
     found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
     found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
     found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at)) is not None]
-    for one in standings:
+    for one in application_statuses:
         found += _reading(one, figures.at, walk_late_s)
     for queue in queues:
         text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
@@ -118,7 +118,7 @@ def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:
     return Finding(Grade.DEGRADED, "paid_unfulfilled", text)
 
 
-def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:
+def _reading(one: ApplicationStatus, now: datetime, walk_late_s: float) -> list[Finding]:
     """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32)."""
     if not one.has_credentials:
         wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
@@ -143,7 +143,7 @@ def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:
     ]
 
 
-def _held_up(one: Standing, now: datetime) -> str:
+def _held_up(one: ApplicationStatus, now: datetime) -> str:
     """The stages that have failed for a while, by the reason; credentials that are refused are told apart."""
     stages: dict[str, list[str]] = {}
     for stage in one.held_up:
