@@ -46,7 +46,7 @@ class Standing:
 
 async def standing(session: AsyncSession, application: str, app_id: str | None, now: datetime) -> Standing:
     """How it stands now; `app_id` None for one without credentials."""
-    waiting = await hints.count_hints(session, application)
+    waiting = await hints.count(session, application)
     if app_id is None:
         return Standing(application=application, has_credentials=False, hints=waiting)
     mark = Mark.load(await bookmarks.load(session, application, backfill.WALK))
