@@ -19,6 +19,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from consumer.document import storable
+
 
 class UtcDateTime(TypeDecorator[datetime]):
     """An aware datetime, in UTC on both sides; a naive one is refused (SQLite would keep it without its zone)."""
@@ -44,6 +46,22 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Words(TypeDecorator[str]):
+    """Text that somebody else wrote, of at most so many characters: any text can be stored, on either database alike.
+    What is longer is cut, and what PostgreSQL or a driver refuses becomes U+FFFD (`document.storable`)."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, chars: int) -> None:
+        super().__init__(chars)
+        self._chars = chars
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy calls it so
+        """What is stored, and what is looked for."""
+        return None if value is None else storable(value, self._chars)
 
 
 def serial() -> TypeEngine[int]:
@@ -73,7 +91,10 @@ class _Many(TypeDecorator[Collection[Any]]):
     def process_bind_param(self, value: Collection[Any] | None, dialect: Dialect) -> Any:
         """What is sent."""
         given = list(value or ())
-        return given if dialect.name == "postgresql" else orjson.dumps(given).decode()
+        if dialect.name == "postgresql":
+            return given  # an array sees to its items itself
+        process = self.item.bind_processor(dialect)
+        return orjson.dumps(given if process is None else [process(one) for one in given]).decode()
 
 
 class _Among(FunctionElement[bool]):

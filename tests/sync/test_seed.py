@@ -14,7 +14,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints
 from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Context, handles
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.wire import plan_of
 from tests.support.ports import eventually
@@ -28,7 +28,7 @@ SEED = BackfillOptions(seed=True, full=True)
 
 @pytest.fixture
 def world(world: World, service_side: Simulated) -> World:
-    world.reader = service_side.reader
+    world.api = service_side.api
     return world
 
 
@@ -73,12 +73,12 @@ async def test_beside_a_running_deployment_a_seed_leaves_what_is_announced_or_yo
     pass_time(world, service_side, seconds=1)
     async with world.database.transaction() as session:
         told = [delivery(b"{}", number, event_id=one) for number, one in enumerate((old[0], young[0]))]
-        await hints.keep_hints(session, told, world.clock.now())
+        await hints.keep(session, told, world.clock.now())
     report = await backfill(world, token=2).once(SEED)
     assert (report.published, report.left) == (4, 5)
     assert await plans(world) == dict.fromkeys(old[1:], "seed")
     async with world.database.reading() as session:
-        waiting = await hints.hint_ids_of(session, "default", old + young)
+        waiting = await hints.ids_of(session, "default", old + young)
     assert set(waiting) == {old[0], young[0]}, "what a webhook told is left to be confirmed"
     await world.work()
     await backfill(world, token=3).once()
@@ -116,10 +116,10 @@ async def test_after_the_first_walk_a_seed_says_how_far_it_goes(world: World, se
 
 
 async def test_without_times_only_the_very_first_seed_takes_anything(
-    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: Reader, clock: SteppedClock
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, api: ApplicationApi, clock: SteppedClock
 ) -> None:
     # case: B30, U6
-    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
     listed = [service.event(number, order_id=f"A-{number}") for number in range(3)]
     service.lists["/v1/events"] = lambda cursor, limit: {"items": listed, "next_cursor": None}
     with pytest.raises(UsageError):

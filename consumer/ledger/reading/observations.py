@@ -30,19 +30,7 @@ class Observed:
     shape: str = ""
 
 
-async def last_digests(session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]) -> dict[str, str]:
-    """Object id to the digest of its last published observation."""
-    if not object_ids:
-        return {}
-    statement = select(_OBSERVATIONS.c.object_id, _OBSERVATIONS.c.digest).where(
-        _OBSERVATIONS.c.application == application,
-        _OBSERVATIONS.c.kind == kind,
-        among(_OBSERVATIONS.c.object_id, object_ids),
-    )
-    return {row.object_id: row.digest for row in await session.execute(statement)}
-
-
-async def keep_observations(session: AsyncSession, observed: Sequence[Observed]) -> None:
+async def keep(session: AsyncSession, observed: Sequence[Observed]) -> None:
     """Remember what was published; an older read never overwrites a newer one."""
     if not observed:
         return
@@ -57,9 +45,7 @@ async def keep_observations(session: AsyncSession, observed: Sequence[Observed])
     await session.execute(statement, [dict(unique[key].__dict__) for key in sorted(unique)])
 
 
-async def last_observed(
-    session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]
-) -> dict[str, Observed]:
+async def last(session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]) -> dict[str, Observed]:
     """Object id to its last published observation. At most a few hundred ids at once."""
     if not object_ids:
         return {}

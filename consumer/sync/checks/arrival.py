@@ -14,7 +14,7 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events as ledger_events
 from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.reading import heard, hints, quarantine
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.page import LISTED
 
 NEWEST: Final = 200
@@ -31,7 +31,7 @@ WAITS: Final = "waits to be confirmed"
 RECORDED: Final = "recorded as an event"
 
 
-class Arrival:
+class TestEventArrival:
     """Looks where the test event is that the service was asked for at `since`; `event_id` when its answer named one.
 
     Only what was delivered has arrived: an event that a walk or a read found, or that a handler derived, proves nothing
@@ -39,9 +39,9 @@ class Arrival:
     `is_listed`: a walk found it.
     """
 
-    def __init__(self, reader: Reader, database: Database, event_id: str | None, since: datetime) -> None:
-        self._application = reader.application
-        self._locators = reader.locators
+    def __init__(self, api: ApplicationApi, database: Database, event_id: str | None, since: datetime) -> None:
+        self._application = api.application
+        self._locators = api.locators
         self._database = database
         self._event_id = event_id
         self._since = since
@@ -68,7 +68,7 @@ class Arrival:
         kept = await quarantine.newest(session, application=self._application, event_id=event_id)
         if any(not row.delivery_id.startswith(LISTED) for row in kept):
             return QUARANTINED
-        if await hints.hint_ids_of(session, self._application, [event_id]):
+        if await hints.ids_of(session, self._application, [event_id]):
             return WAITS
         found = await ledger_events.load(session, [(self._application, event_id)])
         if any(event.source is Source.WEBHOOK for event in found.values()):
@@ -83,7 +83,7 @@ class Arrival:
     async def _deliveries(self, session: AsyncSession) -> Iterator[tuple[str, bytes]]:
         """Those received since then that were not looked at before: their place and their body."""
         kept = await quarantine.newest(session, application=self._application, limit=NEWEST)
-        waiting = await hints.newest_hints(session, self._application, limit=NEWEST)
+        waiting = await hints.newest(session, self._application, limit=NEWEST)
         wanted = EventFilter(application=self._application, since=self._since, limit=NEWEST)
         recorded = await ledger_events.search(session, wanted)
         places = [(QUARANTINED, row.delivery_id, row.raw, row.received_at) for row in kept]

@@ -14,7 +14,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.confirm.decision import Denied, next_look_s
-from consumer.sync.metrics import Figures
+from consumer.sync.metrics import StageMetrics
 
 LOG = structlog.get_logger()
 
@@ -25,11 +25,13 @@ CHUNK: Final = 500
 class Denials:
     """Stores the denials of one application's hints."""
 
-    def __init__(self, application: str, database: Database, clock: Clock, figures: Figures, patience_s: float) -> None:
+    def __init__(
+        self, application: str, database: Database, clock: Clock, metrics: StageMetrics, patience_s: float
+    ) -> None:
         self._application = application
         self._database = database
         self._clock = clock
-        self._figures = figures
+        self._metrics = metrics
         self._patience_s = patience_s
 
     def is_last(self, denials: int) -> bool:
@@ -51,7 +53,7 @@ class Denials:
                 else:
                     await self._put_off(chunk, wait_s, counted=True)
         if over:
-            self._figures.count("hints_not_confirmed", self._application, over)
+            self._metrics.count("hints_not_confirmed", self._application, over)
             LOG.warning("deliveries were not confirmed: quarantined", application=self._application, deliveries=over)
         return over
 
@@ -64,15 +66,15 @@ class Denials:
         keys = [(self._application, event_id) for event_id in ids]
         async with self._database.transaction() as session:
             at = self._clock.now() + timedelta(seconds=wait_s)
-            await hints.put_off_hints(session, keys, at, counted=counted)
+            await hints.put_off(session, keys, at, counted=counted)
 
     async def _quarantine(self, ids: Sequence[str], reasons: Mapping[str, Reason]) -> int:
         now = self._clock.now()
         async with self._database.transaction() as session:
-            denied = await hints.hints_of(session, self._application, ids)
-            kept = [(hints.hint_delivery(one), reasons.get(one.event_id, Denied().reason)) for one in denied]
+            denied = await hints.of_events(session, self._application, ids)
+            kept = [(hints.as_delivery(one), reasons.get(one.event_id, Denied().reason)) for one in denied]
             await quarantine.put(session, kept, now)
-            await hints.drop_hints(session, [(self._application, event_id) for event_id in ids])
+            await hints.drop(session, [(self._application, event_id) for event_id in ids])
         for _, reason in kept:
-            self._figures.count(f"quarantined_{reason}", self._application)
+            self._metrics.count(f"quarantined_{reason}", self._application)
         return len(kept)
