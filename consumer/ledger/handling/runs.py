@@ -268,7 +268,10 @@ async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: s
         await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _IS_RETRYING)
     if failures := [one for one in finished if one.status is not RunStatus.SUCCEEDED]:
         await _store_failures(session, failures, worker, now)
-    free = {(one.run.application, one.run.handler, one.run.key) for one in finished if not one.blocking}
+    await _promote(session, {(f.run.application, f.run.handler, f.run.key) for f in finished if not f.blocking}, now)
+
+
+async def _promote(session: AsyncSession, free: Collection[Lane], now: datetime) -> None:
     await _let_go(session, await lanes.heads(session, free), now)
 
 
