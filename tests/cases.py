@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).resolve().parent
 NAMED = re.compile(r"#\s*case:\s*(.+)")
@@ -45,7 +46,7 @@ def named() -> Mapping[str, set[str]]:
     return found
 
 
-def _document() -> dict[str, object]:
+def _document() -> dict[str, Any]:
     return tomllib.loads((TESTS / "cases.toml").read_text())
 
 
