@@ -15,6 +15,7 @@ from consumer.broker.base import (
     Subscription,
     TopicConfig,
     TopicReport,
+    next_offsets,
 )
 from consumer.broker.embedded import EmbeddedBroker
 from consumer.broker.kafka import KafkaBroker
@@ -35,6 +36,7 @@ __all__ = [
     "Subscription",
     "TopicConfig",
     "TopicReport",
+    "next_offsets",
     "open_broker",
 ]
 

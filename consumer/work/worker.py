@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from consumer.broker.base import Broker, Lag, Partition, Record, Subscription
+from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.events import Locators
@@ -392,8 +392,3 @@ def _call(loop: asyncio.AbstractEventLoop, what: Callable[[Blocked], None], foun
     """From the watching thread onto the loop."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(what, found)
-
-
-def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
-    """Where to go on in each partition after these records."""
-    return {record.partition: record.offset + 1 for record in records}

@@ -28,7 +28,16 @@ from consumer.payments import (
     RateLimitError,
     UnexpectedAnswer,
 )
-from consumer.sync.backfill.bookmark import IDS_MAX, SKEW, Bookmark, ListOrder, PageRef, Resume, is_gap, order_of
+from consumer.sync.backfill.bookmark import (
+    IDS_MAX,
+    SERVICE_SKEW,
+    Bookmark,
+    ListOrder,
+    PageRef,
+    Resume,
+    is_gap,
+    order_of,
+)
 from consumer.sync.backfill.policy import WalkPolicy
 from consumer.sync.backfill.recent_pages import PageRead, RecentPages
 
@@ -270,7 +279,7 @@ class Walk:
             if page.next_cursor is None:
                 yield self._walk_page(page, self._finished(recent))
                 return
-            sweep_from = self._next_sweep_from(recent, self.now - SKEW)
+            sweep_from = self._next_sweep_from(recent, self.now - SERVICE_SKEW)
             moved = replace(self.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
             yield self._walk_page(page, moved if self.order is ListOrder.OLDEST_FIRST else self.bookmark)
             cursor = page.next_cursor
@@ -368,7 +377,7 @@ class Walk:
         begun_to = self._begun_to() if self.order is ListOrder.NEWEST_FIRST else None
         if self.order is ListOrder.OLDEST_FIRST and self._timed:
             # Near the end of the list, not where this walk is: it may have come too early for what is before it.
-            begin = recent.before(self.now - SKEW - self._overlap)
+            begin = recent.before(self.now - SERVICE_SKEW - self._overlap)
             if begin is not None and begin.cursor is None:
                 return self.bookmark
             cursor = begin.cursor if begin is not None and begin.cursor is not None else cursor
