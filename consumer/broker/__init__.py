@@ -15,7 +15,6 @@ from consumer.broker.base import (
     Subscription,
     TopicConfig,
     TopicReport,
-    next_offsets,
 )
 from consumer.broker.embedded import EmbeddedBroker
 from consumer.broker.kafka import KafkaBroker
@@ -36,7 +35,6 @@ __all__ = [
     "Subscription",
     "TopicConfig",
     "TopicReport",
-    "next_offsets",
     "open_broker",
 ]
 

@@ -37,11 +37,6 @@ class Record:
     published_at: datetime
 
 
-def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
-    """Where to go on in each partition after these records, which are in order within each."""
-    return {record.partition: record.offset + 1 for record in records}
-
-
 @dataclass(frozen=True, kw_only=True)
 class TopicConfig:
     """A topic as the consumer needs it. `retention_s` None keeps records for ever; 0 partitions means the default."""
@@ -168,3 +163,8 @@ class Broker(Protocol):
     async def ready(self) -> bool:
         """Whether the broker answers now; bounded, never raises."""
         ...
+
+
+def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
+    """Where to go on in each partition after these records, which came in order."""
+    return {record.partition: record.offset + 1 for record in records}

@@ -84,6 +84,6 @@ class Settlement:
         if not hints:
             return
         async with self._database.transaction() as session:
-            await ledger_hints.drop_hints(session, [(self._application, event_id) for event_id in sorted(hints)])
+            await ledger_hints.drop(session, [(self._application, event_id) for event_id in sorted(hints)])
         received_at = max(one.received_at for one in hints.values())
         self.heard_at = max(received_at, self.heard_at or received_at)

@@ -84,14 +84,14 @@ class Recovery:
         """Those the topic does not take, raw, by their ids, for whoever makes room for them; no hint waits for them."""
         self._settlement.published.add([event.id for event in refused])
         async with self._database.transaction() as session:
-            await hints.drop_hints(session, [(self._application, event.id) for event in refused])
+            await hints.drop(session, [(self._application, event.id) for event in refused])
         return [kept_raw(one.application, one.raw, now, Reason.TOO_LARGE, event_id=one.id) for one in refused]
 
     async def _announced(self, listed: Sequence[Event]) -> dict[str, Delivery]:
         """The deliveries that announced listed events and wait to be confirmed: this is their confirmation."""
         async with self._database.reading() as session:
-            waiting = await hints.hints_of(session, self._application, [event.id for event in listed])
-        return {hint.event_id: hints.hint_delivery(hint) for hint in waiting}
+            waiting = await hints.of_events(session, self._application, [event.id for event in listed])
+        return {hint.event_id: hints.as_delivery(hint) for hint in waiting}
 
     async def _missing(self, listed: Sequence[Event], order: ListOrder) -> list[Event]:
         """What the ledger lacks and was not published just now, oldest first as far as the order is known."""

@@ -10,7 +10,8 @@ from datetime import datetime
 import orjson
 import structlog
 
-from consumer.broker import Broker, Record, Subscription, next_offsets
+from consumer.broker import Broker, Record, Subscription
+from consumer.broker.base import next_offsets
 from consumer.clock import Clock
 from consumer.errors import BrokerError, NotUnderstood
 from consumer.events import Delivery
@@ -145,10 +146,10 @@ class HintConsumer:
     async def _store(self, records: Sequence[Record], now: datetime) -> None:
         found = sort_deliveries(records, self._applications)
         async with self._database.transaction() as session:
-            room = self._max_hints - await hints.count_hints(session)
+            room = self._max_hints - await hints.count(session)
             kept, flooded = found.hints[: max(0, room)], found.hints[max(0, room) :]
             refused = [*found.refused, *((delivery, Reason.FLOODED) for delivery in flooded)]
-            await hints.keep_hints(session, kept, now)
+            await hints.keep(session, kept, now)
             await quarantine.put(session, refused, now)
         for delivery, reason in refused:
             self.metrics.count(f"quarantined_{reason}", self._known(delivery.application))

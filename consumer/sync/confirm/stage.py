@@ -107,7 +107,7 @@ class Confirm:
         """
         self._cooldown.check()
         async with self._database.reading() as session:
-            due = dict(await hints.due_hint_ids(session, self.application, self._clock.now(), self._policy.batch))
+            due = dict(await hints.due_ids(session, self.application, self._clock.now(), self._policy.batch))
         self.metrics.gauge("hints_due", self.application, len(due))
         settled = await self._drop_known(due)
         if not due:
@@ -137,9 +137,9 @@ class Confirm:
     async def _settle_known(self, event_ids: Sequence[str]) -> None:
         """What was published a moment ago and is not recorded yet cannot be compared."""
         async with self._database.reading() as session:
-            waiting = await hints.hints_of(session, self.application, event_ids)
+            waiting = await hints.of_events(session, self.application, event_ids)
             recorded = await events.load(session, [(self.application, event_id) for event_id in event_ids])
-        deliveries = {hint.event_id: hints.hint_delivery(hint) for hint in waiting}
+        deliveries = {hint.event_id: hints.as_delivery(hint) for hint in waiting}
         await self._settlement.settle(deliveries, list(recorded.values()), lacking=())
 
     # --- many --------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Confirm:
         left: dict[str, int] = {}
         for chunk in chunks(list(due), CHUNK):
             async with self._database.reading() as session:
-                rows = await hints.hint_ids_of(session, self.application, chunk)
+                rows = await hints.ids_of(session, self.application, chunk)
             left |= {event_id: due[event_id] for event_id in rows}
         confirmed_now = len(due) - len(left)
         if coverage is Coverage.NOTHING:
@@ -188,7 +188,7 @@ class Confirm:
         settled = 0
         for chunk in chunks(list(due), CHUNK):
             async with self._database.reading() as session:
-                waiting = await hints.hints_of(session, self.application, chunk)
+                waiting = await hints.of_events(session, self.application, chunk)
             verdicts, held_up = await self._ask(waiting)
             settled += await self._settle(verdicts)
             if held_up is not None:
@@ -226,7 +226,7 @@ class Confirm:
                 raise
             # A refusal of this very id (4xx) is an answer; a failure (5xx, unreadable) is none.
             return Failed(error.code) if error.retryable else Denied()
-        return confirmed(hints.hint_delivery(hint), record.raw_bytes, self._locators)
+        return confirmed(hints.as_delivery(hint), record.raw_bytes, self._locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
         """Settle what is confirmed; count a denial of what is denied, or is larger than the topic takes."""
@@ -242,7 +242,7 @@ class Confirm:
                     denied[hint.event_id] = reason
                 case Failed():
                     failed.append(hint.event_id)
-        confirmed_hints = {event_id: hints.hint_delivery(rows[event_id]) for event_id in found}
+        confirmed_hints = {event_id: hints.as_delivery(rows[event_id]) for event_id in found}
         refused = await self._settlement.settle(confirmed_hints, list(found.values()))
         denied |= {event.id: Reason.TOO_LARGE for event in refused}
         good = len(found) - len(refused)

@@ -81,7 +81,7 @@ class Answers:
         self._service_answered()
         await self._publisher.publish([one.event() for one in seen])
         async with self._database.transaction() as session:
-            await observations.keep_observations(session, [one.observed for one in seen])
+            await observations.keep(session, [one.observed for one in seen])
             await read_requests.done(session, rows, self._clock.now())
         self._metrics.count("reads_answered", self.application, len(rows))
         for one in seen:

@@ -177,7 +177,7 @@ class ListReads:
         names, application = [name for name in ids if name], self._answers.application
         async with self._database.reading() as session:
             due = await read_requests.due_of(session, application, kind, names, self._clock.now())
-            last = await observations.last_observed(session, application, kind, names)
+            last = await observations.last(session, application, kind, names)
         rows, hits = list[ReadRow](), list[Observation]()
         for row in due:
             raw = ids[row.object_id].raw
