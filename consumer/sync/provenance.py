@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, locate, parse_json
+from consumer.reason import Reason
 
 
 def as_webhook(event: Event, delivery: Delivery) -> Event:
@@ -40,3 +42,9 @@ def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str
     ):
         found.append("object_id")
     return tuple(found)
+
+
+def other_body(delivery: Delivery) -> Delivery:
+    """A delivery to be kept beside the event it speaks of; the same body is kept once, however often it comes."""
+    name = "other:" + hashlib.sha256(delivery.raw).hexdigest()[:40]
+    return replace(delivery, id=name, problem=Reason.OTHER_BODY)

@@ -102,7 +102,7 @@ class ApplicationSync:
         self.reconcile = Reconcile(
             api, database, publisher, clock=clock, token=token, metrics=self.metrics, policy=policy.reconcile
         )
-        settlement = Settlement(api, database, publisher, self.metrics)
+        settlement = Settlement(api, database, publisher, clock=clock, metrics=self.metrics)
         self.backfill = Backfill(
             api,
             database,

@@ -11,12 +11,15 @@ from datetime import datetime
 
 import structlog
 
+from consumer.clock import Clock
 from consumer.events import Delivery, Event
 from consumer.ledger import Database
 from consumer.ledger.reading import hints as ledger_hints
+from consumer.ledger.reading import quarantine
+from consumer.reason import Reason
 from consumer.sync.api import ApplicationApi
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.provenance import as_webhook, differing
+from consumer.sync.provenance import as_webhook, differing, other_body
 from consumer.sync.publisher import EventPublisher, PublishedIds
 
 LOG = structlog.get_logger()
@@ -30,12 +33,19 @@ class Settlement:
     """
 
     def __init__(
-        self, api: ApplicationApi, database: Database, publisher: EventPublisher, metrics: StageMetrics | None = None
+        self,
+        api: ApplicationApi,
+        database: Database,
+        publisher: EventPublisher,
+        *,
+        clock: Clock,
+        metrics: StageMetrics | None = None,
     ) -> None:
         self._application = api.application
         self._locators = api.locators
         self._database = database
         self._publisher = publisher
+        self._clock = clock
         self._metrics = metrics or StageMetrics()
         self.published = PublishedIds()
         self.heard_at: datetime | None = None
@@ -62,15 +72,15 @@ class Settlement:
         refused = await self._publisher.publish(wanted, plan=plan)
         too_large = {event.id for event in refused}
         self.published.add([event.id for event in wanted if event.id not in too_large])
-        for event in events:
-            if event.id in hints:
-                self._compare(hints[event.id], event)
-        await self._forget({event_id: one for event_id, one in hints.items() if event_id not in too_large})
+        settled = {event_id: one for event_id, one in hints.items() if event_id not in too_large}
+        others = [event.id for event in events if event.id in settled and self._differs(settled[event.id], event)]
+        await self._forget(settled, [other_body(settled[event_id]) for event_id in others])
         return refused
 
-    def _compare(self, delivery: Delivery, event: Event) -> None:
-        """Count and log a delivery that states something else than the service does; never what it states."""
-        if differs := differing(delivery, event, self._locators):
+    def _differs(self, delivery: Delivery, event: Event) -> bool:
+        """Whether a delivery states something else than the service does: counted and logged, never what it states."""
+        differs = differing(delivery, event, self._locators)
+        if differs:
             self._metrics.count("body_mismatch", event.application)
             LOG.warning(
                 "a delivery differs from the service's record, which wins",
@@ -79,11 +89,17 @@ class Settlement:
                 event_id=event.id,
                 differs="+".join(differs),
             )
+        return bool(differs)
 
-    async def _forget(self, hints: Mapping[str, Delivery]) -> None:
+    async def _forget(self, hints: Mapping[str, Delivery], others: Sequence[Delivery]) -> None:
+        """Forget these hints; what of them states something else than the record is kept beside it (case I16)."""
         if not hints:
             return
+        now = self._clock.now()
         async with self._database.transaction() as session:
             await ledger_hints.drop(session, [(self._application, event_id) for event_id in sorted(hints)])
+            await quarantine.put(session, [(other, Reason.OTHER_BODY) for other in others], now)
+        if others:
+            self._metrics.count(f"quarantined_{Reason.OTHER_BODY}", self._application, len(others))
         received_at = max(one.received_at for one in hints.values())
         self.heard_at = max(received_at, self.heard_at or received_at)

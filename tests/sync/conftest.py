@@ -98,7 +98,7 @@ class World:
 
     def settlement(self, publisher: EventPublisher | None = None) -> Settlement:
         """Where hints are settled; the stages that are to know of each other share one."""
-        return Settlement(self.api, self.database, publisher or self.publisher, self.metrics)
+        return Settlement(self.api, self.database, publisher or self.publisher, clock=self.clock, metrics=self.metrics)
 
     async def deliver(self, *deliveries: Delivery) -> None:
         """Publish deliveries as receive does."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
 from consumer.reason import Reason
 from consumer.retry import RetryPolicy
+
+LOG = structlog.get_logger()
 
 PATIENCE_S: Final = 900.0
 _WAITS: Final = RetryPolicy(attempts=1000, first_s=2.0, factor=3.0, ceiling_s=120.0, jitter=0.0)
@@ -55,6 +59,9 @@ def confirmed(delivery: Delivery, raw: bytes, locators: Locators) -> Confirmed |
             traceparent=delivery.traceparent,
         )
     except NotUnderstood:
+        return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
+    except Exception as error:  # noqa: BLE001 - one odd record keeps no other hint waiting
+        LOG.error("a fetched event broke its reading", application=delivery.application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
         return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
     if event.id != delivery.event_id:
         return Denied(Reason.OTHER_EVENT_FETCHED)

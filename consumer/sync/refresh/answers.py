@@ -19,11 +19,18 @@ from consumer.clock import Clock
 from consumer.ledger import Database
 from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.tables import ReadRow
-from consumer.payments import ApiError, PaymentsError, ResourceNotFound, Resources
+from consumer.payments import (
+    ApiError,
+    PaymentsError,
+    ResourceNotFound,
+    Resources,
+    UnexpectedAnswer,
+    ValidationError,
+)
 from consumer.retry import RetryPolicy
 from consumer.sync.api import Cooldown
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.observation import Observation, Unreadable
+from consumer.sync.observation import Observation, Unreadable, reduced
 from consumer.sync.publisher import EventPublisher
 
 LOG = structlog.get_logger()
@@ -60,10 +67,13 @@ class Answers:
         self._retry = retry
         self._is_answering, self._known_until = False, 0.0
 
-    async def version(self) -> int:
-        """The version of a read, taken and committed before the request leaves (case A40)."""
+    async def version(self, rows: Sequence[ReadRow] = ()) -> int:
+        """The version of a read, taken and committed before the request leaves (case A40). `rows`: what it answers;
+        what is asked for from now on is asked for beyond it."""
         async with self._database.transaction() as session:
-            return await read_requests.next_version(session)
+            version = await read_requests.next_version(session)
+            await read_requests.begin(session, rows)
+        return version
 
     def observation(self, kind: str, object_id: str, version: int, record: dict[str, Any]) -> Observation:
         """A record that was read just now."""
@@ -77,20 +87,28 @@ class Answers:
         )
 
     async def found(self, rows: Sequence[ReadRow], seen: Sequence[Observation]) -> None:
-        """Publish first, then tick off: after a crash in between it is read again, in a newer version."""
-        self._service_answered()
-        await self._publisher.publish([one.event() for one in seen])
+        """Publish first, then tick off: after a crash in between it is read again, in a newer version. What the topic
+        takes in no form is no answer: it is put off, and not remembered as published."""
+        refused = {one.id for one in await self._publisher.publish([one.event() for one in seen], smaller=reduced)}
+        published = [one for one in seen if one.event_id not in refused]
+        left = {one.object_id for one in seen if one.event_id in refused}
+        done = [row for row in rows if row.object_id not in left]
         async with self._database.transaction() as session:
-            await observations.keep(session, [one.observed for one in seen])
-            await read_requests.done(session, rows, self._clock.now())
-        self._metrics.count("reads_answered", self.application, len(rows))
-        for one in seen:
+            await observations.keep(session, [one.observed for one in published])
+            await read_requests.done(session, done, self._clock.now())
+        for row in (row for row in rows if row not in done):
+            await self.put_off(row, UnexpectedAnswer("the record is larger than the topic takes"))
+        self._metrics.count("reads_answered", self.application, len(done))
+        for one in published:
             if one.has_unknown_status:
                 self._metrics.count(f"unknown_status_{one.kind}", self.application)
 
     async def failed(self, row: ReadRow, version: int, error: PaymentsError) -> None:
-        """Not found, refused or failed: due again later, for ever. Absence never means that something ended (G7)."""
-        told = await self._tell(row, version, error)
+        """Not found, refused or failed: told, if that is an answer, and due again later."""
+        await self.put_off(row, error, told=await self._tell(row, version, error))
+
+    async def put_off(self, row: ReadRow, error: PaymentsError, *, told: bool = False) -> None:
+        """Due again later, for ever. Absence never means that something ended (G7)."""
         attempt = row.attempts + 1
         wait_s = self._retry.wait_s(attempt, 0.5)
         async with self._database.transaction() as session:
@@ -117,7 +135,9 @@ class Answers:
         """
         if row.code == TOLD:
             return True
-        if not isinstance(error, ResourceNotFound) or row.kind not in ("order", "subscription"):
+        # An id that cannot be asked for has no object.
+        cannot_be = isinstance(error, ResourceNotFound | ValidationError)
+        if not cannot_be or row.kind not in ("order", "subscription"):
             return False
         if not await self._service_answers():
             return False
@@ -127,8 +147,8 @@ class Answers:
             object_id=row.object_id,
             version=version,
             read_at=self._clock.now(),
-            code=error.service_code,
-            request_id=error.request_id,
+            code=error.service_code if isinstance(error, ApiError) else error.code,
+            request_id=error.request_id if isinstance(error, ApiError) else None,
         )
         await self._publisher.publish([unreadable.event()])
         self._metrics.count("reads_unreadable", self.application)
@@ -144,8 +164,9 @@ class Answers:
                 self._cooldown.take(error)
                 self._is_answering, self._known_until = False, self._clock.monotonic() + PROBE_AGAIN_S
             else:
-                self._service_answered()
+                self.service_answered()
         return self._is_answering
 
-    def _service_answered(self) -> None:
+    def service_answered(self) -> None:
+        """Something was read just now."""
         self._is_answering, self._known_until = True, self._clock.monotonic() + ANSWERS_FOR_S

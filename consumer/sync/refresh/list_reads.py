@@ -13,7 +13,7 @@ from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Cursor, Order, Page, PaymentsError, Resources, Subscription
 from consumer.sync.api import Cooldown
-from consumer.sync.observation import Observation, shape
+from consumer.sync.observation import Observation, is_whole, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.policy import ListWalk, RefreshPolicy
 from consumer.sync.refresh.schedule import LISTED, ListedKind, ReadQuota, Round, Turns
@@ -149,6 +149,7 @@ class ListReads:
                 this.held_up = this.held_up or error
                 return None
             return _Answered((), 0, None)
+        self._answers.service_answered()
         rows, hits, unasked = await self._usable(kind, page.items, version)
         await self._answers.found(rows, hits)
         this.answered += rows
@@ -175,14 +176,17 @@ class ListReads:
         """
         ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items if one.status is not None}
         names, application = [name for name in ids if name], self._answers.application
-        async with self._database.reading() as session:
+        async with self._database.transaction() as session:
             due = await read_requests.due_of(session, application, kind, names, self._clock.now())
             last = await observations.last(session, application, kind, names)
+            await read_requests.begin(session, due)
         rows, hits = list[ReadRow](), list[Observation]()
         for row in due:
             raw = ids[row.object_id].raw
             is_full = row.object_id in last and last[row.object_id].shape == shape(raw)
             if is_full or (kind == "order" and shape(raw) in self._singles.order_shapes):
-                rows.append(row)
-                hits.append(self._answers.observation(kind, row.object_id, version, raw))
+                hit = self._answers.observation(kind, row.object_id, version, raw)
+                if is_whole(hit):
+                    rows.append(row)
+                    hits.append(hit)
         return rows, hits, len(set(names) - last.keys() - {row.object_id for row in due})

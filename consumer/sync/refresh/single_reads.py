@@ -8,10 +8,10 @@ from typing import Any, Final
 import structlog
 
 from consumer.ledger.tables import ReadRow
-from consumer.payments import PaymentsError, Resources
+from consumer.payments import PaymentsError, Resources, UnexpectedAnswer
 from consumer.sync.api import Cooldown
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.observation import Observation, shape
+from consumer.sync.observation import Observation, is_whole, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.schedule import ReadQuota, Round
 
@@ -43,7 +43,7 @@ class SingleReads:
 
     async def do(self, row: ReadRow, this: Round) -> None:
         """Do one, for which the quota has a request. Raises LedgerError, BrokerError."""
-        version = await self._answers.version()
+        version = await self._answers.version([row])
         try:
             seen = await self._read(row, version)
         except PaymentsError as error:
@@ -51,6 +51,10 @@ class SingleReads:
                 this.held_up = this.held_up or error
                 return
             await self._answers.failed(row, version, error)
+            return
+        self._answers.service_answered()
+        if not all(is_whole(one) for one in seen):
+            await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
         await self._answers.found([row], seen)
         this.answered.append(row)
