@@ -16,9 +16,11 @@ import orjson
 from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import among
 from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
-from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow, RunRow
+from consumer.ledger.handling import lanes
+from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow, RunRow, RunStatus
 from handlers.access import tables as access
 from handlers.access.policy import Policy
 from handlers.fulfilment import tables as fulfilment
@@ -141,8 +143,9 @@ async def _timeline(session: AsyncSession, application: str, key: str) -> list[E
     """Events of the aggregate, the changes they made, and the runs that did not simply succeed."""
     seen = and_(EVENTS.c.application == application, EVENTS.c.key == key)
     noted = and_(AUDIT.c.application == application, AUDIT.c.subject == key)
-    failed = and_(RUNS.c.application == application, RUNS.c.key == key, RUNS.c.code.is_not(None))
     events = await _newest(session, EVENTS, EVENTS.c.seq, seen)
+    of_these = among(RUNS.c.event_id, [row["id"] for row in events])
+    failed = and_(RUNS.c.application == application, of_these, RUNS.c.code.is_not(None))
     changes = await _newest(session, AUDIT, AUDIT.c.id, noted)
     runs = await _newest(session, RUNS, RUNS.c.seq, failed)
     entries: list[Entry] = [
@@ -164,12 +167,12 @@ async def _timeline(session: AsyncSession, application: str, key: str) -> list[E
 
 async def _due(session: AsyncSession, application: str, keys: Named) -> list[Entry]:
     """Derived events that wait for their time, and runs that will be tried again or wait for an operator."""
-    waiting = and_(OUTBOX.c.application == application, OUTBOX.c.key.in_(keys), OUTBOX.c.published_at.is_(None))
+    waiting = and_(OUTBOX.c.application == application, among(OUTBOX.c.key, keys), OUTBOX.c.published_at.is_(None))
     timers = await _newest(session, OUTBOX, OUTBOX.c.seq, waiting)
-    open_ = and_(
-        RUNS.c.application == application, RUNS.c.key.in_(keys), RUNS.c.status.in_(("retrying", "parked", "dead"))
-    )
-    runs = await _newest(session, RUNS, RUNS.c.seq, open_)
+    ours = and_(RUNS.c.application == application, among(RUNS.c.key, keys))
+    runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, RUNS.c.blocking))
+    let_pass = and_(ours, lanes.is_status(RunStatus.DEAD), ~RUNS.c.blocking)
+    runs += await _newest(session, RUNS, RUNS.c.seq, let_pass)
     found: list[Entry] = [
         {"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} | keys[row["key"]] for row in timers
     ]
@@ -183,7 +186,7 @@ async def _due(session: AsyncSession, application: str, keys: Named) -> list[Ent
 
 async def _reads(session: AsyncSession, application: str, kind: str, ids: Named, *, is_read: bool) -> list[Entry]:
     """Reads that were asked for; `is_read` False: nobody will do them before there are credentials."""
-    asked = and_(READS.c.application == application, READS.c.kind == kind, READS.c.object_id.in_(ids))
+    asked = and_(READS.c.application == application, READS.c.kind == kind, among(READS.c.object_id, ids))
     return [
         {"at": row["due_at"], "code": "read", "attempts": row["attempts"],
          "error": row["code"] if is_read else NO_CREDENTIALS} | ids[row["object_id"]]

@@ -150,7 +150,10 @@ class AccessFinding(Finding, table=True):
     """What an operator must see about subscriptions and access."""
 
     __tablename__ = "access_finding"
-    __table_args__ = (Index("ix_access_finding_open", "application", "closed_at"),)
+    __table_args__ = (
+        Index("ix_access_finding_open", "application", "subject", postgresql_where=text("closed_at IS NULL"),
+              sqlite_where=text("closed_at IS NULL")),
+    )  # fmt: skip
     __table__: ClassVar[Table]
 
 

@@ -55,7 +55,10 @@ class FulfilmentCheckout(SQLModel, table=True):
     """One checkout session: what the merchant registered for it, and what its events said."""
 
     __tablename__ = "fulfilment_checkout"
-    __table_args__ = (Index("ix_fulfilment_checkout_order", "application", "order_id"),)
+    __table_args__ = (
+        Index("ix_fulfilment_checkout_order", "application", "order_id"),
+        Index("ix_fulfilment_checkout_customer", "application", "customer"),
+    )
     __table__: ClassVar[Table]
 
     application: str = _text(64, key=True)
@@ -90,7 +93,10 @@ class FulfilmentFinding(Finding, table=True):
     """What an operator must see about orders and money."""
 
     __tablename__ = "fulfilment_finding"
-    __table_args__ = (Index("ix_fulfilment_finding_open", "application", "closed_at"),)
+    __table_args__ = (
+        Index("ix_fulfilment_finding_open", "application", "subject", postgresql_where=text("closed_at IS NULL"),
+              sqlite_where=text("closed_at IS NULL")),
+    )  # fmt: skip
     __table__: ClassVar[Table]
 
 

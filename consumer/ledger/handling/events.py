@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, exists, func, select
+from sqlalchemy import ColumnElement, Table, and_, exists, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
 from consumer.events import Event, Source, Trust
 from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.engine.counting import COUNT_MAX, up_to
 from consumer.ledger.tables import EventRow, RunRow
 
 EventKey = tuple[str, str]
@@ -115,12 +116,33 @@ async def told(session: AsyncSession, application: str, keys: Sequence[str]) -> 
     return found
 
 
+async def about_how_many(session: AsyncSession) -> int:
+    """How many events there are; beyond COUNT_MAX what the database reckons, without looking."""
+    counted = await up_to(session, select(_EVENTS.c.seq).order_by(_EVENTS.c.seq.desc()))
+    if counted < COUNT_MAX:
+        return counted
+    if session.get_bind().dialect.name == "postgresql":
+        reckoned = await session.scalar(text("SELECT reltuples FROM pg_class WHERE oid = 'events'::regclass"))
+    else:  # numbered one after the other
+        first, last = select(func.min(_EVENTS.c.seq)), select(func.max(_EVENTS.c.seq))
+        reckoned = await session.scalar(select(last.scalar_subquery() - first.scalar_subquery() + 1))
+    return max(counted, int(reckoned or 0))
+
+
+async def last_recorded_at(session: AsyncSession) -> datetime | None:
+    """When the newest event was recorded."""
+    found: datetime | None = await session.scalar(select(_EVENTS.c.recorded_at).order_by(_EVENTS.c.seq.desc()).limit(1))
+    return found
+
+
 async def last_received(session: AsyncSession, application: str, source: Source, since: datetime) -> datetime | None:
     """When the newest event from this source was received, if after `since`."""
-    statement = select(func.max(_EVENTS.c.received_at)).where(
-        _EVENTS.c.received_at > since, _EVENTS.c.application == application, _EVENTS.c.source == source.value
+    found: datetime | None = await session.scalar(
+        select(_EVENTS.c.received_at)
+        .where(_EVENTS.c.received_at > since, _EVENTS.c.application == application, _EVENTS.c.source == source.value)
+        .order_by(_EVENTS.c.received_at.desc())
+        .limit(1)
     )
-    found: datetime | None = (await session.execute(statement)).scalar()
     return found
 
 

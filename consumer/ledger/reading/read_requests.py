@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
 from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.engine.counting import up_to
 from consumer.ledger.tables import ReadRow, SequenceRow
 from consumer.plugin import ReadRequest
 
@@ -79,9 +80,9 @@ async def due(
 
 
 async def count_due(session: AsyncSession, now: datetime, application: str, kind: str) -> int:
-    """How many reads of this kind are to be done now."""
+    """How many reads of this kind are to be done now, at most COUNT_MAX."""
     mine = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
-    return (await session.execute(select(func.count()).select_from(_READS).where(mine))).scalar_one()
+    return await up_to(session, select(_READS.c.due_at).where(mine).order_by(_READS.c.due_at))
 
 
 async def due_of(
