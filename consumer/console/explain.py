@@ -16,7 +16,7 @@ import orjson
 from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among
+from consumer.columns import among, unindexed
 from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
 from consumer.ledger.handling import lanes
@@ -217,7 +217,7 @@ async def _newest(session: AsyncSession, table: Table, order: Any, where: Any) -
 async def _rows(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:
     conditions = [table.c[name] == value for name, value in where.items()]
     wanted = select(table).where(table.c.application == application, *conditions)
-    rows = await session.execute(wanted.order_by(*table.primary_key.columns).limit(ENTRIES_MAX))
+    rows = await session.execute(wanted.order_by(*map(unindexed, table.primary_key.columns)).limit(ENTRIES_MAX))
     return [dict(row) for row in rows.mappings()]
 
 

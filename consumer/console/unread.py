@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import unindexed
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.tables import LeaseRow, ReadRow
 
@@ -45,9 +46,9 @@ async def unread(session: AsyncSession, applications: Sequence[str], now: dateti
     for application in applications:
         if await is_read(session, application, now):
             continue
-        count = await up_to(session, select(READS.c.kind).where(READS.c.application == application))
-        first = select(READS.c.created_at).where(READS.c.application == application).order_by(READS.c.due_at).limit(1)
-        oldest_at = await session.scalar(first)
+        ours = unindexed(READS.c.application) == application
+        first = select(READS.c.created_at).where(ours).order_by(READS.c.due_at)
+        oldest_at = await session.scalar(first.limit(1))
         if oldest_at is not None:
-            found.append(Unread(application=application, count=count, oldest_at=oldest_at))
+            found.append(Unread(application=application, count=await up_to(session, first), oldest_at=oldest_at))
     return found

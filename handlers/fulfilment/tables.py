@@ -25,7 +25,7 @@ class FulfilmentOrder(SQLModel, table=True):
 
     __tablename__ = "fulfilment_order"
     __table_args__ = (
-        Index("ix_fulfilment_order_service", "application", "service_order_id"),
+        Index("ix_fulfilment_order_service", "service_order_id", "application"),
         Index("ix_fulfilment_order_held", "application", "order_id", postgresql_where=text("hold IS NOT NULL"),
               sqlite_where=text("hold IS NOT NULL")),
     )  # fmt: skip
@@ -56,8 +56,8 @@ class FulfilmentCheckout(SQLModel, table=True):
 
     __tablename__ = "fulfilment_checkout"
     __table_args__ = (
-        Index("ix_fulfilment_checkout_order", "application", "order_id"),
-        Index("ix_fulfilment_checkout_customer", "application", "customer"),
+        Index("ix_fulfilment_checkout_order", "order_id", "application"),
+        Index("ix_fulfilment_checkout_customer", "customer", "application"),
     )
     __table__: ClassVar[Table]
 
@@ -76,8 +76,8 @@ class FulfilmentPayment(SQLModel, table=True):
 
     __tablename__ = "fulfilment_payment"
     __table_args__ = (
-        Index("ix_fulfilment_payment_order", "application", "order_id"),
-        Index("ix_fulfilment_payment_service", "application", "service_order_id"),
+        Index("ix_fulfilment_payment_order", "order_id", "application"),
+        Index("ix_fulfilment_payment_service", "service_order_id", "application"),
     )
     __table__: ClassVar[Table]
 
@@ -94,8 +94,8 @@ class FulfilmentFinding(Finding, table=True):
 
     __tablename__ = "fulfilment_finding"
     __table_args__ = (
-        Index("ix_fulfilment_finding_open", "application", "subject", postgresql_where=text("closed_at IS NULL"),
-              sqlite_where=text("closed_at IS NULL")),
+        Index("ix_fulfilment_finding_open", "application", "kind", "subject",
+              postgresql_where=text("closed_at IS NULL"), sqlite_where=text("closed_at IS NULL")),
     )  # fmt: skip
     __table__: ClassVar[Table]
 

@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, and_, exists, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into
+from consumer.columns import among, insert_into, unindexed
 from consumer.events import Event, Source, Trust
 from consumer.ledger.engine.chunks import grouped
-from consumer.ledger.engine.counting import COUNT_MAX, up_to
+from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered
 from consumer.ledger.tables import EventRow, RunRow
 
 EventKey = tuple[str, str]
@@ -118,15 +118,13 @@ async def told(session: AsyncSession, application: str, keys: Sequence[str]) -> 
 
 async def about_how_many(session: AsyncSession) -> int:
     """How many events there are; beyond COUNT_MAX what the database reckons, without looking."""
-    counted = await up_to(session, select(_EVENTS.c.seq).order_by(_EVENTS.c.seq.desc()))
-    if counted < COUNT_MAX:
-        return counted
-    if session.get_bind().dialect.name == "postgresql":
-        reckoned = await session.scalar(text("SELECT reltuples FROM pg_class WHERE oid = 'events'::regclass"))
-    else:  # numbered one after the other
-        first, last = select(func.min(_EVENTS.c.seq)), select(func.max(_EVENTS.c.seq))
-        reckoned = await session.scalar(select(last.scalar_subquery() - first.scalar_subquery() + 1))
-    return max(counted, int(reckoned or 0))
+    span = await numbered(session, _EVENTS.c.seq)
+    if span is None or span.count < COUNT_MAX:
+        return 0 if span is None else await count_between(session, span)
+    if session.get_bind().dialect.name != "postgresql":
+        return span.count  # numbered one after the other
+    reckoned = await session.scalar(text("SELECT reltuples FROM pg_class WHERE oid = 'events'::regclass"))
+    return max(COUNT_MAX, int(reckoned or 0))
 
 
 async def last_recorded_at(session: AsyncSession) -> datetime | None:
@@ -139,7 +137,11 @@ async def last_received(session: AsyncSession, application: str, source: Source,
     """When the newest event from this source was received, if after `since`."""
     found: datetime | None = await session.scalar(
         select(_EVENTS.c.received_at)
-        .where(_EVENTS.c.received_at > since, _EVENTS.c.application == application, _EVENTS.c.source == source.value)
+        .where(
+            _EVENTS.c.received_at > since,
+            unindexed(_EVENTS.c.application) == application,
+            _EVENTS.c.source == source.value,
+        )
         .order_by(_EVENTS.c.received_at.desc())
         .limit(1)
     )
@@ -172,15 +174,18 @@ def _has_run(handler: str | None, status: str | None) -> Any:
 async def search(session: AsyncSession, wanted: EventFilter) -> Sequence[EventRow]:
     """The newest events that fit, newest first, without their raw bytes being needed."""
     statement = select(EventRow).order_by(_EVENTS.c.seq.desc()).limit(wanted.limit)
+    # An index of its own serves each of these but the application, which leads others and fits nearly everything.
     exact = {
-        _EVENTS.c.application: wanted.application,
-        _EVENTS.c.id: wanted.event_id,
+        unindexed(_EVENTS.c.application): wanted.application,
         _EVENTS.c.order_id: wanted.order_id,
         _EVENTS.c.subscription_id: wanted.subscription_id,
     }
     for column, value in exact.items():
         if value is not None:
             statement = statement.where(column == value)
+    if wanted.event_id is not None:
+        applications = [wanted.application] if wanted.application else await each_of(session, _EVENTS.c.application)
+        statement = statement.where(among(_EVENTS.c.application, applications), _EVENTS.c.id == wanted.event_id)
     if wanted.type is not None:
         pattern = wanted.type
         is_wildcard = pattern.endswith(".*")

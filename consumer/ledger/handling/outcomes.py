@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Table, and_, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among
+from consumer.columns import among, unindexed
 from consumer.events import Source
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
@@ -73,7 +73,9 @@ async def derived_open(
                 found.setdefault(of, status)
     waits = and_(text("outbox.published_at IS NULL"), _OUTBOX.c.not_before <= now)
     async for (cause,) in await session.stream(
-        select(_OUTBOX.c.cause).where(_OUTBOX.c.application == application, waits)
+        select(_OUTBOX.c.cause)
+        .where(unindexed(_OUTBOX.c.application) == application, waits)
+        .order_by(_OUTBOX.c.not_before)
     ):
         if cause in causes:
             found.setdefault(cause, RunStatus.RETRYING.value)
@@ -88,7 +90,7 @@ async def delivered_only(session: AsyncSession, application: str, event_ids: Seq
     ids = list(event_ids)
     kept = await session.scalars(
         select(_QUARANTINE.c.event_id).where(
-            _QUARANTINE.c.application == application, among(_QUARANTINE.c.event_id, ids)
+            unindexed(_QUARANTINE.c.application) == application, among(_QUARANTINE.c.event_id, ids)
         )
     )
     found = {event_id: Outcome(Source.WEBHOOK, QUARANTINED) for event_id in kept}
@@ -112,7 +114,7 @@ async def has_business_before(session: AsyncSession, application: str, moment: d
         select(_EVENTS.c.seq)
         .where(
             _EVENTS.c.received_at < moment,
-            _EVENTS.c.application == application,
+            unindexed(_EVENTS.c.application) == application,
             _EVENTS.c.source.in_([Source.WEBHOOK.value, Source.BACKFILL.value]),
             or_(_EVENTS.c.order_id.is_not(None), _EVENTS.c.subscription_id.is_not(None)),
         )

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
 from consumer.events import Delivery
-from consumer.ledger.engine.counting import COUNT_MAX, each_of, up_to
+from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered, up_to
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, stored_as
 
@@ -68,8 +68,9 @@ async def newest(
 
 
 async def count(session: AsyncSession) -> int:
-    """How many deliveries lie in quarantine, at most COUNT_MAX."""
-    return await up_to(session, select(_QUARANTINE.c.id).order_by(_QUARANTINE.c.id))
+    """How many deliveries lie in quarantine; of more than COUNT_MAX the newest."""
+    span = await numbered(session, _QUARANTINE.c.id)
+    return 0 if span is None else await count_between(session, span)
 
 
 async def count_since(session: AsyncSession, since: datetime) -> dict[str, int]:
