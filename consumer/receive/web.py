@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from time import perf_counter
 
@@ -24,7 +25,7 @@ from consumer.receive import answers
 from consumer.receive.admission import Admission
 from consumer.receive.answers import Answer, Refused
 from consumer.receive.body import check_declared, streamed_body, whole_body
-from consumer.receive.intake import Endpoint, decide
+from consumer.receive.decide import Endpoint, decide
 from consumer.receive.unproved import Unproved
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.port import Server
@@ -84,7 +85,7 @@ class Receiver:
         metrics.receive_displaced.set_function(lambda: self._admission.displaced)
         for application in {endpoint.application for endpoint in self._paths.values()}:
             share = metrics.receive_unproved_share.labels(application)
-            share.set_function(lambda name=application: self._unproved.share(name))
+            share.set_function(partial(self._unproved.share, application))
         self._idle = asyncio.Event()
         self._closing = False
         self._stopped = False

@@ -134,7 +134,7 @@ async def test_what_the_topic_takes_in_no_form_is_not_remembered_as_published(
         report = await reconcile(world).once()
         assert (report.published, report.unplaced_paid) == (0, 1)
     async with world.database.reading() as session:
-        assert await observations.last_observed(session, "default", "order", ["A1"]) == {}
+        assert await observations.last(session, "default", "order", ["A1"]) == {}
 
 
 async def test_an_order_id_that_cannot_be_asked_for_is_told_to_who_asks(world: World) -> None:
@@ -270,7 +270,7 @@ async def test_a_second_body_of_an_id_that_waits_is_kept(world: World) -> None:
     await taken_in(world)
     assert await kept(world) == [("evt_1", second)]
     async with world.database.reading() as session:
-        assert await hints.count_hints(session) == 1
+        assert await hints.count(session) == 1
 
 
 async def test_a_delivery_that_differs_from_the_services_record_is_kept_beside_it(world: World) -> None:

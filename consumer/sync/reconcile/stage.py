@@ -300,7 +300,7 @@ class Reconcile:
     ) -> tuple[list[Observation], list[Observation]]:
         """Those to be published at once, and those that a brake may hold back."""
         async with self._database.reading() as session:
-            last = await observations.last_observed(session, self.application, kind, [one.object_id for one in found])
+            last = await observations.last(session, self.application, kind, [one.object_id for one in found])
             told = await events.told(session, self.application, [one.key for one in found])
         at_once: list[Observation] = []
         changes: list[Observation] = []
@@ -330,7 +330,7 @@ class Reconcile:
                 # or that told of what a broker would not take now, still tells of it.
                 unchanged = sorted(last.keys() - {one.object_id for one in (*changes, *at_once)})
                 await observations.seen(session, self.application, kind, unchanged, self._clock.now())
-                await observations.keep_observations(session, [one.observed for one in remembered])
+                await observations.keep(session, [one.observed for one in remembered])
         return at_once, changes
 
     async def _make(self, changes: Sequence[Observation], report: DriftReport) -> None:
@@ -348,7 +348,7 @@ class Reconcile:
             left = {event.id for event in refused}
             taken = [one for one in some if one.event_id not in left]
             async with self._database.transaction() as session:
-                await observations.keep_observations(session, [one.observed for one in taken])
+                await observations.keep(session, [one.observed for one in taken])
             report.published += len(taken)
             for one in (one for one in some if one.event_id in left):
                 report.note_unplaced(Unplaced(one.kind, one.object_id, is_paid=one.is_paid))

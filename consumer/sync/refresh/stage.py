@@ -252,7 +252,7 @@ class Refresh:
         names = [name for name in ids if name]
         async with self._database.transaction() as session:
             due = await reads.due_of(session, self.application, kind, names, self._clock.now())
-            last = await observations.last_observed(session, self.application, kind, names)
+            last = await observations.last(session, self.application, kind, names)
             await reads.begin(session, due)
         rows, hits = list[ReadRow](), list[Observation]()
         for row in due:
@@ -347,7 +347,7 @@ class Refresh:
         left = {one.object_id for one in found if one.event_id in refused}
         done = [row for row in rows if not left or row.object_id not in left]
         async with self._database.transaction() as session:
-            await observations.keep_observations(session, [one.observed for one in published])
+            await observations.keep(session, [one.observed for one in published])
             await reads.done(session, done, self._clock.now())
         for row in (row for row in rows if row not in done):
             await self._put_off(row, UnexpectedAnswer("the record is larger than the topic takes"), told=False)
