@@ -114,6 +114,7 @@ def sync_policy(settings: Settings) -> SyncPolicy:
         confirm=ConfirmPolicy(patience_s=settings.confirm_patience_s),
         backfill=BackfillPolicy(interval_s=settings.sync_interval_s),
         reconcile=ReconcilePolicy(every=timedelta(seconds=settings.reconcile_interval_s)),
+        unproved_max_bytes=settings.unproved_max_bytes,
     )
 
 
