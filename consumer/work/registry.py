@@ -72,6 +72,7 @@ class Registry:
                 function=_cannot_run,
                 plugin=one.plugin,
                 transactional=one.transactional,
+                fulfils=one.fulfils if one.fulfils is not None else not one.transactional,
             )
             for one in known
             if one.name not in self._by_name and one.types

@@ -42,6 +42,7 @@ def list_handlers(as_json: Json = False) -> None:
             "plugin": handler.plugin,
             "types": list(handler.types),
             "kind": "transactional" if handler.transactional else "effect",
+            "fulfils": handler.fulfils,
             "attempts": handler.retry.attempts,
             "timeout_s": handler.timeout_s,
             "on_dead": handler.on_dead,
