@@ -25,7 +25,7 @@ from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.typing import FilteringBoundLogger
 
-from consumer.columns import UtcDateTime, insert_into
+from consumer.columns import UtcDateTime, Words, insert_into
 from consumer.errors import ConsumerError, HandlerMisuse
 from consumer.events import Event, Source, Trust, parse_time
 from consumer.payload import Payload
@@ -77,7 +77,7 @@ from consumer.plugin.payloads import (
     SubscriptionObserved,
     SubscriptionRecord,
     Unreadable,
-    Word,
+    WordSaid,
 )
 from consumer.plugin.payments_api import PaymentsApi
 from consumer.plugin.session import HandlerSession
@@ -126,7 +126,8 @@ __all__ = [
     "Trust",
     "Unreadable",
     "UtcDateTime",
-    "Word",
+    "WordSaid",
+    "Words",
     "derived_id",
     "handles",
     "idempotency_key",

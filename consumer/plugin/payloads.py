@@ -4,9 +4,9 @@
         event.payload.amount
 
 Our own events are shown wholly; of the service's only what its document shows (spec, Resources and their fields;
-Events: "payload fields: not shown"), so all of that is optional, and a handler that needs more reads `event.payload.more`, or
-`event.data`. A test holds the catalogue to what the projections emit; `python -m consumer.plugin.catalogue` writes the
-page of it in `handlers/EVENTS.md`.
+Events: "payload fields: not shown"), so all of that is optional; a handler that needs more reads
+`event.payload.more`, or `event.data`. A test holds the catalogue to what the projections emit;
+`python -m consumer.plugin.catalogue` writes the page of it, `handlers/EVENTS.md`.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class CheckoutRegistered(Payload, event="checkout.registered"):
     mode: str | None = Field(None, description="`payment` or `subscription`", examples=["payment"])
 
 
-class Word(Payload, event=("fulfilment.marked_paid", "fulfilment.released", "fulfilment.unfulfillable",
+class WordSaid(Payload, event=("fulfilment.marked_paid", "fulfilment.released", "fulfilment.unfulfillable",
                            "access.brake_released", "access.recheck")):  # fmt: skip
     """A decision, with who made it and why."""
 
@@ -213,27 +213,27 @@ class Word(Payload, event=("fulfilment.marked_paid", "fulfilment.released", "ful
     reason: str | None = Field(None, description="why", examples=["paid by hand"])
 
 
-class FindingClosed(Word, event=("fulfilment.finding_closed", "access.finding_closed")):
+class FindingClosed(WordSaid, event=("fulfilment.finding_closed", "access.finding_closed")):
     """A finding is settled by hand, and stays closed."""
 
     kind: str = Field(description="the finding's kind", examples=["late_payment"])
 
 
-class CustomerAttached(Word, event="access.customer_attached"):
+class CustomerAttached(WordSaid, event="access.customer_attached"):
     """Whose a subscription is."""
 
     customer: str = Field(description="the customer reference", examples=["customer-1"])
     source: str | None = Field(None, description="`operator` or `resolver`", examples=["resolver"])
 
 
-class AccessGiven(Word, event=("access.held", "access.complimentary_granted")):
+class AccessGiven(WordSaid, event=("access.held", "access.complimentary_granted")):
     """A hold, or a gift, beside all subscriptions."""
 
     entitlement: str | None = Field(None, description="of what; None: everything", examples=["default"])
     until: datetime | None = Field(None, description="until then; None: until it is ended", examples=[_LATER])
 
 
-class AccessTaken(Word, event=("access.hold_lifted", "access.complimentary_ended")):
+class AccessTaken(WordSaid, event=("access.hold_lifted", "access.complimentary_ended")):
     """A hold, or a gift, is over."""
 
     id: str = Field(description="the id of the event that began it", examples=["drv_1"])
@@ -266,7 +266,7 @@ class ReadDue(Payload, event="fulfilment.read_due"):
 
 SHOWN: tuple[type[Payload], ...] = (
     FulfilmentRequested, AccessGranted, AccessRevoked, AccessUnresolved, OrderObserved, SubscriptionObserved,
-    PaymentObserved, Unreadable, OrderEvent, SessionEvent, SubscriptionEvent, CheckoutRegistered, Word, FindingClosed,
+    PaymentObserved, Unreadable, OrderEvent, SessionEvent, SubscriptionEvent, CheckoutRegistered, WordSaid, FindingClosed,
     CustomerAttached, AccessGiven, AccessTaken, CustomerDue, SubscriptionDue, ReadDue,
 )  # fmt: skip
 """Every class of the catalogue, as the page of it shows them."""

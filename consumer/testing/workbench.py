@@ -186,7 +186,7 @@ class Workbench:
 
     def advance(self, seconds: float, handler: Function | Sequence[Function] | None = None) -> None:
         """Let time pass, and work on what became due: retries, in the order of their keys, and derived events, each
-        at its time, onwards through these handlers; without any, through all that are declared beside those that ran."""
+        at its time, onwards through these handlers; without any, through all declared beside those that ran."""
         given = [handler] if callable(handler) else list(handler) if handler is not None else self._companions()
         registry = self._registry(given)
         self._watch(self._pass(registry, self.clock.now() + timedelta(seconds=seconds)))
