@@ -266,7 +266,7 @@ class ReadDue(Payload, event="fulfilment.read_due"):
 
 SHOWN: tuple[type[Payload], ...] = (
     FulfilmentRequested, AccessGranted, AccessRevoked, AccessUnresolved, OrderObserved, SubscriptionObserved,
-    PaymentObserved, Unreadable, OrderEvent, SessionEvent, SubscriptionEvent, CheckoutRegistered, WordSaid, FindingClosed,
-    CustomerAttached, AccessGiven, AccessTaken, CustomerDue, SubscriptionDue, ReadDue,
+    PaymentObserved, Unreadable, OrderEvent, SessionEvent, SubscriptionEvent, CheckoutRegistered, WordSaid,
+    FindingClosed, CustomerAttached, AccessGiven, AccessTaken, CustomerDue, SubscriptionDue, ReadDue,
 )  # fmt: skip
 """Every class of the catalogue, as the page of it shows them."""

@@ -298,7 +298,7 @@ class Workbench:
             raise HandlerInvalid("the workbench runs functions declared with @handles")
         refuse_mistyped(found)
         self._wait(self._create_tables())
-        self._modules.update(function.__module__ for function in functions)
+        self._modules.update(function.__module__ or "" for function in functions)
         return Registry([self._guard.guarded(replace(handler, plugin=PLUGIN)) for handler in found])
 
     def _companions(self) -> list[Function]:

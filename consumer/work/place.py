@@ -39,7 +39,7 @@ class Home:
     def has(self, frame: FrameType) -> bool:
         """Whether the code that runs there is the author's."""
         file = frame.f_code.co_filename
-        if _package(str(frame.f_globals.get("__name__", ""))) == self.package:
+        if self.package and _package(str(frame.f_globals.get("__name__", ""))) == self.package:
             return True
         return bool(self.folder) and file.startswith(self.folder) and not any(part in file for part in _LIBRARIES)
 
@@ -50,7 +50,7 @@ def home_of(function: Callable[..., Any]) -> Home:
     file = code.co_filename if code is not None else ""
     folder = str(Path(file).parent) + "/" if file.startswith("/") else ""
     start = Place(shown(file), code.co_firstlineno if code is not None else 0, function.__qualname__)
-    return Home(_package(function.__module__), folder, start)
+    return Home(_package(function.__module__ or ""), folder, start)
 
 
 def places_of(error: BaseException, home: Home) -> tuple[Place, ...]:
