@@ -31,7 +31,7 @@ from consumer.errors import BrokerError, LedgerError, PortTaken, SettingsError
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.ledger.handling import handlers as known_handlers
+from consumer.ledger.handling import handlers
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
@@ -45,10 +45,11 @@ from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.otlp import OtlpExporter
 from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
+from consumer.work.build import build_worker
 from consumer.work.execution.contexts import Contexts
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry, load_registry
-from consumer.work.worker import Worker, WorkerConfig, build_worker, worker_id
+from consumer.work.worker import Worker, WorkerConfig, worker_id
 
 LOOK_AGAIN_S = 2.0
 STOP_SLACK_S = 10.0
@@ -273,7 +274,7 @@ class App:
             if not await self._ready_to_work(stop):
                 return
             async with database.reading() as session:
-                known = await known_handlers.everyone(session)
+                known = await handlers.everyone(session)
             self.worker = build_worker(
                 database=database,
                 broker=broker,

@@ -182,7 +182,7 @@ class _Stage:
                 outside=bench.outside.final(),
                 state=self._state() if self._state is not None else None,
                 is_stateful=self._state is not None,
-                unfinished=tuple(f"{run.event_id}: {run.reason}" for run in bench.runs if not run.succeeded),
+                unfinished=tuple(_unfinished(run) for run in bench.runs if not run.succeeded),
                 gave_up=any(self._gave_up(run) for run in bench.runs),
             )
 
@@ -223,9 +223,9 @@ class _Stage:
         for what in ("effects", "outside", "emitted", "said", "reads", "tables", "state"):
             before, after = getattr(once, what), getattr(found, what)
             if before != after:
-                raise AssertionError(
-                    f"{way}: {_MEANING[what]}\n  otherwise: {_shown(before)}\n  here:      {_shown(after)}"
-                )
+                place = home_of(self._declared.function).start
+                told = f"\n  otherwise: {_shown(before)}\n  here:      {_shown(after)}"
+                raise AssertionError(f"{way}: {_MEANING[what]}{told}\n  handler:   {self._declared.name} ({place})")
 
     # --- the ways ----------------------------------------------------------------------------------------------
 
@@ -265,6 +265,10 @@ class _Stage:
         self.deliver(bench, self.events)
         bench.clock.advance(86_400)
         self.deliver(bench, reversed(self.events))
+
+
+def _unfinished(run: Ran) -> str:
+    return f"{run.event_id}: {run.reason}" + (f" ({run.trace})" if run.trace else "")
 
 
 _MEANING = {

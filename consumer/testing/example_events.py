@@ -47,7 +47,9 @@ def own(
     application: str, at: datetime,
 ) -> Event:  # fmt: skip
     """An event as a projection emits it. `ids`: order_id, subscription_id, customer; the first one is its key."""
-    said = _completed(payload_class(event_type).example(), ids, number)
+    model = payload_class(event_type)
+    needed = {name: f"{name.removesuffix('_id')}-{number}" for name in KEYS if name in model.model_fields}
+    said = _completed(needed | model.example(), ids, number)
     if "version" in said:
         said |= {"version": number, "read_at": at.isoformat()}
     named = [(name, said[name]) for name in KEYS if isinstance(said.get(name), str)]

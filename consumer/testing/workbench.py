@@ -1,6 +1,6 @@
 """Workbench: runs handlers as the worker does, on a temporary SQLite ledger, with time that is driven.
 
-The intake, the runner, the retries and the order per key are the worker's own; only the log and the network are not
+The ingest, the dispatcher, the retries and the order per key are the worker's own; only the log and the network are not
 there. Its methods are plain functions: they may be called from `def test_…` and from `async def test_…` alike.
 """
 
@@ -29,7 +29,7 @@ from consumer.errors import HandlerInvalid
 from consumer.events import Event, Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.ledger.tables import OutboxRow, ReadRow, RunRow
+from consumer.ledger.tables import AttemptRow, OutboxRow, ReadRow, RunRow
 from consumer.plugin import SnapshotKind, declared
 from consumer.testing.example_events import event_in, is_own, of_service, own
 from consumer.testing.guard import Guard
@@ -40,10 +40,10 @@ from consumer.testing.refusal import refuse_mistyped
 from consumer.testing.remains import rows_of
 from consumer.wire import pack_event
 from consumer.work.dispatch.breakers import Breakers
-from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S, Runner
+from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S, Dispatcher
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
-from consumer.work.ingest.ingest import Intake
+from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry, handlers_of
 
 LIMIT_S = 60.0
@@ -64,6 +64,8 @@ class Ran:
     attempts: int
     code: str | None
     reason: str | None
+    trace: str | None = None
+    """The author's lines that its last failed attempt came through, innermost first."""
 
     @property
     def succeeded(self) -> bool:
@@ -243,6 +245,8 @@ class Workbench:
     def runs(self) -> list[Ran]:
         """Every run, in the order the events came."""
         statement = select(RunRow).order_by(RunRow.__table__.c.seq)
+        attempts = self._rows(select(AttemptRow).order_by(AttemptRow.__table__.c.id))
+        traces = {(row.event_id, row.handler): row.trace for row in attempts}
         return [
             Ran(
                 event_id=row.event_id,
@@ -251,6 +255,7 @@ class Workbench:
                 attempts=row.attempts,
                 code=row.code,
                 reason=row.reason,
+                trace=traces.get((row.event_id, row.handler)),
             )
             for row in self._rows(statement)
         ]
@@ -324,7 +329,7 @@ class Workbench:
         )
 
     async def _deliver(self, registry: Registry, events: Sequence[Event]) -> None:
-        intake = Intake(
+        ingest = Ingest(
             database=self._database,
             registry=registry,
             locators={event.application: Locators() for event in events},
@@ -334,7 +339,7 @@ class Workbench:
             worker="workbench",
         )
         for event in events:
-            await intake.take([self._record(event)])
+            await ingest.take([self._record(event)])
 
     def _record(self, event: Event) -> Record:
         packed = pack_event(event)
@@ -348,7 +353,7 @@ class Workbench:
         )
 
     async def _work(self, registry: Registry, *, crash: bool = False) -> None:
-        runner = Runner(
+        dispatcher = Dispatcher(
             database=self._database,
             registry=registry,
             contexts=self._contexts(),
@@ -360,7 +365,7 @@ class Workbench:
             on_emitted=lambda: None,
         )
         for _ in range(ROUNDS_MAX):
-            if not await runner.once(store=not crash) or crash:
+            if not await dispatcher.once(store=not crash) or crash:
                 return
         raise RuntimeError(f"still runs after {ROUNDS_MAX} rounds; does a handler ask for later with after=0?")
 
@@ -378,7 +383,7 @@ class Workbench:
         raise RuntimeError(f"still emits after {ROUNDS_MAX} rounds; do handlers call each other for ever?")
 
     async def _close(self) -> None:
-        await self._executor.loops.close()
+        await self._executor.pool.close()
         await self._database.stop()
 
 

@@ -150,6 +150,7 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "code": row.code,
         "reason": row.reason,
         "fingerprint": row.fingerprint,
+        "trace": row.trace,
         "code_version": row.code_version,
         "started_at": row.started_at,
         "finished_at": row.finished_at,

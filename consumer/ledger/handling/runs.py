@@ -32,7 +32,7 @@ RunId = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as it is to be stored."""
+    """A run as it is to be stored; `trace` is its attempt's, for the log."""
 
     application: str
     event_id: str
@@ -48,6 +48,7 @@ class Run:
     fingerprint: str | None = None
     code_version: str = ""
     plan: str | None = None
+    trace: str | None = None
 
     @property
     def id(self) -> RunId:
@@ -96,6 +97,7 @@ class Attempt:
     worker: str
     started_at: datetime
     finished_at: datetime
+    trace: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
