@@ -20,6 +20,7 @@ from consumer import __version__
 from consumer.app import parts
 from consumer.app.asking import asking
 from consumer.app.give_up import leave
+from consumer.app.heartbeat import Heartbeat
 from consumer.app.measured import MeasuredBroker
 from consumer.app.options import option_problems, unknown_handlers
 from consumer.app.registering import registering
@@ -81,6 +82,13 @@ class App:
         self._clients: Mapping[str, PaymentsClient] | None = None
         self._readiness = Readiness(self.clock)
         self._watch = LoopWatch(self.metrics)
+        self._heartbeat = Heartbeat(
+            settings.database_url.get_secret_value(),
+            readiness=self._readiness,
+            metrics=self.metrics,
+            clock=self.clock,
+            process=worker_id(),
+        )
 
     async def __aenter__(self) -> Self:
         self._watch.start()
@@ -101,6 +109,7 @@ class App:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set or a part fails (then: raises what it raised). Leaving the block stops everything."""
         self._readiness.started()
+        self._stoppable(self._heartbeat.run, "heartbeat", STOP_SLACK_S)
         stopping = asyncio.create_task(stop.wait(), name="app:stop")
         try:
             done, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -222,6 +231,7 @@ class App:
         """`/healthz`, `/readyz`, `/metrics` on the internal port; with `console`, the query API too."""
         app = internal_app(metrics=self.metrics, readiness=self._readiness, watch=self._watch)
         if console:
+            self._heartbeat.roles.add(Role.CONSOLE.value)
             token = self.settings.api_token
             self._stoppable(self._watch_business, "unfulfilled", STOP_SLACK_S)
             query_routes(
@@ -241,6 +251,7 @@ class App:
 
     async def receive(self) -> None:
         """The role `serve`: the public webhook port."""
+        self._heartbeat.roles.add(Role.SERVE.value)
         receiver = Receiver(
             broker=self.broker,
             endpoints=[parts.endpoint(application, self.settings) for application in self.settings.applications],
@@ -267,6 +278,7 @@ class App:
         problems += unknown_handlers(self.registry, self.settings.handlers)
         if problems:
             raise SettingsError(problems)
+        self._heartbeat.roles.add(Role.WORK.value)
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings
 
@@ -298,13 +310,14 @@ class App:
             await self.worker.run(stop)
 
         async def polls() -> bool:
-            return self.worker is not None and self.worker.polls
+            return self.worker is not None and self.worker.check()
 
         self._readiness.add("group", polls)
         self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S)
 
     async def sync(self) -> None:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
+        self._heartbeat.roles.add(Role.SYNC.value)
         clients = await self.payments()
         sync = Sync(
             [
@@ -327,6 +340,12 @@ class App:
             if await self._ready_to_work(stop):
                 await sync.run(stop)
 
+        async def takes_deliveries() -> bool:
+            if sync.hint_consumer.failure.error is not None:
+                raise sync.hint_consumer.failure.error
+            return True
+
+        self._readiness.add("deliveries", takes_deliveries)
         self._stoppable(run, "sync", STOP_SLACK_S)
 
     # --- how parts run -----------------------------------------------------------------------------------------

@@ -99,12 +99,21 @@ class Worker:
         self._idle = asyncio.Event()
         self._idle.set()
         self._told_waiting: dict[str, bool] = {}
+        self._blind: BrokerError | None = None
+        self._uncommitted = False
         pauser.on_pause = self._pause_here
 
     @property
     def polls(self) -> bool:
         """Whether the worker has joined its group and takes records."""
         return self._polling.is_set()
+
+    def check(self) -> bool:
+        """Whether it takes records now; before it has joined its group it does not. Raises the BrokerError that keeps
+        it from joining, reading or committing: a worker that is refused must not seem idle."""
+        if self._blind is not None:
+            raise self._blind
+        return self.polls
 
     async def lag(self) -> Mapping[Partition, Lag]:
         """How far the group is behind in this worker's partitions; empty before it has joined. Raises BrokerError."""
@@ -167,11 +176,14 @@ class Worker:
             try:
                 await subscription.start()
                 self._polling.set()
+                self._blind = None
                 return
             except BrokerError as error:
                 if not error.retryable:
                     raise
-                _log.warning("broker_not_ready", code=error.code)
+                if self._blind is None or self._blind.code != error.code:
+                    _log.warning("broker_not_ready", code=error.code, reason=error.message)
+                self._blind = error
                 await self._clock.sleep(1)
 
     async def _poll(self, subscription: Subscription, stop: asyncio.Event) -> None:
@@ -179,17 +191,24 @@ class Worker:
         try:
             records = await subscription.poll(self._config.batch, POLL_S)
         except BrokerError as error:
-            _log.warning("poll_failed", code=error.code)
+            if self._blind is None or self._blind.code != error.code:
+                _log.warning("poll_failed", code=error.code, reason=error.message)
+            self._blind = error
             await self._clock.sleep(RETRY_MOST_S)
             return
         if not records:
+            if not self._uncommitted:
+                self._blind = None
             return
         self._idle.clear()
         try:
             if await self._take(records, stop):
+                self._uncommitted = True
                 await subscription.commit(next_offsets(records))
+                self._blind, self._uncommitted = None, False
         except BrokerError as error:
-            _log.warning("offsets_not_committed", code=error.code)
+            _log.warning("offsets_not_committed", code=error.code, reason=error.message)
+            self._blind = error
         finally:
             self._idle.set()
 

@@ -12,11 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.app.options import option_problems
 from consumer.cli.developing.handlers import registry_of
 from consumer.cli.output import Json, Output, shown
-from consumer.cli.process import ledger, run, settings_for
+from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
 from consumer.console.unread import is_read
 from consumer.errors import SettingsError
-from consumer.settings import Role, Settings
+from consumer.settings import Settings
 from handlers.access.policy import Policy
 
 app = typer.Typer(help="Why something stands where it does, and what happens next.", no_args_is_help=True)
@@ -71,7 +71,7 @@ def customer(
 
 
 def _explain(application: str, explain: Explain, as_json: bool) -> None:
-    found = run(_look(settings_for(Role.OPERATE), application, explain))
+    found = run(_look(settings_looking(), application, explain))
     output = Output(as_json)
     output.document(found)
     output.fields(_flat(found["state"]))

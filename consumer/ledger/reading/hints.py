@@ -129,6 +129,13 @@ async def oldest_each(session: AsyncSession) -> dict[str, datetime]:
     return {row[0]: row[1] for row in rows}
 
 
+async def unasked(session: AsyncSession) -> tuple[int, datetime | None]:
+    """How many hints the service was not yet asked about, and when the oldest of them came."""
+    statement = select(func.count(), func.min(_HINTS.c.received_at)).where(_HINTS.c.attempts == 0)
+    count, oldest_at = (await session.execute(statement)).one()
+    return int(count), oldest_at
+
+
 async def count(session: AsyncSession, application: str | None = None) -> int:
     """How many hints wait: of this application, or of all."""
     statement = select(func.count()).select_from(_HINTS)
