@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from consumer.errors import HandlerMisuse
-from consumer.payload import is_known, nearest_type
+from consumer.payload import is_known
 from consumer.plugin import Handler
+from consumer.work.inspection import mistyped
 from consumer.work.place import Place, home_of
 
 
@@ -31,11 +32,3 @@ def refuse_mistyped(handlers: Iterable[Handler]) -> None:
         for pattern in handler.types:
             if not is_known(pattern):
                 raise refuse(handler.name, mistyped(pattern), home_of(handler.function).start)
-
-
-def mistyped(pattern: str) -> str:
-    """What is wrong with a type that nobody sends, and what to do."""
-    near = nearest_type(pattern)
-    hint = f"; did you mean {near!r}?" if near else ";"
-    own = f"an own type is declared by its payload: class Name(Payload, event={pattern!r})"
-    return f"no event of type {pattern!r} is known{hint} {own}"

@@ -27,8 +27,8 @@ class Succeeded:
 
 @dataclass(frozen=True)
 class Failed:
-    """The handler did not: `failure` says how, `fingerprint` is the same for failures of the same kind and place, `trace`
-    are the author's own lines it came through, innermost first."""
+    """The handler did not: `failure` says how, `fingerprint` is the same for failures of the same kind and place,
+    `trace` are the author's own lines it came through, innermost first."""
 
     failure: Failure
     fingerprint: str
@@ -40,8 +40,8 @@ Outcome = Succeeded | Failed
 
 def failed(error: BaseException, home: Home | None = None, *, came_by: BaseException | None = None) -> Failed:
     """Normalise whatever a handler raised; an exception that cannot even be looked at is named by its type. What comes
-    out can be stored: a result that cannot be would hold up everybody's. `home` is where the author's code lives; `came_by` the
-    error that shows the way, where it is another one."""
+    out can be stored: a result that cannot be would hold up everybody's. `home` is where the author's code lives;
+    `came_by` the error that shows the way, where it is another one."""
     try:
         return Failed(_failure(error), _fingerprint(error), _trace(came_by or error, home))
     except Exception as odd:  # noqa: BLE001 - its text, its fields are the author's own code

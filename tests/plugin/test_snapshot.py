@@ -28,7 +28,7 @@ class Looking:
         self.handler = looks
 
     def statuses(self) -> set[str | None]:
-        return {one and one.status for one in self.seen}
+        return {one.status if one else None for one in self.seen}
 
 
 # case: H2

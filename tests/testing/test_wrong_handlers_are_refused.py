@@ -61,7 +61,7 @@ AT_START: dict[str, str] = {
     "hears_and_goes_on": "succeeds although the outside answered 500",
     "mistyped": "no event of type 'order.payed' is known; did you mean 'order.paid'?",
     "mistyped_wildcard": "did you mean 'subscription.*'?",
-    "counts": "other derived events were emitted",
+    "answers": "a handler returns None, this one returned bool",
     "tells_nobody": "nothing to compare",
 }
 

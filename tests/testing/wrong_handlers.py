@@ -161,9 +161,9 @@ async def mistyped_field(event: Event[FulfilmentRequested], ctx: Context) -> Non
         answer.raise_for_status()
 
 
-@handles(PAID, name="wrong:counts", transactional=True)
-async def counts(event: Event, ctx: Context) -> None:  # wrong
-    ctx.emit("kit.counted", f"order:{event.order_id}", {}, once=str(uuid.uuid4()))
+@handles(PAID, name="wrong:answers")  # type: ignore[arg-type]
+async def answers(event: Event, ctx: Context) -> bool:  # wrong
+    return True
 
 
 @handles("access.granted", "access.revoked", name="wrong:last-wins")

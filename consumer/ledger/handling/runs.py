@@ -362,6 +362,14 @@ async def of_event(session: AsyncSession, application: str, event_id: str) -> Se
     return (await session.execute(statement.order_by(_RUNS.c.handler))).scalars().all()
 
 
+async def of_handler(session: AsyncSession, handler: str, events: Collection[tuple[str, str]]) -> dict[RunId, RunRow]:
+    """A handler's runs on these (application, event id), by their ids."""
+    pairs = tuple_(_RUNS.c.application, _RUNS.c.event_id)
+    wanted = select(RunRow).where(_RUNS.c.handler == handler, pairs.in_(list(events)))
+    rows = (await session.execute(wanted)).scalars().all() if events else []
+    return {(row.application, row.event_id, row.handler): row for row in rows}
+
+
 async def attempts_of(session: AsyncSession, application: str, event_id: str) -> Sequence[AttemptRow]:
     """The kept attempts of an event's runs, oldest first."""
     statement = select(AttemptRow).where(_ATTEMPTS.c.application == application, _ATTEMPTS.c.event_id == event_id)
