@@ -184,7 +184,7 @@ class OutboxRow(LedgerRow, table=True):
 
 class ReadRow(LedgerRow, table=True):
     """A read that handlers asked for, coalesced per object. `asked` counts the requests, so that one that comes in
-    while the read is under way is not lost."""
+    while the read is under way is not lost; `again_at` is the earliest time that those asked for since it began."""
 
     __tablename__ = "reads"
     __table_args__ = (Index("ix_reads_due", "due_at"),)
@@ -194,6 +194,7 @@ class ReadRow(LedgerRow, table=True):
     object_id: str = Field(sa_column=Column(String(255), primary_key=True))
     asked: int = Field(default=1, sa_column=Column(Integer, nullable=False))
     due_at: datetime = time_column()
+    again_at: datetime | None = time_column(nullable=True)
     attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     code: str | None = Field(default=None, sa_column=Column(String(60)))
     created_at: datetime = time_column()

@@ -37,11 +37,27 @@ async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datet
         await session.execute(statement, [_hint_values(delivery, now) for delivery in unique.values()])
 
 
+async def differing(session: AsyncSession, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """Those whose event id has a hint already, or comes twice here, with another body: only the first is asked about.
+    At most a few hundred at once."""
+    ids = sorted({(one.application, str(one.event_id)) for one in deliveries})
+    if not ids:
+        return []
+    key = tuple_(_HINTS.c.application, _HINTS.c.event_id)
+    rows = await session.execute(select(_HINTS.c.application, _HINTS.c.event_id, _HINTS.c.raw).where(key.in_(ids)))
+    first = {(row.application, row.event_id): row.raw for row in rows}
+    found = []
+    for one in deliveries:
+        if first.setdefault((one.application, str(one.event_id)), one.raw) != one.raw:
+            found.append(one)
+    return found
+
+
 def _hint_values(delivery: Delivery, now: datetime) -> dict[str, object]:
     return {
         "application": delivery.application,
         "event_id": delivery.event_id,
-        "delivery_id": delivery.id,
+        "delivery_id": delivery.id[:100],
         "raw": delivery.raw,
         "headers": orjson.dumps(dict(delivery.headers)).decode(),
         "received_at": delivery.received_at,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Table, case, delete, func, select, update
+from sqlalchemy import ColumnElement, Table, case, delete, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -14,6 +14,7 @@ from consumer.plugin import ReadRequest
 
 _READS: Table = ReadRow.__table__
 _SEQUENCES: Table = SequenceRow.__table__
+_AS_ASKED = tuple_(_READS.c.application, _READS.c.kind, _READS.c.object_id, _READS.c.asked)
 READ_VERSION = "read_version"
 
 
@@ -35,7 +36,8 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
         index_elements=["application", "kind", "object_id"],
         set_={
             "asked": _READS.c.asked + 1,
-            "due_at": case((asked_for < _READS.c.due_at, asked_for), else_=_READS.c.due_at),
+            "due_at": _earlier(asked_for, _READS.c.due_at),
+            "again_at": _earlier(asked_for, func.coalesce(_READS.c.again_at, asked_for)),
             "attempts": 0,
             "code": None,
         },
@@ -47,12 +49,17 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
             "object_id": object_id,
             "asked": 1,
             "due_at": at,
+            "again_at": at,
             "attempts": 0,
             "created_at": now,
         }
         for (kind, object_id), at in sorted(wanted.items())
     ]
     await session.execute(statement, rows)
+
+
+def _earlier(one: ColumnElement[datetime], other: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    return case((one < other, one), else_=other)
 
 
 async def due(
@@ -87,17 +94,25 @@ async def due_of(
     return (await session.execute(select(ReadRow).where(one, _READS.c.object_id.in_(list(object_ids))))).scalars().all()
 
 
+async def begin(session: AsyncSession, reads: Sequence[ReadRow]) -> None:
+    """These are about to be answered: from here on `again_at` tells what is asked for beyond the answer. At most a few
+    hundred at once."""
+    if reads:
+        asked = [(read.application, read.kind, read.object_id, read.asked) for read in reads]
+        await session.execute(update(_READS).where(_AS_ASKED.in_(asked)).values(again_at=None))
+
+
 async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -> None:
-    """These were read. One that was asked for again meanwhile stays, due at once."""
-    for read in sorted(reads, key=lambda row: (row.application, row.kind, row.object_id)):
-        same = (
-            (_READS.c.application == read.application)
-            & (_READS.c.kind == read.kind)
-            & (_READS.c.object_id == read.object_id)
-        )
-        gone = await session.execute(delete(_READS).where(same, _READS.c.asked == read.asked).returning(_READS.c.kind))
-        if gone.first() is None:
-            await session.execute(update(_READS).where(same).values(due_at=now, attempts=0))
+    """These were answered, as they were asked for. One that was asked for again since `begin` stays, due when that was
+    asked for: a read "in a day" is no read now. At most a few hundred at once."""
+    if not reads:
+        return
+    asked = [(read.application, read.kind, read.object_id, read.asked) for read in reads]
+    await session.execute(delete(_READS).where(_AS_ASKED.in_(asked)))
+    objects = [(read.application, read.kind, read.object_id) for read in reads]
+    still = tuple_(_READS.c.application, _READS.c.kind, _READS.c.object_id).in_(objects)
+    due_at = case((_READS.c.again_at > now, _READS.c.again_at), else_=now)
+    await session.execute(update(_READS).where(still).values(due_at=due_at, attempts=0, code=None))
 
 
 async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, code: str) -> None:
