@@ -14,6 +14,7 @@ from consumer.testing import Workbench, assert_idempotent, assert_order_independ
 from tests.testing import right_handlers, wrong_handlers
 from tests.testing.right_handlers import RIGHT
 
+pytestmark = pytest.mark.slow
 FILE = Path(wrong_handlers.__file__)
 Assertion = Callable[..., None]
 

@@ -87,12 +87,12 @@ async def own_client_hushed(event: Event, ctx: Context) -> None:
 
 @handles(PAID, name="wrong:blocking-client")
 async def blocking_client(event: Event, ctx: Context) -> None:
-    urllib.request.urlopen("http://127.0.0.1:9/parcels")  # noqa: ASYNC210  # wrong
+    urllib.request.urlopen("http://127.0.0.1:9/parcels")  # noqa: ASYNC210 - as people write it  # wrong
 
 
 @handles(PAID, name="wrong:sleeps")
 async def sleeps(event: Event, ctx: Context) -> None:
-    time.sleep(0.8)  # noqa: ASYNC251  # wrong
+    time.sleep(0.8)  # noqa: ASYNC251 - as people write it  # wrong
     async with ctx.http.put(f"{URL}/{event.order_id}", json=body(event)) as answer:
         answer.raise_for_status()
 
@@ -156,12 +156,12 @@ async def mistyped_wildcard(event: Event, ctx: Context) -> None: ...
 
 @handles(PAID, name="wrong:mistyped-field")
 async def mistyped_field(event: Event[FulfilmentRequested], ctx: Context) -> None:
-    amount = event.payload.amout  # type: ignore[attr-defined]  # wrong
+    amount = event.payload.amout  # type: ignore[attr-defined]  # wrong: mypy says so, too
     async with ctx.http.put(f"{URL}/{event.order_id}", json={"amount": amount}) as answer:
         answer.raise_for_status()
 
 
-@handles(PAID, name="wrong:answers")  # type: ignore[arg-type]
+@handles(PAID, name="wrong:answers")  # type: ignore[arg-type]  # mypy says so, too
 async def answers(event: Event, ctx: Context) -> bool:  # wrong
     return True
 

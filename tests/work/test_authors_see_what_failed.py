@@ -85,7 +85,7 @@ async def test_a_shown_event_is_a_fixture(desk: Desk, tmp_path: Path) -> None:
     fixture.write_text(shown.stdout)
     with Workbench() as bench:
         event = bench.event_from(fixture)
-        assert (event.key, event.order_id, event.payload.order_id) == ("order:A-1", "A-1", "A-1")  # type: ignore[attr-defined]
+        assert (event.key, event.order_id, event.payload.order_id) == ("order:A-1", "A-1", "A-1")  # type: ignore[attr-defined]  # of no certain type
         ran = bench.run(picky, event)
         assert ran.status == "dead"
         assert (ran.trace or "").startswith(FILE)
@@ -93,7 +93,7 @@ async def test_a_shown_event_is_a_fixture(desk: Desk, tmp_path: Path) -> None:
 
 def test_a_service_event_read_back_has_its_payload() -> None:
     with Workbench() as bench:
-        paid: Event[OrderEvent] = bench.event("order.paid", order_id="A-1", data={"color": "red"})  # type: ignore[assignment]
+        paid: Event[OrderEvent] = bench.event("order.paid", order_id="A-1", data={"color": "red"})  # type: ignore[assignment]  # narrowed by the test
         assert (paid.payload.order_id, paid.payload.status, paid.payload.more) == ("A-1", "PAID", {"color": "red"})
 
 
