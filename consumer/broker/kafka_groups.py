@@ -10,7 +10,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError, for_code
 
 from consumer.broker.groups import GroupReport
 from consumer.broker.kafka_causes import broker_error, why_unreachable
@@ -19,6 +19,8 @@ from consumer.broker.kafka_topics import ADMIN_TIMEOUT_S
 from consumer.errors import BrokerUnavailable
 
 OLDEST_WITHIN_S = 3.0
+COORDINATOR_TRIES = 10
+COORDINATOR_EVERY_S = 0.3
 
 
 async def inspect_groups(connection: KafkaConnection, groups: Mapping[str, str]) -> list[GroupReport]:
@@ -46,8 +48,7 @@ async def inspect_groups(connection: KafkaConnection, groups: Mapping[str, str])
 async def _group(admin: Any, reader: Any, group: str, topic: str) -> GroupReport:
     [described] = await admin.describe_topics([topic])
     spots = [TopicPartition(topic, part["partition"]) for part in described["partitions"]]
-    members = _members(await admin.describe_consumer_groups([group]), group)
-    committed = await admin.list_consumer_group_offsets(group, partitions=spots)
+    members, committed = await _coordinated(admin, group, spots)
     begins, ends = await reader.beginning_offsets(spots), await reader.end_offsets(spots)
     stands = {spot: found.offset for spot, found in committed.items() if found.offset >= 0}
     behind = {spot: min(max(stands.get(spot, 0), begins[spot]), ends[spot]) for spot in spots}
@@ -62,6 +63,17 @@ async def _group(admin: Any, reader: Any, group: str, topic: str) -> GroupReport
         lost=sum(max(0, begins[spot] - offset) for spot, offset in stands.items()),
         ends=tuple(ends[spot] for spot in sorted(spots)),
     )
+
+
+async def _coordinated(admin: Any, group: str, spots: Sequence[TopicPartition]) -> tuple[int, Mapping[Any, Any]]:
+    """Who is a member, and what is committed. A cluster that never had a group makes a coordinator first."""
+    for _ in range(COORDINATOR_TRIES):
+        try:
+            members = _members(await admin.describe_consumer_groups([group]), group)
+            return members, await admin.list_consumer_group_offsets(group, partitions=list(spots))
+        except GroupCoordinatorNotAvailableError:
+            await asyncio.sleep(COORDINATOR_EVERY_S)
+    return 0, {}
 
 
 def _members(responses: Sequence[Any], group: str) -> int:
