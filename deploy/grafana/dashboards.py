@@ -15,7 +15,7 @@ SOURCE = {"type": "prometheus", "uid": "${source}"}
 
 @dataclass(frozen=True)
 class Panel:
-    """A graph: `queries` are (PromQL, legend); `unit` is one of Grafana's; `bar` draws the line it should stay below."""
+    """A graph: `queries` are (PromQL, legend); `unit` is Grafana's; `bar` is the line it should stay below."""
 
     title: str
     queries: Sequence[tuple[str, str]]
@@ -45,70 +45,142 @@ ON_CALL = Dashboard(
     "consumer-on-call",
     "Consumer: on call",
     [
-        Panel("Webhooks by outcome", [("sum by (outcome) (rate(consumer_receive_requests_total[5m]))", "{{outcome}}")], "reqps"),
-        Panel("Share not made durable", [("consumer:receive_failures:ratio_rate5m", "5 min"), ("consumer:receive_failures:ratio_rate1h", "1 h")], "percentunit", 0.001),
+        Panel(
+            "Webhooks by outcome",
+            [("sum by (outcome) (rate(consumer_receive_requests_total[5m]))", "{{outcome}}")],
+            "reqps",
+        ),
+        Panel(
+            "Share not made durable",
+            [("consumer:receive_failures:ratio_rate5m", "5 min"), ("consumer:receive_failures:ratio_rate1h", "1 h")],
+            "percentunit",
+            0.001,
+        ),
         Panel("Time to answer a webhook", _quantiles("consumer_receive_seconds"), "s"),
         Panel("Oldest record that waits", [("max by (topic) (consumer_lag_seconds)", "{{topic}}")], "s", 60),
-        Panel("Paid and not fulfilled, oldest", [("consumer:paid_unfulfilled_oldest_seconds:max", "{{application}}")], "s", 300),
+        Panel(
+            "Paid and not fulfilled, oldest",
+            [("consumer:paid_unfulfilled_oldest_seconds:max", "{{application}}")],
+            "s",
+            300,
+        ),
         Panel("Oldest derived event unpublished", [("max(consumer_outbox_oldest_seconds)", "outbox")], "s", 120),
-        Panel("What `sync` knows", [
-            ("max by (application) (consumer_api_circuit_open)", "credentials refused {{application}}"),
-            ("max by (application) (consumer_sync_webhooks_silent)", "webhooks silent {{application}}"),
-            ("max by (application) (consumer_sync_gap_open)", "gap {{application}}"),
-            ("max by (application) (consumer_sync_reconcile_braked)", "braked {{application}}"),
-            ("max by (application, stage) (consumer_sync_held_up)", "held up {{application}} {{stage}}"),
-        ]),
-        Panel("Age of the last complete walk", [("max by (application) (consumer_sync_bookmark_age_seconds)", "{{application}}")], "s", 900),
-        Panel("Handlers paused or waiting", [
-            ("max by (handler) (consumer_work_handler_paused)", "paused {{handler}}"),
-            ("max by (handler) (consumer_work_breaker_open)", "waits {{handler}}"),
-        ]),
+        Panel(
+            "What `sync` knows",
+            [
+                ("max by (application) (consumer_api_circuit_open)", "credentials refused {{application}}"),
+                ("max by (application) (consumer_sync_webhooks_silent)", "webhooks silent {{application}}"),
+                ("max by (application) (consumer_sync_gap_open)", "gap {{application}}"),
+                ("max by (application) (consumer_sync_reconcile_braked)", "braked {{application}}"),
+                ("max by (application, stage) (consumer_sync_held_up)", "held up {{application}} {{stage}}"),
+            ],
+        ),
+        Panel(
+            "Age of the last complete walk",
+            [("max by (application) (consumer_sync_bookmark_age_seconds)", "{{application}}")],
+            "s",
+            900,
+        ),
+        Panel(
+            "Handlers paused or waiting",
+            [
+                ("max by (handler) (consumer_work_handler_paused)", "paused {{handler}}"),
+                ("max by (handler) (consumer_work_breaker_open)", "waits {{handler}}"),
+            ],
+        ),
         Panel("Runs that wait", [("max by (handler, state) (consumer_work_waiting_runs)", "{{handler}} {{state}}")]),
         Panel("Event loop late", [("max by (instance) (consumer_loop_lag_seconds)", "{{instance}}")], "s"),
         Panel("Who runs", [("count by (role, version) (consumer_build_info)", "{{role}} {{version}}")]),
     ],
-)  # fmt: skip
+)
 
 MONEY = Dashboard(
     "consumer-money",
     "Consumer: money and access",
     [
-        Panel("Orders paid and not fulfilled", [("max by (application) (consumer_paid_unfulfilled)", "{{application}}")]),
+        Panel(
+            "Orders paid and not fulfilled", [("max by (application) (consumer_paid_unfulfilled)", "{{application}}")]
+        ),
         Panel("Oldest of them", [("consumer:paid_unfulfilled_oldest_seconds:max", "{{application}}")], "s", 300),
-        Panel("Findings that want a decision", [("max by (application, kind) (consumer_findings_open)", "{{application}} {{kind}}")]),
-        Panel("Events by type", [('sum by (type) (rate(consumer_work_events_total{result="new"}[5m]))', "{{type}}")], "eps"),
-        Panel("Access given and taken", [('sum by (type) (increase(consumer_work_events_total{type=~"access.granted|access.revoked"}[1h]))', "{{type}}")]),
-        Panel("Attempts of handlers", [("sum by (handler, outcome) (rate(consumer_work_runs_total[5m]))", "{{handler}} {{outcome}}")], "ops"),
+        Panel(
+            "Findings that want a decision",
+            [("max by (application, kind) (consumer_findings_open)", "{{application}} {{kind}}")],
+        ),
+        Panel(
+            "Events by type",
+            [('sum by (type) (rate(consumer_work_events_total{result="new"}[5m]))', "{{type}}")],
+            "eps",
+        ),
+        Panel(
+            "Access given and taken",
+            [
+                (
+                    'sum by (type) (increase(consumer_work_events_total{type=~"access.granted|access.revoked"}[1h]))',
+                    "{{type}}",
+                )
+            ],
+        ),
+        Panel(
+            "Attempts of handlers",
+            [("sum by (handler, outcome) (rate(consumer_work_runs_total[5m]))", "{{handler}} {{outcome}}")],
+            "ops",
+        ),
         Panel("Runs given up", [("sum by (handler) (increase(consumer_work_dead_total[1h]))", "{{handler}}")]),
-        Panel("Differences reconcile found", [("sum by (application, kind) (increase(consumer_sync_drift_total[1d]))", "{{application}} {{kind}}")]),
+        Panel(
+            "Differences reconcile found",
+            [("sum by (application, kind) (increase(consumer_sync_drift_total[1d]))", "{{application}} {{kind}}")],
+        ),
         Panel("Deliveries in quarantine", [("max by (application) (consumer_quarantine_open)", "{{application}}")]),
-        Panel("Into quarantine, by reason", [("sum by (reason) (increase(consumer_quarantine_total[1h]))", "{{reason}}")]),
+        Panel(
+            "Into quarantine, by reason", [("sum by (reason) (increase(consumer_quarantine_total[1h]))", "{{reason}}")]
+        ),
         Panel("Time of one attempt", _quantiles("consumer_work_run_seconds", "handler"), "s"),
-        Panel("Deliveries that wait for their proof", [("max by (application) (consumer_confirm_waiting)", "{{application}}")]),
+        Panel(
+            "Deliveries that wait for their proof",
+            [("max by (application) (consumer_confirm_waiting)", "{{application}}")],
+        ),
     ],
-)  # fmt: skip
+)
 
 LOG_AND_API = Dashboard(
     "consumer-log-and-api",
     "Consumer: Kafka and API budget",
     [
         Panel("Records that wait", [("sum by (topic) (consumer_lag_records)", "{{topic}}")]),
-        Panel("Records that wait, by partition", [("max by (topic, partition) (consumer_lag_records)", "{{topic}} {{partition}}")]),
-        Panel("Published, by outcome", [("sum by (topic, outcome) (rate(consumer_broker_publishes_total[5m]))", "{{topic}} {{outcome}}")], "ops"),
+        Panel(
+            "Records that wait, by partition",
+            [("max by (topic, partition) (consumer_lag_records)", "{{topic}} {{partition}}")],
+        ),
+        Panel(
+            "Published, by outcome",
+            [("sum by (topic, outcome) (rate(consumer_broker_publishes_total[5m]))", "{{topic}} {{outcome}}")],
+            "ops",
+        ),
         Panel("Time until the broker acknowledged", _quantiles("consumer_broker_publish_seconds", "topic"), "s"),
-        Panel("Partitions that moved", [("sum by (change) (increase(consumer_work_rebalances_total[5m]))", "{{change}}")]),
+        Panel(
+            "Partitions that moved", [("sum by (change) (increase(consumer_work_rebalances_total[5m]))", "{{change}}")]
+        ),
         Panel("Time of one transaction", _quantiles("consumer_work_commit_seconds"), "s"),
         Panel("Events that share a transaction", _quantiles("consumer_work_batch_records")),
-        Panel("Calls of the service per minute", [("60 * sum by (endpoint) (rate(consumer_api_calls_total[5m]))", "{{endpoint}}")], "short", 300),
+        Panel(
+            "Calls of the service per minute",
+            [("60 * sum by (endpoint) (rate(consumer_api_calls_total[5m]))", "{{endpoint}}")],
+            "short",
+            300,
+        ),
         Panel("Calls by status", [("sum by (code) (rate(consumer_api_calls_total[5m]))", "{{code}}")], "reqps"),
         Panel("Wait for the budget", _quantiles("consumer_api_budget_wait_seconds", "use"), "s"),
         Panel("Time of one call", _quantiles("consumer_api_seconds", "endpoint"), "s"),
-        Panel("Asked-for reads", [
-            ("sum(rate(consumer_sync_reads_answered_total[5m]))", "answered"),
-            ("sum(rate(consumer_sync_reads_failed_total[5m]))", "failed"),
-        ], "ops"),
+        Panel(
+            "Asked-for reads",
+            [
+                ("sum(rate(consumer_sync_reads_answered_total[5m]))", "answered"),
+                ("sum(rate(consumer_sync_reads_failed_total[5m]))", "failed"),
+            ],
+            "ops",
+        ),
     ],
-)  # fmt: skip
+)
 
 DASHBOARDS = (ON_CALL, MONEY, LOG_AND_API)
 

@@ -45,10 +45,26 @@ def _above(metric: str, bar: float, labels: str = SHOP) -> tuple[str, Series, Se
 EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     # 2 % fail; one failure among few requests is no outage.
     "ConsumerReceiveFailing": ("70m", {ACCEPTED: "0+98x80", LOST: "0+2x80"}, {ACCEPTED: "0+1x80", LOST: "0x60 1x20"}),
-    "ConsumerReceiveFailingSlowly": ("7h", {ACCEPTED: "0+99x480", LOST: "0+1x480"}, {ACCEPTED: "0+1x480", LOST: "0x410 1x70"}),
-    "ConsumerReceiveEroding": ("80h", {ACCEPTED: "0+998x490", LOST: "0+2x490"}, {ACCEPTED: "0+100x490", LOST: "0x470 9x20"}),
-    "ConsumerStale": ("65m", {'consumer_lag_seconds{topic="e",partition="0"}': "90x70"}, {'consumer_lag_seconds{topic="e",partition="0"}': "5x50 90x3 5x20"}),
-    "ConsumerStaleSlowly": ("6h10m", {'consumer_lag_seconds{topic="e",partition="0"}': "5x300 90x80"}, {'consumer_lag_seconds{topic="e",partition="0"}': "5x360 90x15"}),
+    "ConsumerReceiveFailingSlowly": (
+        "7h",
+        {ACCEPTED: "0+99x480", LOST: "0+1x480"},
+        {ACCEPTED: "0+1x480", LOST: "0x410 1x70"},
+    ),
+    "ConsumerReceiveEroding": (
+        "80h",
+        {ACCEPTED: "0+998x490", LOST: "0+2x490"},
+        {ACCEPTED: "0+100x490", LOST: "0x470 9x20"},
+    ),
+    "ConsumerStale": (
+        "65m",
+        {'consumer_lag_seconds{topic="e",partition="0"}': "90x70"},
+        {'consumer_lag_seconds{topic="e",partition="0"}': "5x50 90x3 5x20"},
+    ),
+    "ConsumerStaleSlowly": (
+        "6h10m",
+        {'consumer_lag_seconds{topic="e",partition="0"}': "5x300 90x80"},
+        {'consumer_lag_seconds{topic="e",partition="0"}': "5x360 90x15"},
+    ),
     "ConsumerCredentialsRefused": _flag("consumer_api_circuit_open"),
     "ConsumerWrongApplication": _flag("consumer_sync_wrong_application"),
     "ConsumerSecretFileBroken": ("30m", {HELD_UP % "credentials": "1x60"}, {HELD_UP % "events": "1x60"}),
@@ -57,13 +73,25 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerRetentionGap": _flag("consumer_sync_gap_open"),
     "ConsumerReconcileBraked": _flag("consumer_sync_reconcile_braked"),
     "ConsumerWalkLate": _above("consumer_sync_bookmark_age_seconds", 900),
-    "ConsumerNeverWalked": ("30m", {RUNNING % "sync": "1x60"}, {f"consumer_sync_bookmark_age_seconds{{{SHOP}}}": "5x60"}),
+    "ConsumerNeverWalked": (
+        "30m",
+        {RUNNING % "sync": "1x60"},
+        {f"consumer_sync_bookmark_age_seconds{{{SHOP}}}": "5x60"},
+    ),
     "ConsumerReadingHeldUp": ("30m", {HELD_UP % "events": "1x60"}, {HELD_UP % "credentials": "1x60"}),
     "ConsumerHintsLate": _above("consumer_confirm_oldest_seconds", 900),
-    "ConsumerFlooded": ("15m", {f'consumer_quarantine_total{{{SHOP},reason="flooded"}}': "0x8 5x60"}, {f'consumer_quarantine_total{{{SHOP},reason="not_json"}}': "0x8 5x60"}),
+    "ConsumerFlooded": (
+        "15m",
+        {f'consumer_quarantine_total{{{SHOP},reason="flooded"}}': "0x8 5x60"},
+        {f'consumer_quarantine_total{{{SHOP},reason="not_json"}}': "0x8 5x60"},
+    ),
     "ConsumerPaidUnfulfilled": _above("consumer_paid_unfulfilled_oldest_seconds", 300),
     "ConsumerFindingsOpen": _above("consumer_findings_open", 0, f'{SHOP},plugin="p",kind="k"'),
-    "ConsumerDeadRuns": ("30m", {'consumer_work_waiting_runs{handler="h",state="dead"}': "1x60"}, {'consumer_work_waiting_runs{handler="h",state="retrying"}': "9x60"}),
+    "ConsumerDeadRuns": (
+        "30m",
+        {'consumer_work_waiting_runs{handler="h",state="dead"}': "1x60"},
+        {'consumer_work_waiting_runs{handler="h",state="retrying"}': "9x60"},
+    ),
     "ConsumerHandlerPaused": _flag("consumer_work_handler_paused", 'handler="h"'),
     "ConsumerHandlerWaiting": _flag("consumer_work_breaker_open", 'handler="h"'),
     "ConsumerRunsOverdue": _above("consumer_lag_seconds", 300, 'topic="e",partition="0"'),
@@ -72,12 +100,22 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerNobodyReceives": ("30m", {RUNNING % "work": "1x60"}, {RUNNING % "serve": "1x60"}),
     "ConsumerBrokerAway": (
         "30m",
-        {'consumer_broker_publishes_total{topic="e",outcome="published"}': "7x60", 'consumer_broker_publishes_total{topic="e",outcome="broker_unavailable"}': "0+3x60"},
-        {'consumer_broker_publishes_total{topic="e",outcome="published"}': "0+7x60", 'consumer_broker_publishes_total{topic="e",outcome="broker_unavailable"}': "0+3x60"},
+        {
+            'consumer_broker_publishes_total{topic="e",outcome="published"}': "7x60",
+            'consumer_broker_publishes_total{topic="e",outcome="broker_unavailable"}': "0+3x60",
+        },
+        {
+            'consumer_broker_publishes_total{topic="e",outcome="published"}': "0+7x60",
+            'consumer_broker_publishes_total{topic="e",outcome="broker_unavailable"}': "0+3x60",
+        },
     ),
     "ConsumerHistoryLeftAlone": _above("consumer_sync_events_history", 0),
-    "ConsumerUnknownWords": ("30m", {f'consumer_unknown_enums_total{{{SHOP},field="order.status"}}': "0x20 1x40"}, {f'consumer_unknown_enums_total{{{SHOP},field="order.status"}}': "3x60"}),
-}  # fmt: skip
+    "ConsumerUnknownWords": (
+        "30m",
+        {f'consumer_unknown_enums_total{{{SHOP},field="order.status"}}': "0x20 1x40"},
+        {f'consumer_unknown_enums_total{{{SHOP},field="order.status"}}': "3x60"},
+    ),
+}
 
 
 def test_every_alert_has_examples() -> None:
@@ -178,7 +216,7 @@ def test_every_alert_has_a_summary_a_severity_and_a_runbook_that_tells_of_it() -
         text = (CHECKOUT / rule["annotations"]["runbook"]).read_text()
         assert f"`{rule['alert']}`" in text
     used = {rule["annotations"]["runbook"] for rule in ALERTS}
-    assert {f"deploy/runbooks/{path.name}" for path in RUNBOOKS.glob("*.md")} - used == {"deploy/runbooks/README.md"}
+    assert {f"deploy/runbooks/{path.name}" for path in RUNBOOKS.glob("*.md")} == used
 
 
 def test_every_code_that_status_pages_for_has_an_alert() -> None:
