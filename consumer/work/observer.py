@@ -11,8 +11,8 @@ import structlog
 from consumer.broker.base import Lag, Partition, Record
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.metrics import Metrics
-from consumer.work.intake import Taken
-from consumer.work.results import Result
+from consumer.work.dispatch.result_writer import Result
+from consumer.work.ingest.ingest import Taken
 
 SAY_EVERY_S = 10.0
 WAITING = (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD)
@@ -49,7 +49,7 @@ class Observer:
         self._metrics.rebalances.labels(change).inc(partitions)
 
     def run(self, result: Result) -> None:
-        """An attempt that the runner made was stored."""
+        """An attempt that the dispatcher made was stored."""
         finish = result.finish
         self._metrics.run_seconds.labels(finish.run.handler).observe(result.seconds)
         self._outcome(finish.run.handler, finish.status, finish.code, finish.run.event_id, finish.reason)

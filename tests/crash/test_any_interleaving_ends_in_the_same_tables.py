@@ -22,12 +22,13 @@ from consumer.broker import Partition, Record
 from consumer.clock import DrivenClock
 from consumer.errors import LedgerUnavailable
 from consumer.events import Locators
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from consumer.plugin import Context, Event, Handler, declared, handles
-from consumer.work.contexts import Contexts
-from consumer.work.executor import Executor
-from consumer.work.intake import Intake
-from consumer.work.loops import Loops
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.execution.loop_pool import LoopPool
+from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry
 from tests.work.workshop import message, service_event
 
@@ -56,7 +57,7 @@ async def project(event: Event, ctx: Context) -> None:
 
 @handles("order.*", name="shop:ship")
 async def ship(event: Event, ctx: Context) -> None:
-    """An effect: the intake leaves it to the runner."""
+    """An effect: ingest leaves it to the dispatcher."""
 
 
 def handlers() -> list[Handler]:
@@ -129,24 +130,24 @@ def records() -> list[Record]:
 async def play(database: Database, batches: Sequence[Sequence[int]], saboteur: Saboteur) -> None:
     """Each batch is taken until the ledger has it, as the worker does; then everything once, as after a restart."""
     log = records()
-    intake = Intake(
+    ingest = Ingest(
         database=database,
         registry=Registry(handlers()),
         locators={"default": Locators()},
         contexts=Contexts(DrivenClock()),
-        executor=Executor(Loops(on_harm=lambda *_: None)),
+        executor=Executor(LoopPool(on_harm=lambda *_: None)),
         clock=DrivenClock(),
         worker="one",
     )
     with saboteur.on(database):
         for batch in [*batches, range(len(log))]:
-            await take(intake, [log[number] for number in batch])
+            await take(ingest, [log[number] for number in batch])
 
 
-async def take(intake: Intake, batch: Sequence[Record]) -> None:
+async def take(ingest: Ingest, batch: Sequence[Record]) -> None:
     for _ in range(50):
         try:
-            await intake.take(batch)
+            await ingest.take(batch)
         except LedgerUnavailable:
             continue
         return

@@ -1,7 +1,8 @@
-"""Live: a worker's own intake and runner on a real ledger, with time that is driven and handlers that fail when told.
+"""Live: a worker's ingest and dispatcher on a real ledger, with time that is driven and handlers that fail when told.
 
-What `Projections` leaves out is here: runs are recorded, a run that fails waits and is made up for later, by a runner
-whose clock may be another one's. So the order in which events were handled is not the order in which they came.
+What `Projections` leaves out is here: runs are recorded, a run that fails waits and is made up for later, by a
+dispatcher whose clock may be another one's. So the order in which events were handled is not the order in which they
+came.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from consumer.broker.base import Partition, Record
 from consumer.clock import DrivenClock
 from consumer.console.checkouts import Body, register_checkout
 from consumer.events import Event, Locators
-from consumer.ledger import Database, outbox
+from consumer.ledger import Database
+from consumer.ledger.handling import outbox
 from consumer.ledger.tables import OutboxRow, RunRow, RunStatus
 from consumer.plugin import Context, Handler
 from consumer.wire import pack_event
-from consumer.work.breakers import Breakers
-from consumer.work.contexts import Contexts
-from consumer.work.executor import Executor
-from consumer.work.intake import Intake
+from consumer.work.dispatch.breakers import Breakers
+from consumer.work.dispatch.dispatcher import Dispatcher
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry, handlers_of
-from consumer.work.runner import Runner
 from tests.support.projections import START, derived_event
 
 TICK_S = 0.001
@@ -75,35 +77,35 @@ class Live:
         self._executor = Executor()
         self._registry = Registry([replace(one, function=_stumbling(one, fails)) for one in self.plain])
         self._offsets = count()
-        self._intake = Intake(
+        self._ingest = Ingest(
             database=database,
             registry=self._registry,
             locators={application: Locators()},
             contexts=Contexts(self.clock, plugins),
             executor=self._executor,
             clock=self.clock,
-            worker="intake",
+            worker="ingest",
         )
         self._elsewhere = _Skewed(self.clock, skew)
-        self._runner = Runner(
+        self._dispatcher = Dispatcher(
             database=database,
             registry=self._registry,
             contexts=Contexts(self._elsewhere, plugins),
             executor=self._executor,
             breakers=Breakers(),
             clock=self._elsewhere,
-            worker="runner",
+            worker="dispatcher",
             observe=lambda _: None,
             on_emitted=lambda: None,
         )
 
     async def close(self) -> None:
-        await self._executor.loops.close()
+        await self._executor.pool.close()
 
     async def arrive(self, *events: Event, plan: str | None = None) -> None:
         """These come now, in one batch."""
         self.clock.advance(TICK_S)
-        await self._intake.take([self._record(event, plan) for event in events])
+        await self._ingest.take([self._record(event, plan) for event in events])
 
     def _record(self, event: Event, plan: str | None) -> Record:
         packed = pack_event(event, plan=plan)
@@ -125,7 +127,7 @@ class Live:
     async def make_up(self) -> int:
         """Runs that wait and are due are tried again; says how many were."""
         self.clock.advance(TICK_S)
-        return await self._runner.once()
+        return await self._dispatcher.once()
 
     async def relay(self) -> int:
         """What is due goes to the log and comes back, in one batch; says how much it was."""

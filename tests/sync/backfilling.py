@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from consumer.sync.backfill import Backfill
+from consumer.sync.backfill.stage import Backfill
 from tests.sync.conftest import World
 
 
 def backfill(world: World, token: int = 1) -> Backfill:
     return Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: token, figures=world.figures
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: token, metrics=world.metrics
     )

@@ -1,0 +1,196 @@
+"""`consumer status`, `consumer quarantine list`: how things stand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from consumer.app import parts
+from consumer.broker import TopicReport, open_broker
+from consumer.cli.developing.handlers import registry_of
+from consumer.cli.filters import Application, Limit
+from consumer.cli.looking.finding import Finding, Grade, worst
+from consumer.cli.looking.verdict import WALK_LATE_S, judge
+from consumer.cli.output import Json, Output
+from consumer.cli.output import shown as shown_value
+from consumer.cli.process import ledger, looking, run, settings_looking
+from consumer.console.queues import queues
+from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
+from consumer.console.unread import Unread, unread
+from consumer.errors import BrokerError, LedgerError, SettingsError
+from consumer.ledger import health, processes
+from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.health import Figures
+from consumer.ledger.processes import Process
+from consumer.ledger.reading import quarantine as ledger_quarantine
+from consumer.reason import Reason, reason_of
+from consumer.settings import Settings
+from consumer.sync.health.status import ApplicationStatus, application_statuses
+
+WALKS_LATE = 5
+BROKER_S = 10.0
+SHOWN_FOR = timedelta(hours=1)
+
+quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command()(status)
+    app.add_typer(quarantine, name="quarantine")
+
+
+@dataclass(kw_only=True)
+class Look:
+    """What was found out, as far as it could be."""
+
+    findings: list[Finding] = field(default_factory=list)
+    figures: Figures | None = None
+    processes: list[Process] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+    held: list[HeldOrder] = field(default_factory=list)
+    reading: list[ApplicationStatus] = field(default_factory=list)
+    lost: list[Unread] = field(default_factory=list)
+
+
+def status(as_json: Json = False) -> None:
+    """How things stand; exit 0 healthy, 1 degraded, 2 stuck (orders wait), 3 it could not be known."""
+    try:
+        settings, problems = looking()
+    except SettingsError as error:
+        found = Look(findings=[Finding(Grade.UNKNOWN, error.code, problem) for problem in error.problems])
+    else:
+        found = run(_look(settings, problems))
+    output = Output(as_json)
+    output.document(_document(found))
+    _print(output, found)
+    raise typer.Exit(int(worst(found.findings)))
+
+
+def _document(found: Look) -> dict[str, Any]:
+    return {
+        "status": worst(found.findings).name.lower(),
+        "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in found.findings],
+        "processes": [asdict(one) for one in found.processes],
+        "unfulfilled": [asdict(one) for one in found.waiting],
+        "held": [asdict(one) for one in found.held],
+        "reading": [asdict(one) for one in found.reading],
+        "unread": [asdict(one) for one in found.lost],
+        **(asdict(found.figures) if found.figures else {}),
+    }
+
+
+def _print(output: Output, found: Look) -> None:
+    output.line(worst(found.findings).name.lower())
+    for finding in found.findings:
+        output.line(f"  {finding.grade.name.lower()}: {finding.text} [{finding.code}]")
+    output.fields(asdict(found.figures) if found.figures else {})
+    for one in found.processes:
+        output.line(_process_line(one))
+    for order in found.waiting:
+        oldest = shown_value(order.oldest_at)
+        output.line(f"{order.application}: {order.count} paid, not fulfilled ({order.reason}), the oldest at {oldest}")
+    for held in found.held:
+        since = shown_value(held.paid_at)
+        output.line(f"{held.application}: order {held.order_id} is held ({held.hold}), paid at {since}")
+    for asked in found.lost:
+        oldest = shown_value(asked.oldest_at)
+        output.line(f"{asked.application}: {asked.count} read(s) wait for API credentials, the oldest since {oldest}")
+    for reading in found.reading:
+        output.line(reading.application)
+        facts = {name: value for name, value in asdict(reading).items() if name not in ("application", "held_up")}
+        output.fields({f"  {name}": value for name, value in facts.items()})
+        for stage in reading.held_up:
+            output.line(f"  {stage.stage} is held up since {shown_value(stage.since)}: {stage.code}")
+
+
+def _process_line(one: Process) -> str:
+    state = "stopped" if one.stopped_at is not None else "ready" if one.ready else "not ready"
+    wrong = ", ".join(f"{name}: {proof.code}" for name, proof in one.checks.items() if proof.code is not None)
+    since, seen = shown_value(one.stopped_at or one.since), shown_value(one.seen_at)
+    line = f"{one.role} {one.version} (pid {one.pid} on {one.host}): {state} since {since}, seen {seen}"
+    return f"{line} [{wrong}]" if wrong else line
+
+
+async def _look(settings: Settings, problems: Sequence[str]) -> Look:
+    # Where none has credentials, nobody meant to read: signed webhooks are all there is.
+    reads = any(one.has_credentials for one in settings.applications)
+    app_ids = [(one.name, one.app_id if one.has_credentials else None) for one in settings.applications if reads]
+    found = Look()
+    try:
+        async with ledger(settings) as database, database.reading() as session:
+            # By the database's clock: this machine's may be wrong, and the processes' too.
+            found.figures = figures = await health.figures(session, await shared_time(session))
+            found.processes = await processes.listed(session)
+            found.waiting = await unfulfilled(session)
+            found.held = await longest_held(session)
+            found.reading = await application_statuses(session, app_ids, figures.at)
+            without = [one.name for one in settings.applications if not one.has_credentials]
+            found.lost = await unread(session, without, figures.at)
+            open_queues = await queues(session)
+    except LedgerError as error:
+        return Look(findings=[Finding(Grade.UNKNOWN, error.code, error.message)])
+    found.findings = judge(
+        figures,
+        unfulfilled=found.waiting,
+        queues=open_queues,
+        broken_plugins=[plugin.plugin for plugin in registry_of(settings).broken],
+        topics=await _topics(settings),
+        application_statuses=found.reading,
+        walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
+        processes=found.processes,
+        expected=settings.expect,
+        settings_problems=problems,
+    )
+    found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
+    return found
+
+
+async def _topics(settings: Settings) -> Sequence[TopicReport] | None:
+    """How the topics stand; None when the broker does not answer. Makes nothing."""
+    broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
+    try:
+        async with asyncio.timeout(BROKER_S):
+            return await broker.look(parts.topics(settings))
+    except (BrokerError, TimeoutError):
+        return None
+    finally:
+        await broker.stop()
+
+
+@quarantine.command("list")
+def list_quarantine(
+    application: Application = None,
+    reason: Annotated[Reason | None, typer.Option(help="Only this reason.")] = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """The newest deliveries in quarantine; their bodies are not shown."""
+
+    async def load() -> list[dict[str, Any]]:
+        async with ledger(settings_looking()) as database, database.reading() as session:
+            rows = await ledger_quarantine.newest(session, application=application, reason=reason, limit=limit)
+        return [
+            {
+                "id": row.id,
+                "application": row.application,
+                "delivery_id": row.delivery_id,
+                "event_id": row.event_id,
+                "reason": reason_of(row.reason).value,
+                "detail": reason_of(row.reason).detail,
+                "bytes": len(row.raw),
+                "received_at": row.received_at,
+            }
+            for row in rows
+        ]
+
+    rows = run(load())
+    output = Output(as_json)
+    output.document({"quarantine": rows})
+    columns = ["id", "received_at", "application", "event_id", "reason", "detail", "bytes"]
+    output.table(columns, [[row[name] for name in columns] for row in rows], empty="nothing in quarantine")

@@ -1,0 +1,79 @@
+"""The outbox: derived events, stored with what caused them and published by the relay afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+from sqlalchemy import Table, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import among, insert_into
+from consumer.events import Event
+from consumer.ledger.tables import OutboxRow
+from consumer.plugin import Emission
+
+_OUTBOX: Table = OutboxRow.__table__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emitted:
+    """A derived event with the event, the handler and the plan (if any) it came from."""
+
+    emission: Emission
+    cause: Event
+    handler: str
+    plan: str | None = None
+
+
+async def put(session: AsyncSession, emitted: Sequence[Emitted], now: datetime) -> None:
+    """Store derived events; one with the same id is there already and stays (it is the same event)."""
+    if emitted:
+        insert = insert_into(_OUTBOX, session.get_bind().dialect.name)
+        statement = insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
+        await session.execute(statement, [_values(one, now) for one in emitted])
+
+
+def _values(one: Emitted, now: datetime) -> dict[str, object]:
+    return {
+        "application": one.cause.application,
+        "event_id": one.emission.id,
+        "type": one.emission.type,
+        "key": one.emission.key,
+        "data": orjson.dumps(dict(one.emission.data)),
+        "not_before": one.emission.not_before or now,
+        "created_at": now,
+        "cause": one.cause.id,
+        "handler": one.handler,
+        "plan": one.plan,
+        "traceparent": one.cause.traceparent,
+    }
+
+
+async def due(session: AsyncSession, now: datetime, limit: int) -> Sequence[OutboxRow]:
+    """What is to be published now, in the order it was emitted."""
+    statement = (
+        select(OutboxRow)
+        .where(_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= now)
+        .order_by(_OUTBOX.c.seq)
+        .limit(limit)
+    )
+    return (await session.execute(statement)).scalars().all()
+
+
+async def mark_published(session: AsyncSession, rows: Sequence[OutboxRow], now: datetime) -> None:
+    """These are durable in the broker."""
+    if rows:
+        numbers = [row.seq for row in rows]
+        await session.execute(update(_OUTBOX).where(among(_OUTBOX.c.seq, numbers)).values(published_at=now))
+
+
+async def waiting(session: AsyncSession, now: datetime) -> tuple[int, datetime | None]:
+    """How many derived events are due and not published, and since when the oldest is due."""
+    statement = select(func.count(), func.min(_OUTBOX.c.not_before)).where(
+        _OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= now
+    )
+    count, oldest = (await session.execute(statement)).one()
+    return int(count), oldest

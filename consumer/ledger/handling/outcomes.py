@@ -1,0 +1,127 @@
+"""Outcomes: what became of events, for the outage certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Table, and_, or_, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import among
+from consumer.events import Source
+from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
+
+_EVENTS: Table = EventRow.__table__
+_RUNS: Table = RunRow.__table__
+_OUTBOX: Table = OutboxRow.__table__
+_HINTS: Table = HintRow.__table__
+_QUARANTINE: Table = QuarantineRow.__table__
+
+UNCONFIRMED: Final = "unconfirmed"
+QUARANTINED: Final = "quarantined"
+WORST_FIRST: Final = (RunStatus.DEAD.value, RunStatus.PARKED.value, RunStatus.RETRYING.value)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`source`: what brought the event first. `word`: the worst of its runs' states, `handled` when all is done;
+    `unconfirmed` or `quarantined` for one that the ledger has as a delivery only."""
+
+    source: Source
+    word: str
+
+
+async def outcomes(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Mapping[str, Outcome]:
+    """Event id to what became of it; without those the ledger lacks. At most a few hundred ids at once."""
+    if not event_ids:
+        return {}
+    ids = list(event_ids)
+    sources = await session.execute(
+        select(_EVENTS.c.id, _EVENTS.c.source).where(_EVENTS.c.application == application, among(_EVENTS.c.id, ids))
+    )
+    found = {event_id: Source(source) for event_id, source in sources}
+    rows = await session.execute(
+        select(_RUNS.c.event_id, _RUNS.c.status)
+        .where(_RUNS.c.application == application, among(_RUNS.c.event_id, ids))
+        .distinct()
+    )
+    states: dict[str, set[str]] = {}
+    for event_id, status in rows:
+        states.setdefault(event_id, set()).add(status)
+    return {event_id: Outcome(source, _word(states.get(event_id, set()))) for event_id, source in found.items()}
+
+
+async def derived_open(
+    session: AsyncSession, application: str, causes: Container[str], now: datetime
+) -> Mapping[str, str]:
+    """Which of these events derived other events whose work is not done, and the worst state of it; what is due and not
+    yet published counts as retrying. One level. Reads open runs and what waits only, by their partial indexes; the
+    words are literal for that."""
+    derived = and_(_OUTBOX.c.application == _RUNS.c.application, _OUTBOX.c.event_id == _RUNS.c.event_id)
+    is_open = text("runs.status <> 'succeeded' AND runs.status IN ('dead', 'parked', 'retrying')")
+    unfinished = select(_OUTBOX.c.cause, _RUNS.c.status).select_from(_RUNS.join(_OUTBOX, derived))
+    found: dict[str, str] = {}
+    rows = await session.stream(unfinished.where(_RUNS.c.application == application, is_open))
+    async for cause, status in rows:
+        if cause in causes and (cause not in found or WORST_FIRST.index(status) < WORST_FIRST.index(found[cause])):
+            found[cause] = status
+    waits = and_(text("outbox.published_at IS NULL"), _OUTBOX.c.not_before <= now)
+    async for (cause,) in await session.stream(
+        select(_OUTBOX.c.cause).where(_OUTBOX.c.application == application, waits)
+    ):
+        if cause in causes:
+            found.setdefault(cause, RunStatus.RETRYING.value)
+    return found
+
+
+async def delivered_only(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Mapping[str, Outcome]:
+    """The same for events whose delivery waits to be confirmed, or lies in quarantine. At most a few hundred ids at
+    once; the quarantine is not indexed by event."""
+    if not event_ids:
+        return {}
+    ids = list(event_ids)
+    kept = await session.scalars(
+        select(_QUARANTINE.c.event_id).where(
+            _QUARANTINE.c.application == application, among(_QUARANTINE.c.event_id, ids)
+        )
+    )
+    found = {event_id: Outcome(Source.WEBHOOK, QUARANTINED) for event_id in kept}
+    waiting = await session.scalars(
+        select(_HINTS.c.event_id).where(_HINTS.c.application == application, among(_HINTS.c.event_id, ids))
+    )
+    return found | {event_id: Outcome(Source.WEBHOOK, UNCONFIRMED) for event_id in waiting}
+
+
+async def quarantined_deliveries(
+    session: AsyncSession, application: str, delivery_ids: Sequence[str]
+) -> frozenset[str]:
+    """Which of these deliveries lie in quarantine. At most a few hundred ids at once."""
+    where = (_QUARANTINE.c.application == application) & among(_QUARANTINE.c.delivery_id, delivery_ids)
+    return frozenset(await session.scalars(select(_QUARANTINE.c.delivery_id).where(where)))
+
+
+async def has_business_before(session: AsyncSession, application: str, moment: datetime) -> bool:
+    """Whether an event of an order or a subscription, from the service, was received before then."""
+    statement = (
+        select(_EVENTS.c.seq)
+        .where(
+            _EVENTS.c.received_at < moment,
+            _EVENTS.c.application == application,
+            _EVENTS.c.source.in_([Source.WEBHOOK.value, Source.BACKFILL.value]),
+            or_(_EVENTS.c.order_id.is_not(None), _EVENTS.c.subscription_id.is_not(None)),
+        )
+        .limit(1)
+    )
+    return (await session.scalar(statement)) is not None
+
+
+def _word(states: set[str]) -> str:
+    for status in WORST_FIRST:
+        if status in states:
+            return status
+    if not states:
+        return "no_handler"
+    return "skipped" if states == {RunStatus.SKIPPED.value} else "handled"

@@ -1,0 +1,427 @@
+"""The runs: one handler's work on one event, unique by (application, event id, handler) (cases H1, G2).
+
+Order per lane (application, handler, key): a run may start only when no earlier one of its lane is `blocking`. The
+insert parks what comes behind, and so does a claim; finishing promotes the next; `stranded` finds what all of them
+missed because two workers met (each saw the other's half only).
+
+No statement's cost may depend on how many runs are finished, or on what the database's statistics say of them (see
+decision 10): what is sought is reached by one index, from an equality, or in the order in which the index lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import among, insert_into
+from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.handling import lanes
+from consumer.ledger.tables import REASON_CHARS, AttemptRow, RunRow, RunStatus
+from consumer.retry import OnDead
+
+_RUNS: Table = RunRow.__table__
+_ATTEMPTS: Table = AttemptRow.__table__
+_IS_RETRYING = lanes.is_status(RunStatus.RETRYING)
+_IS_PARKED = lanes.is_status(RunStatus.PARKED)
+_CLAIMED = ("application", "event_id", "handler", "seq", "key", "attempts", "plan", "created_at", "next_at")
+
+Lane = lanes.Lane
+RunId = lanes.RunId
+
+CLAIM_ROUNDS = 10
+PARKED_A_LOOK = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run as it is to be stored."""
+
+    application: str
+    event_id: str
+    handler: str
+    seq: int
+    key: str
+    status: RunStatus
+    blocking: bool
+    attempts: int = 0
+    next_at: datetime | None = None
+    code: str | None = None
+    reason: str | None = None
+    fingerprint: str | None = None
+    code_version: str = ""
+    plan: str | None = None
+
+    @property
+    def id(self) -> RunId:
+        """(application, event id, handler)."""
+        return (self.application, self.event_id, self.handler)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an attempt was made and did not succeed."""
+        return self.code is not None and self.status in (RunStatus.RETRYING, RunStatus.DEAD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedRun:
+    """A due run that this worker may work on until its claim ends."""
+
+    application: str
+    event_id: str
+    handler: str
+    seq: int
+    key: str
+    attempts: int
+    plan: str | None
+    created_at: datetime
+    due_at: datetime
+
+    @property
+    def id(self) -> tuple[str, str, str]:
+        """(application, event id, handler)."""
+        return (self.application, self.event_id, self.handler)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt as it is to be stored."""
+
+    application: str
+    event_id: str
+    handler: str
+    number: int
+    outcome: str
+    code: str | None
+    reason: str | None
+    fingerprint: str | None
+    code_version: str
+    worker: str
+    started_at: datetime
+    finished_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """What a claimed run becomes."""
+
+    run: ClaimedRun
+    status: RunStatus
+    blocking: bool
+    attempts: int
+    next_at: datetime | None = None
+    code: str | None = None
+    reason: str | None = None
+    fingerprint: str | None = None
+    code_version: str = ""
+
+
+async def blocked_lanes(session: AsyncSession, keys: Collection[tuple[str, str]]) -> set[Lane]:
+    """The lanes among these (application, key) where an unresolved run makes later ones wait."""
+    found: set[Lane] = set()
+    for application in sorted({application for application, _ in keys}):
+        found |= await lanes.blocked(session, application, [key for name, key in keys if name == application])
+    return found
+
+
+async def add(session: AsyncSession, runs: Sequence[Run], now: datetime) -> None:
+    """Insert new runs; one that is there already is left as it is."""
+    if runs:
+        statement = insert_into(_RUNS, session.get_bind().dialect.name).on_conflict_do_nothing()
+        await session.execute(statement, [_run_values(run, now) for run in runs])
+
+
+def _run_values(run: Run, now: datetime) -> dict[str, Any]:
+    return {
+        "application": run.application,
+        "event_id": run.event_id,
+        "handler": run.handler,
+        "seq": run.seq,
+        "key": run.key,
+        "status": run.status.value,
+        "blocking": run.blocking,
+        "attempts": run.attempts,
+        "next_at": run.next_at,
+        "code": run.code,
+        "reason": run.reason,
+        "fingerprint": run.fingerprint,
+        "code_version": run.code_version,
+        "plan": run.plan,
+        "created_at": now,
+        "updated_at": now,
+    }
+
+
+async def add_attempts(session: AsyncSession, attempts: Sequence[Attempt]) -> None:
+    """Keep the attempts."""
+    if attempts:
+        await session.execute(insert(_ATTEMPTS), [_attempt_values(attempt) for attempt in attempts])
+
+
+def _attempt_values(attempt: Attempt) -> dict[str, Any]:
+    values = dict(attempt.__dict__)
+    values["reason"] = (attempt.reason or "")[:REASON_CHARS] or None
+    return values
+
+
+async def claim(
+    session: AsyncSession, *, handler: str, worker: str, limit: int, now: datetime, lease_s: float
+) -> Sequence[ClaimedRun]:
+    """Take up to `limit` due runs of a handler for `lease_s` seconds, oldest first, heads of their lanes only.
+
+    One that is due and leads nothing (two workers met, or an operator put another before it) is parked, so that no
+    claim sees it again before its turn.
+    """
+    claimed: list[ClaimedRun] = []
+    for _ in range(CLAIM_ROUNDS):
+        found = (await session.execute(_due(handler, limit - len(claimed), now))).all()
+        leading = [row for row in found if row.head == row.event_id]
+        claimed += [_claimed_run(row) for row in leading]
+        until = now + timedelta(seconds=lease_s)
+        await _set(session, map(_id_of, leading), {"claimed_by": worker, "claimed_until": until})
+        behind = [_id_of(row) for row in found if row.head != row.event_id]
+        await _set(session, behind, {"status": RunStatus.PARKED.value, "next_at": None, "updated_at": now})
+        if not behind or len(claimed) == limit:
+            break
+    return claimed
+
+
+def _due(handler: str, limit: int, now: datetime) -> Select[Any]:
+    """Due runs of a handler that nobody works on, oldest first by index `ix_runs_queue`, each with the head of its
+    lane. It passes over what is worked on now, which is no more than all workers together do at once."""
+    head = lanes.head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head")
+    return (
+        select(*[_RUNS.c[name] for name in _CLAIMED], head)
+        .where(
+            lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == handler, _RUNS.c.next_at <= now, _is_unclaimed(now)
+        )
+        .order_by(_RUNS.c.next_at, _RUNS.c.seq)
+        .limit(limit)
+        .with_for_update(skip_locked=True, of=_RUNS)
+    )
+
+
+def _is_unclaimed(now: datetime) -> ColumnElement[bool]:
+    return or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
+
+
+def _id_of(row: Any) -> RunId:
+    return (row.application, row.event_id, row.handler)
+
+
+def _claimed_run(row: Any) -> ClaimedRun:
+    values = {name: getattr(row, name) for name in _CLAIMED if name != "next_at"}
+    return ClaimedRun(**values, due_at=row.next_at)
+
+
+def these(ids: Iterable[RunId]) -> Iterator[ColumnElement[bool]]:
+    """Conditions that together take in just these runs: a few hundred of one application and handler each, by the
+    primary key, in one order for all."""
+    for (application, handler), event_ids in grouped(((one[0], one[2]), one[1]) for one in ids):
+        yield and_(among(_RUNS.c.event_id, event_ids), _RUNS.c.application == application, _RUNS.c.handler == handler)
+
+
+async def _set(session: AsyncSession, ids: Iterable[RunId], values: Mapping[str, Any], *where: Any) -> None:
+    for condition in these(ids):
+        await session.execute(update(_RUNS).where(condition, *where).values(**values))
+
+
+async def renew(session: AsyncSession, ids: Collection[RunId], *, worker: str, now: datetime, lease_s: float) -> None:
+    """Keep this worker's claims for another `lease_s` seconds."""
+    await _set(session, ids, {"claimed_until": now + timedelta(seconds=lease_s)}, _RUNS.c.claimed_by == worker)
+
+
+async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: str) -> None:
+    """End the claims of runs that were not finished."""
+    await _set(session, ids, {"claimed_by": None, "claimed_until": None}, _RUNS.c.claimed_by == worker)
+
+
+async def still_claimed(session: AsyncSession, run: ClaimedRun, *, worker: str) -> bool:
+    """Lock the run and say whether it is still ours to finish; for transactional handlers, before they write."""
+    row = (
+        await session.execute(
+            select(_RUNS.c.claimed_by, _RUNS.c.status)
+            .where(
+                _RUNS.c.application == run.application,
+                _RUNS.c.event_id == run.event_id,
+                _RUNS.c.handler == run.handler,
+            )
+            .with_for_update()
+        )
+    ).first()
+    return row is not None and row.claimed_by == worker and row.status == RunStatus.RETRYING.value
+
+
+async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: str, now: datetime) -> None:
+    """Store what became of claimed runs, and let the next of each lane go.
+
+    A success counts even when the claim was lost meanwhile (the effect is there); a failure only when it was not.
+    """
+    if not finished:
+        return
+    await _lock(session, [one.run.id for one in finished])
+    for group in _alike(one for one in finished if one.status is RunStatus.SUCCEEDED):
+        await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _IS_RETRYING)
+    if failures := [one for one in finished if one.status is not RunStatus.SUCCEEDED]:
+        await _store_failures(session, failures, worker, now)
+    await _promote(session, {(f.run.application, f.run.handler, f.run.key) for f in finished if not f.blocking}, now)
+
+
+async def _promote(session: AsyncSession, free: Collection[Lane], now: datetime) -> None:
+    await _let_go(session, await lanes.heads(session, free), now)
+
+
+async def _lock(session: AsyncSession, ids: Collection[RunId]) -> None:
+    """In key order, so that two workers that finish the same runs cannot lock each other out. On SQLite whoever writes
+    is alone."""
+    if session.get_bind().dialect.name == "sqlite":
+        return
+    for condition in these(ids):
+        await session.execute(select(_RUNS.c.event_id).where(condition).order_by(_RUNS.c.event_id).with_for_update())
+
+
+def _alike(finished: Iterable[Finish]) -> Iterator[list[Finish]]:
+    """Successes that are stored with the same values: as good as all of them, in one statement then."""
+    groups: dict[tuple[int, str], list[Finish]] = {}
+    for one in finished:
+        groups.setdefault((one.attempts, one.code_version), []).append(one)
+    yield from groups.values()
+
+
+async def _store_failures(session: AsyncSession, failures: Iterable[Finish], worker: str, now: datetime) -> None:
+    one = and_(
+        _RUNS.c.event_id == bindparam("b_event_id"),
+        _RUNS.c.application == bindparam("b_application"),
+        _RUNS.c.handler == bindparam("b_handler"),
+    )
+    rows = [
+        _finish_values(done, now)
+        | {"b_event_id": done.run.event_id, "b_application": done.run.application, "b_handler": done.run.handler}
+        for done in failures
+    ]
+    connection = await session.connection()
+    await connection.execute(update(_RUNS).where(one, _IS_RETRYING, _RUNS.c.claimed_by == worker), rows)
+
+
+def _finish_values(done: Finish, now: datetime) -> dict[str, Any]:
+    return {
+        "status": done.status.value,
+        "blocking": done.blocking,
+        "attempts": done.attempts,
+        "next_at": done.next_at,
+        "code": done.code,
+        "reason": (done.reason or "")[:REASON_CHARS] or None,
+        "fingerprint": done.fingerprint,
+        "code_version": done.code_version,
+        "claimed_by": None,
+        "claimed_until": None,
+        "updated_at": now,
+    }
+
+
+async def _let_go(session: AsyncSession, ids: Collection[RunId], now: datetime) -> int:
+    """Those of these heads that are parked are due now. One that somebody else is just changing is passed over: it is
+    let go by them, or found by `stranded`."""
+    free: list[RunId] = []
+    for condition in these(ids):
+        wanted = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).where(condition, _IS_PARKED)
+        rows = await session.execute(wanted.order_by(_RUNS.c.event_id).with_for_update(skip_locked=True))
+        free += [_id_of(row) for row in rows]
+    await _set(session, free, {"status": RunStatus.RETRYING.value, "next_at": now, "updated_at": now})
+    return len(free)
+
+
+async def stranded(session: AsyncSession, after: Lane | None = None, limit: int = PARKED_A_LOOK) -> lanes.Page:
+    """Parked runs that wait behind nothing, among the next `limit` parked ones; give what it returns to `release`, and
+    `after` to the next look. Costs the same however many are parked."""
+    return await lanes.parked(session, after, limit)
+
+
+async def release(session: AsyncSession, page: lanes.Page, now: datetime) -> int:
+    """Let go what `stranded` has found; returns how many."""
+    return await _let_go(session, page.stranded, now)
+
+
+async def release_parked(session: AsyncSession, now: datetime, limit: int = 1000) -> int:
+    """Let parked runs go that wait behind nothing any more, wherever they are; returns how many."""
+    found: list[RunId] = []
+    async for page in _pages(session):
+        found += page.stranded
+        if len(found) >= limit:
+            break
+    return await _let_go(session, found[:limit], now)
+
+
+async def has_stranded(session: AsyncSession) -> bool:
+    """Whether a parked run waits behind nothing any more (see `release_parked`)."""
+    return bool([page async for page in _pages(session) if page.stranded])
+
+
+async def _pages(session: AsyncSession) -> AsyncIterator[lanes.Page]:
+    page = await stranded(session)
+    yield page
+    while page.after is not None:
+        page = await stranded(session, page.after)
+        yield page
+
+
+async def next_due(session: AsyncSession, now: datetime) -> dict[str, datetime]:
+    """Handler to when its next run that nobody works on is due; it may be in the past."""
+    return await _first_due(session, _is_unclaimed(now))
+
+
+async def oldest_due(session: AsyncSession) -> dict[str, datetime]:
+    """Handler to when its oldest run is due, or was, whether or not somebody works on it."""
+    return await _first_due(session)
+
+
+async def _first_due(session: AsyncSession, *where: Any) -> dict[str, datetime]:
+    """From handler to handler by index `ix_runs_queue`, one probe each, and then the first run of each."""
+    first = select(func.min(_RUNS.c.handler)).where(lanes.is_status(RunStatus.RETRYING))
+    names = select(first.scalar_subquery().label("handler")).cte("names", recursive=True)
+    following = first.where(_RUNS.c.handler > names.c.handler).scalar_subquery()
+    names = names.union_all(select(following).where(names.c.handler.is_not(None)))
+    at = (
+        select(_RUNS.c.next_at)
+        .where(lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == names.c.handler, *where)
+        .order_by(_RUNS.c.next_at)
+        .limit(1)
+        .scalar_subquery()
+    )
+    rows = await session.execute(select(names.c.handler, at).where(names.c.handler.is_not(None)))
+    return {handler: at for handler, at in rows if at is not None}
+
+
+def first_status(*, blocked: bool) -> RunStatus:
+    """A run that cannot start yet is parked, else due at once."""
+    return RunStatus.PARKED if blocked else RunStatus.RETRYING
+
+
+def blocks_when_dead(on_dead: OnDead) -> bool:
+    """Whether a dead run keeps its lane waiting."""
+    return on_dead == "block"
+
+
+async def of_event(session: AsyncSession, application: str, event_id: str) -> Sequence[RunRow]:
+    """All runs of an event."""
+    statement = select(RunRow).where(_RUNS.c.application == application, _RUNS.c.event_id == event_id)
+    return (await session.execute(statement.order_by(_RUNS.c.handler))).scalars().all()
+
+
+async def attempts_of(session: AsyncSession, application: str, event_id: str) -> Sequence[AttemptRow]:
+    """The kept attempts of an event's runs, oldest first."""
+    statement = select(AttemptRow).where(_ATTEMPTS.c.application == application, _ATTEMPTS.c.event_id == event_id)
+    return (await session.execute(statement.order_by(_ATTEMPTS.c.id))).scalars().all()
+
+
+async def count_by_status(session: AsyncSession) -> dict[tuple[str, str], int]:
+    """(handler, status) to how many runs wait or are dead; what is done with is left out (there is much)."""
+    found: dict[tuple[str, str], int] = {}
+    for status in (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD):
+        counted = select(_RUNS.c.handler, func.count()).where(lanes.is_status(status)).group_by(_RUNS.c.handler)
+        found |= {(handler, status.value): count for handler, count in await session.execute(counted)}
+    return found

@@ -1,0 +1,156 @@
+"""The hints: deliveries that wait to be confirmed by an authenticated read, one per (application, event id)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import orjson
+from sqlalchemy import ColumnElement, Table, and_, case, delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import among, insert_into
+from consumer.events import Delivery
+from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.handling.events import EventKey
+from consumer.ledger.tables import HintRow
+
+_HINTS: Table = HintRow.__table__
+
+AGAIN: Final = timedelta(seconds=5)
+
+
+async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datetime) -> None:
+    """Hints to be confirmed, one per (application, event id); a later delivery of the same id joins the first.
+
+    It may be the real one, and the first a forgery that was denied: one that waits for longer than `AGAIN` is looked
+    at after `AGAIN` then, and the wait that this cuts short does not count as patience (its denial is taken back). So
+    one who forges an id again and again has it looked at every `AGAIN`, and no sooner given up.
+    """
+    unique: dict[EventKey, Delivery] = {
+        (one.application, one.event_id): one for one in deliveries[::-1] if one.event_id is not None
+    }
+    if unique:
+        fewer = case((_HINTS.c.attempts > 0, _HINTS.c.attempts - 1), else_=0)
+        for these in _these(unique):
+            waits = these & (_HINTS.c.next_at > now + AGAIN)
+            await session.execute(update(_HINTS).where(waits).values(next_at=now + AGAIN, attempts=fewer))
+        insert = insert_into(_HINTS, session.get_bind().dialect.name)
+        statement = insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
+        await session.execute(statement, [_hint_values(delivery, now) for delivery in unique.values()])
+
+
+async def differing(session: AsyncSession, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """Those whose event id has a hint already, or comes twice here, with another body: only the first is asked about.
+    At most a few hundred at once."""
+    first: dict[EventKey, bytes] = {}
+    for these in _these((one.application, str(one.event_id)) for one in deliveries):
+        rows = await session.execute(select(_HINTS.c.application, _HINTS.c.event_id, _HINTS.c.raw).where(these))
+        first |= {(row.application, row.event_id): row.raw for row in rows}
+    found = []
+    for one in deliveries:
+        if first.setdefault((one.application, str(one.event_id)), one.raw) != one.raw:
+            found.append(one)
+    return found
+
+
+def _hint_values(delivery: Delivery, now: datetime) -> dict[str, object]:
+    return {
+        "application": delivery.application,
+        "event_id": delivery.event_id,
+        "delivery_id": delivery.id[:100],
+        "raw": delivery.raw,
+        "headers": orjson.dumps(dict(delivery.headers)).decode(),
+        "received_at": delivery.received_at,
+        "next_at": now,
+        "attempts": 0,
+        "traceparent": delivery.traceparent,
+    }
+
+
+def as_delivery(row: HintRow) -> Delivery:
+    """The delivery that a hint came with."""
+    return Delivery(
+        application=row.application,
+        id=row.delivery_id,
+        raw=row.raw,
+        received_at=row.received_at,
+        headers=orjson.loads(row.headers),
+        event_id=row.event_id,
+        traceparent=row.traceparent,
+    )
+
+
+async def due_ids(session: AsyncSession, application: str, now: datetime, limit: int) -> Sequence[tuple[str, int]]:
+    """Event id and number of denials of the hints to look at now, without their bodies. Those with the fewest denials
+    come first: a flood of forged ids waits behind fresh ones."""
+    statement = (
+        select(_HINTS.c.event_id, _HINTS.c.attempts)
+        .where(_HINTS.c.application == application, _HINTS.c.next_at <= now)
+        .order_by(_HINTS.c.attempts, _HINTS.c.next_at)
+        .limit(limit)
+    )
+    return [(event_id, attempts) for event_id, attempts in await session.execute(statement)]
+
+
+async def of_events(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[HintRow]:
+    """The hints that announced these events, due or not. At most a few hundred ids at once."""
+    if not event_ids:
+        return []
+    where = (_HINTS.c.application == application) & among(_HINTS.c.event_id, event_ids)
+    return (await session.execute(select(HintRow).where(where))).scalars().all()
+
+
+async def newest(session: AsyncSession, application: str, limit: int) -> Sequence[HintRow]:
+    """The hints that came last and still wait, newest first."""
+    statement = select(HintRow).where(_HINTS.c.application == application).order_by(_HINTS.c.received_at.desc())
+    return (await session.execute(statement.limit(limit))).scalars().all()
+
+
+async def ids_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[str]:
+    """Which of these events have a hint that still waits. At most a few hundred ids at once."""
+    if not event_ids:
+        return []
+    where = (_HINTS.c.application == application) & among(_HINTS.c.event_id, event_ids)
+    return list(await session.scalars(select(_HINTS.c.event_id).where(where)))
+
+
+async def put_off(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:
+    """Look at these again at `next_at`; `counted` says whether the service denied them this time."""
+    more = 1 if counted else 0
+    for these in _these(keys):
+        await session.execute(update(_HINTS).where(these).values(next_at=next_at, attempts=_HINTS.c.attempts + more))
+
+
+async def drop(session: AsyncSession, keys: Sequence[EventKey]) -> None:
+    """These are confirmed, or in quarantine."""
+    for these in _these(keys):
+        await session.execute(delete(_HINTS).where(these))
+
+
+def _these(keys: Iterable[EventKey]) -> Iterator[ColumnElement[bool]]:
+    for (application,), ids in grouped(((application,), event_id) for application, event_id in keys):
+        yield and_(_HINTS.c.application == application, among(_HINTS.c.event_id, ids))
+
+
+async def oldest_each(session: AsyncSession) -> dict[str, datetime]:
+    """When the oldest hint of each application came; one that has none is left out."""
+    column = _HINTS.c.application
+    rows = await session.execute(select(column, func.min(_HINTS.c.received_at)).group_by(column))
+    return {row[0]: row[1] for row in rows}
+
+
+async def unasked(session: AsyncSession) -> tuple[int, datetime | None]:
+    """How many hints the service was not yet asked about, and when the oldest of them came."""
+    statement = select(func.count(), func.min(_HINTS.c.received_at)).where(_HINTS.c.attempts == 0)
+    count, oldest_at = (await session.execute(statement)).one()
+    return int(count), oldest_at
+
+
+async def count(session: AsyncSession, application: str | None = None) -> int:
+    """How many hints wait: of this application, or of all."""
+    statement = select(func.count()).select_from(_HINTS)
+    if application is not None:
+        statement = statement.where(_HINTS.c.application == application)
+    return int((await session.execute(statement)).scalar_one())

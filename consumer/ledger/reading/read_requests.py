@@ -1,0 +1,151 @@
+"""The reads that handlers asked for, and the versions of reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Table, and_, case, delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import among, insert_into
+from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.tables import ReadRow, SequenceRow
+from consumer.plugin import ReadRequest
+
+_READS: Table = ReadRow.__table__
+_SEQUENCES: Table = SequenceRow.__table__
+READ_VERSION = "read_version"
+
+
+async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRequest], now: datetime) -> None:
+    """Store read requests. One for the same object coalesces: the earlier time wins, the count goes up, so that a
+    read under way does not swallow a request that came after it began. What the failures of earlier requests left
+    (their waits, and that one was told so) does not count for it: it is answered anew."""
+    # One row per object and statement (ON CONFLICT DO UPDATE must not touch a row twice), in key order (no deadlock).
+    wanted: dict[tuple[str, str], datetime] = {}
+    for request in requests:
+        at = request.not_before or now
+        key = (request.kind, request.object_id)
+        wanted[key] = min(at, wanted.get(key, at))
+    if not wanted:
+        return
+    insert = insert_into(_READS, session.get_bind().dialect.name)
+    asked_for = insert.excluded.due_at
+    statement = insert.on_conflict_do_update(
+        index_elements=["application", "kind", "object_id"],
+        set_={
+            "asked": _READS.c.asked + 1,
+            "due_at": _earlier(asked_for, _READS.c.due_at),
+            "again_at": _earlier(asked_for, func.coalesce(_READS.c.again_at, asked_for)),
+            "attempts": 0,
+            "code": None,
+        },
+    )
+    rows = [
+        {
+            "application": application,
+            "kind": kind,
+            "object_id": object_id,
+            "asked": 1,
+            "due_at": at,
+            "again_at": at,
+            "attempts": 0,
+            "created_at": now,
+        }
+        for (kind, object_id), at in sorted(wanted.items())
+    ]
+    await session.execute(statement, rows)
+
+
+def _earlier(one: ColumnElement[datetime], other: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    return case((one < other, one), else_=other)
+
+
+async def due(
+    session: AsyncSession,
+    now: datetime,
+    limit: int,
+    application: str | None = None,
+    *kinds: str,
+) -> Sequence[ReadRow]:
+    """The reads to do now, oldest first: of these kinds, or of any."""
+    statement = select(ReadRow).where(_READS.c.due_at <= now).order_by(_READS.c.due_at).limit(limit)
+    if application is not None:
+        statement = statement.where(_READS.c.application == application)
+    if kinds:
+        statement = statement.where(_READS.c.kind.in_(kinds))
+    return (await session.execute(statement)).scalars().all()
+
+
+async def count_due(session: AsyncSession, now: datetime, application: str, kind: str) -> int:
+    """How many reads of this kind are to be done now."""
+    mine = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
+    return (await session.execute(select(func.count()).select_from(_READS).where(mine))).scalar_one()
+
+
+async def due_of(
+    session: AsyncSession, application: str, kind: str, object_ids: Sequence[str], now: datetime
+) -> Sequence[ReadRow]:
+    """The reads of these objects that are to be done now. At most a few hundred ids at once."""
+    if not object_ids:
+        return []
+    one = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
+    return (await session.execute(select(ReadRow).where(one, among(_READS.c.object_id, object_ids)))).scalars().all()
+
+
+async def begin(session: AsyncSession, reads: Sequence[ReadRow]) -> None:
+    """These are about to be answered: from here on `again_at` tells what is asked for beyond the answer. At most a few
+    hundred at once."""
+    for these in _as_asked(reads):
+        await session.execute(update(_READS).where(these).values(again_at=None))
+
+
+async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -> None:
+    """These were answered, as they were asked for. One that was asked for again since `begin` stays, due when that was
+    asked for: a read "in a day" is no read now. At most a few hundred at once."""
+    for these in _as_asked(reads):
+        await session.execute(delete(_READS).where(these))
+    due_at = case((_READS.c.again_at > now, _READS.c.again_at), else_=now)
+    for still in _objects(reads):
+        await session.execute(update(_READS).where(still).values(due_at=due_at, attempts=0, code=None))
+
+
+def _objects(reads: Iterable[ReadRow]) -> Iterator[ColumnElement[bool]]:
+    for (application, kind), ids in grouped(((read.application, read.kind), read.object_id) for read in reads):
+        yield and_(_READS.c.application == application, _READS.c.kind == kind, among(_READS.c.object_id, ids))
+
+
+def _as_asked(reads: Iterable[ReadRow]) -> Iterator[ColumnElement[bool]]:
+    """Those that nobody has asked for again: most were asked for equally often."""
+    by_count: dict[int, list[ReadRow]] = {}
+    for read in reads:
+        by_count.setdefault(read.asked, []).append(read)
+    for asked, alike in sorted(by_count.items()):
+        for these in _objects(alike):
+            yield and_(these, _READS.c.asked == asked)
+
+
+async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, code: str) -> None:
+    """The read failed; it is due again later (absence proves nothing, case G7). One that was asked for again meanwhile
+    stays due as it is: its answer is another one."""
+    await session.execute(
+        update(_READS)
+        .where(
+            _READS.c.application == read.application,
+            _READS.c.kind == read.kind,
+            _READS.c.object_id == read.object_id,
+            _READS.c.asked == read.asked,
+        )
+        .values(due_at=due_at, attempts=_READS.c.attempts + 1, code=code)
+    )
+
+
+async def next_version(session: AsyncSession, count: int = 1) -> int:
+    """The first of `count` new read versions. Take it before the request is sent, and commit (case A40)."""
+    insert = insert_into(_SEQUENCES, session.get_bind().dialect.name)
+    statement = insert.values(name=READ_VERSION, value=count).on_conflict_do_update(
+        index_elements=["name"], set_={"value": _SEQUENCES.c.value + count}
+    )
+    last = (await session.execute(statement.returning(_SEQUENCES.c.value))).scalar_one()
+    return int(last) - count + 1

@@ -1,0 +1,50 @@
+"""Bookmarks: how far each walk of the service's lists has come. Only the leader's, with the newest token, are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import Table, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.errors import LeaseLost
+from consumer.ledger.tables import BookmarkRow
+
+_BOOKMARKS: Table = BookmarkRow.__table__
+
+
+async def load(session: AsyncSession, application: str, walk: str) -> dict[str, Any] | None:
+    """What was kept, or None."""
+    raw = await session.scalar(
+        select(_BOOKMARKS.c.state).where(_BOOKMARKS.c.application == application, _BOOKMARKS.c.walk == walk)
+    )
+    if raw is None:
+        return None
+    try:
+        found = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None  # what cannot be read is as good as nothing: the walk begins anew
+    return found if isinstance(found, dict) else None
+
+
+async def keep(
+    session: AsyncSession, application: str, walk: str, state: Mapping[str, Any], *, token: int, now: datetime
+) -> None:
+    """Store it. Raises LeaseLost when a later leader has stored one already (a fencing token only goes up)."""
+    insert = insert_into(_BOOKMARKS, session.get_bind().dialect.name)
+    newer = insert.excluded
+    statement = (
+        insert.values(application=application, walk=walk, token=token, state=orjson.dumps(dict(state)), updated_at=now)
+        .on_conflict_do_update(
+            index_elements=["application", "walk"],
+            set_={"token": newer.token, "state": newer.state, "updated_at": newer.updated_at},
+            where=_BOOKMARKS.c.token <= newer.token,
+        )
+        .returning(_BOOKMARKS.c.token)
+    )
+    if (await session.execute(statement)).first() is None:
+        raise LeaseLost("a later leader has moved the bookmark", application=application, walk=walk)

@@ -1,0 +1,130 @@
+"""Decide: what becomes of a body, decided without doing anything. Pure: no database, no API, no plugin (case I5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from aiohttp import hdrs
+
+from consumer.broker.base import Message
+from consumer.errors import NotUnderstood
+from consumer.events import Delivery, Locators, identify, parse_json
+from consumer.reason import Reason
+from consumer.receive.answers import ACCEPTED, NOT_UNDERSTOOD, WRONG_TYPE, Answer
+from consumer.receive.authenticity import Authenticity, Signature
+from consumer.wire import pack_delivery, signed_headers, signed_key
+
+HEADER_MAX_CHARS = 512
+HEADERS_MAX = 24
+
+# Kept beside the raw body: what tells how it was sent and signed. Never credentials.
+_KEPT = re.compile(
+    r"content-type|content-encoding|user-agent|x-request-id|idempotency-key"
+    r"|[a-z0-9-]*(webhook|signature|timestamp|event|delivery)[a-z0-9-]*"
+)
+_NEVER = re.compile(r"authorization|cookie|token|secret|password|api-?key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One application's webhook address: how its bodies are proved, and where facts lie in them."""
+
+    application: str
+    authenticity: Authenticity = Authenticity.API
+    locators: Locators = Locators()  # noqa: RUF009 - frozen, so it can be shared
+    signature: Signature | None = None
+
+    def __post_init__(self) -> None:
+        if (self.authenticity is Authenticity.SIGNATURE) is not (self.signature is not None):
+            raise ValueError("authenticity 'signature' goes with a signature scheme, and only with it")
+
+
+class Decision(NamedTuple):
+    """What to publish, where (`events` or `deliveries`), and what to answer once it is durable."""
+
+    topic: str
+    message: Message
+    answer: Answer
+    problem: Reason | None = None
+
+
+def decide(
+    endpoint: Endpoint, body: bytes, headers: Mapping[str, str], received_at: datetime, traceparent: str
+) -> Decision:
+    """What becomes of a body that is not empty. Raises BadSignature.
+
+    A checked signature makes an event, `api` makes a hint. `none`, which exists for a sandbox on the loopback only,
+    makes an event that counts as signed: there is nothing to check, and handlers must see the sandbox's events.
+    What is not understood becomes a delivery with its problem, so that the raw bytes are kept (case I10).
+    """
+    now_s = received_at.timestamp()
+    if endpoint.signature is not None:
+        endpoint.signature.check(body, headers, now_s)
+    delivery_id = new_delivery_id(now_s, traceparent)
+    http = kept_headers(headers)
+    answer, problem, found = ACCEPTED, None, None
+    if not _is_json(headers.get(hdrs.CONTENT_TYPE)):
+        answer, problem = WRONG_TYPE, Reason.UNSUPPORTED_CONTENT_TYPE
+    else:
+        try:
+            found = identify(parse_json(body), endpoint.locators)
+        except NotUnderstood as error:
+            answer, problem = NOT_UNDERSTOOD, error.reason
+    if found is not None and endpoint.authenticity is not Authenticity.API:
+        application = endpoint.application
+        record = signed_headers(application, found, received_at, delivery_id, traceparent, http)
+        return Decision("events", Message(key=signed_key(application, found), value=body, headers=record), answer)
+    delivery = Delivery(
+        application=endpoint.application,
+        id=delivery_id,
+        raw=body,
+        received_at=received_at,
+        headers=http,
+        event_id=found.id if found is not None else None,
+        problem=problem,
+        traceparent=traceparent,
+    )
+    packed = pack_delivery(delivery, endpoint.locators)
+    message = Message(key=packed.key, value=packed.value, headers=packed.headers)
+    return Decision("deliveries", message, answer, problem)
+
+
+def new_delivery_id(now_s: float, traceparent: str) -> str:
+    """A delivery id: `dlv_`, the milliseconds, and 80 random bits of the trace, so that ids sort by time and one
+    leads to the other."""
+    return f"dlv_{int(now_s * 1000):012x}{traceparent[3:23]}"
+
+
+def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that stay with a delivery, in lower case, bounded, as clean text."""
+    kept: dict[str, str] = {}
+    for name, value in headers.items():
+        known = _kept_name(name)
+        if known is not None and len(kept) < HEADERS_MAX:
+            kept[known] = value[:HEADER_MAX_CHARS] if value.isascii() else _clean(value)
+    return kept
+
+
+@lru_cache(maxsize=512)
+def _kept_name(name: str) -> str | None:
+    """The name under which a header is kept, or None."""
+    lowered = name.lower()
+    keep = lowered.isascii() and len(lowered) <= 64 and _KEPT.fullmatch(lowered) and not _NEVER.search(lowered)
+    return lowered if keep else None
+
+
+def _clean(value: str) -> str:
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")[:HEADER_MAX_CHARS]
+
+
+def _is_json(content_type: str | None) -> bool:
+    """JSON, something built on JSON (`+json`), or nothing said at all."""
+    if content_type is None or content_type == "application/json":
+        return True
+    plain = content_type.partition(";")[0].strip().lower()
+    return plain in ("application/json", "text/json", "") or plain.endswith("+json")

@@ -1,0 +1,84 @@
+"""ApplicationApi: one application's API as the sync stages use it, and what its failures mean to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from consumer.clock import Clock
+from consumer.events import Locators
+from consumer.payments import (
+    AuthenticationError,
+    BudgetExhausted,
+    CircuitOpen,
+    Kind,
+    PaymentsClient,
+    PaymentsError,
+    Priority,
+    RateLimitError,
+    ServiceUnreachable,
+)
+
+HELD_UP_S: Final = 30.0
+LOOK_AGAIN_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplicationApi:
+    """One application: its name, its client, and where facts lie in its bodies."""
+
+    application: str
+    client: PaymentsClient
+    locators: Locators = field(default_factory=Locators)
+
+    @property
+    def address(self) -> str:
+        """The API address, whose limit per IP all applications there share (case C15)."""
+        return self.client.budget.scope.ip
+
+    async def predict_s(self, pages: int) -> float:
+        """Seconds that many pages of a walk take within the budget, if nothing more urgent asks."""
+        return await self.client.budget.predict_s(Kind.READ, Priority.BACKFILL, pages)
+
+
+def held_up_s(error: PaymentsError) -> float | None:
+    """Seconds for which no call of this application is worth making, or None when only this one call failed.
+
+    Refused credentials, an exhausted budget, a 429 and an unreachable service say nothing about what was asked for:
+    nobody's attempt is counted (cases S3, S5, S14, G7).
+    """
+    match error:
+        case CircuitOpen():
+            return min(max(error.retry_after_s, 0.1), LOOK_AGAIN_S)  # other secrets may be there any moment (case S4)
+        case BudgetExhausted():
+            return min(max(error.retry_after_s, 0.1), HELD_UP_S)
+        case AuthenticationError():
+            return LOOK_AGAIN_S  # from now on the circuit answers, and knows when a probe is due
+        case RateLimitError():
+            return min(max(error.retry_after_seconds, 1.0), 300.0)
+        case ServiceUnreachable():
+            return LOOK_AGAIN_S
+    return None
+
+
+class Cooldown:
+    """Keeps one application's calls back after a failure that concerns all of them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._error: PaymentsError | None = None
+        self._until = 0.0
+
+    def check(self) -> None:
+        """Raise the failure again while it holds."""
+        if self._error is not None and self._clock.monotonic() < self._until:
+            raise self._error
+        self._error = None
+
+    def take(self, error: PaymentsError) -> bool:
+        """Whether this failure concerns all calls; it holds from now on if it does."""
+        seconds = held_up_s(error)
+        if seconds is None:
+            return False
+        self._error, self._until = error, self._clock.monotonic() + seconds
+        return True

@@ -1,0 +1,69 @@
+"""RecentPages: the last pages of a walk, from which the next one learns where to begin. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime
+
+from consumer.payments import Cursor
+from consumer.sync.backfill.bookmark import IDS_MAX, PageRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageRead:
+    """A page that was read: with which cursor, the ids on it, and the time of its newest event, if any shows one."""
+
+    cursor: Cursor | None
+    ids: tuple[str, ...]
+    newest_at: datetime | None
+
+
+class RecentPages:
+    """The last steps of a walk, `pages_max` and one at most. `pages`: how many a walk of an ended list goes back."""
+
+    def __init__(self, *, pages: int, pages_max: int) -> None:
+        self._pages = pages
+        self._reads: deque[PageRead] = deque(maxlen=max(pages, pages_max) + 1)
+
+    def add(self, read: PageRead) -> None:
+        """A page was read; the oldest step may be forgotten."""
+        self._reads.append(read)
+
+    def clear(self) -> None:
+        """The walk goes on elsewhere."""
+        self._reads.clear()
+
+    @property
+    def cursors(self) -> tuple[Cursor | None, ...]:
+        """With which the last pages were asked for; the first is where the next walk begins."""
+        return tuple(read.cursor for read in self._last)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The newest ids on these pages."""
+        return tuple(one for read in self._last for one in read.ids)[-IDS_MAX:]
+
+    def before(self, time: datetime | None) -> PageRef | None:
+        """Where to begin, oldest first, to read every event younger than `time` again; None when no page has any.
+
+        A page earlier than the first that shows one: an inclusive cursor names the first event of its page, and what
+        becomes visible later may be listed right before it.
+        """
+        for number, read in enumerate(self._reads):
+            if time is not None and read.newest_at is not None and read.newest_at > time:
+                return _ref(self._reads[max(0, number - 1)])
+        return None
+
+    @property
+    def end(self) -> PageRef | None:
+        """Where the next walk begins that goes back by pages."""
+        return _ref(self._last[0]) if self._reads else None
+
+    @property
+    def _last(self) -> list[PageRead]:
+        return list(self._reads)[-self._pages - 1 :]
+
+
+def _ref(read: PageRead) -> PageRef:
+    return PageRef(cursor=read.cursor, ids=read.ids)

@@ -1,0 +1,284 @@
+"""Backfill: walks the list of events and publishes what the ledger lacks. One walk, or again and again.
+
+Cases B1-B13, B23-B30, B34. What a walk publishes goes the same way as everything else (topic `events`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from consumer.clock import Clock
+from consumer.errors import UsageError
+from consumer.ledger import Database
+from consumer.ledger.reading import sync_state
+from consumer.payments import Priority
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill import silence
+from consumer.sync.backfill.bookmark import Bookmark, ListOrder
+from consumer.sync.backfill.cutover import CutOver, FirstWalk
+from consumer.sync.backfill.policy import WalkPolicy
+from consumer.sync.backfill.progress import ListStart, WalkProgress
+from consumer.sync.backfill.recovery import Recovery, Taking
+from consumer.sync.backfill.refused_cursors import RefusedCursors
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, ReportBuilder, say
+from consumer.sync.backfill.walk import EventLister, Walk, WalkPage
+from consumer.sync.loop import StageFailure, run_repeatedly
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.settlement import Settlement
+
+WALK: Final = "events"
+SAY_HISTORY_EVERY_S: Final = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillPolicy:
+    """`interval_s`: from the start of one walk of the loop to the next; `silent_interval_s` while webhooks are silent.
+    `walk`: how a walk behaves.
+
+    `history`: events older than this when the very first walk begins are history: not published, because somebody
+    else has acted on them already (case B30). `--seed --full` archives them, `--full` acts on them.
+    """
+
+    interval_s: float = 60.0
+    silent_interval_s: float = 10.0
+    history: timedelta = timedelta(hours=1)
+    walk: WalkPolicy = field(default_factory=WalkPolicy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A walk that has begun at `at`: which, and what is done about its pages."""
+
+    walk: Walk
+    taking: Taking
+    at: datetime
+
+
+class Backfill:
+    """Backfill of one application. `token` gives the leader's fencing token, and raises when it leads no more.
+
+    `walking` is held while a walk moves the bookmark; `under_way` is that walk. `gap_found` is set when a walk has
+    found a gap in the list: state is all that is left then (case B13).
+    """
+
+    def __init__(
+        self,
+        api: ApplicationApi,
+        database: Database,
+        settlement: Settlement,
+        *,
+        clock: Clock,
+        token: Callable[[], int],
+        metrics: StageMetrics | None = None,
+        policy: BackfillPolicy | None = None,
+        gap_found: asyncio.Event | None = None,
+    ) -> None:
+        self.application = api.application
+        self.settlement = settlement
+        self.metrics = metrics or StageMetrics()
+        self.walking = asyncio.Lock()
+        self.under_way: Walk | None = None
+        self.first_walk = FirstWalk(database, api.application, token=token)
+        self.refused_cursors = RefusedCursors(api.application, self.metrics)
+        self._api = api
+        self._lister = api.client.with_priority(Priority.BACKFILL).events
+        self._database = database
+        self._clock = clock
+        self._token = token
+        self._policy = policy or BackfillPolicy()
+        self._gap_found = gap_found or asyncio.Event()
+        self._recovery = Recovery(api, database, settlement, clock=clock, metrics=self.metrics)
+        self._list_start = ListStart(database, api.application)
+        self._say_history_at = 0.0
+        self.interval_s = self._policy.interval_s
+        self.wake = asyncio.Event()
+        self.failure = StageFailure(f"backfill {api.application}")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Walk every `interval_s` seconds, until `stop`."""
+        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
+
+    async def _step(self) -> float:
+        began = self._clock.monotonic()
+        await self.once()
+        return max(0.0, began + self.interval_s - self._clock.monotonic())
+
+    async def once(
+        self, options: BackfillOptions | None = None, on_progress: Callable[[Progress], None] | None = None
+    ) -> BackfillReport:
+        """One walk. Raises PaymentsError, BrokerError, LedgerError; what was done until then stays done.
+
+        On a failure the next walk goes on where this one was cut (case B10); a 429 is waited out on the way (B24).
+        """
+        async with self.walking:
+            begun = await self.begin(options or BackfillOptions(), self._lister, sweeps=True)
+            await self.read(begun, on_progress)
+            return await self.conclude(begun)
+
+    # --- the parts of a walk, which catching up uses as well ----------------------------------------------------
+
+    async def begin(self, options: BackfillOptions, lister: EventLister, *, sweeps: bool) -> Begun:
+        """Begin a walk from where the options say. `sweeps`: whether it looks for what is listed late, if that is due.
+
+        Raises LedgerError, and UsageError for a seed that cannot be told how far it goes.
+        """
+        bookmark = await self.bookmark() if options.reads_bookmark else Bookmark()
+        now = self._clock.now()
+        cut_over = await self._cut_over(options, now) if options.seed else None
+        floor = await self._floor(options, now) if options.reads_bookmark else options.since
+        walk = Walk(
+            lister=lister,
+            locators=self._api.locators,
+            bookmark=bookmark,
+            now=now,
+            policy=self._policy.walk,
+            since=floor if bookmark.walked_at is None else None,
+            sweeps=sweeps,
+        )
+        return self._begun(walk, options, floor, cut_over)
+
+    async def begin_look(
+        self, lister: EventLister, order: ListOrder, *, stop_ids: frozenset[str], pages_max: int
+    ) -> Begun:
+        """Begin to look from the head down to one of `stop_ids`, `pages_max` pages at most; the bookmark stays. Raises
+        LedgerError."""
+        options = BackfillOptions(full=True)
+        floor = await self._floor(options, self._clock.now())
+        walk = Walk(
+            lister=lister,
+            locators=self._api.locators,
+            bookmark=Bookmark(order=order),
+            now=self._clock.now(),
+            policy=self._policy.walk,
+            stop_ids=stop_ids,
+            pages_max=pages_max,
+        )
+        return self._begun(walk, options, floor)
+
+    def _begun(
+        self, walk: Walk, options: BackfillOptions, floor: datetime | None, cut_over: CutOver | None = None
+    ) -> Begun:
+        builder = ReportBuilder(began_s=self._clock.monotonic())
+        return Begun(
+            walk=walk, taking=Taking(options=options, builder=builder, floor=floor, cut_over=cut_over), at=walk.now
+        )
+
+    async def read(
+        self,
+        begun: Begun,
+        on_progress: Callable[[Progress], None] | None = None,
+        *,
+        pages_max: int | None = None,
+    ) -> bool:
+        """Take the pages of the walk; False when there were `pages_max` of them and it is left there, as if by a crash:
+        the next one goes on. Raises as `once`."""
+        walk, builder = begun.walk, begun.taking.builder
+        begins_at = await self._list_start.at() if on_progress is not None else None
+        progress = WalkProgress(walk, self._clock, begins_at=begins_at)
+        self.under_way, is_complete = walk, False
+        try:
+            async with aclosing(walk.pages()) as pages:
+                async for page in pages:
+                    await self.take(page, begun)
+                    self.refused_cursors.seen(walk.refused)
+                    if on_progress is not None:
+                        on_progress(progress.progress(page, listed=builder.listed, published=builder.published))
+                    if pages_max is not None and walk.pages_read >= pages_max:
+                        return False
+            is_complete = True
+        finally:
+            self.under_way = None
+            self.refused_cursors.ended(walk.refused, is_complete=is_complete)
+        return True
+
+    async def take(self, page: WalkPage, begun: Begun) -> None:
+        """Publish what is missing, keep what is strange, and only then move the bookmark."""
+        strange = await self._recovery.take(page, begun.walk.order, begun.taking)
+        if begun.taking.options.dry_run:
+            return
+        moves = begun.taking.options.follows_bookmark
+        if not (moves or strange):
+            return
+        now, token = self._clock.now(), self._token() if moves else 0
+        async with self._database.transaction() as session:
+            await self._recovery.keep_strange(session, strange, now)
+            if moves:
+                state = page.bookmark.dump()
+                await sync_state.keep(session, self.application, WALK, state, token=token, now=now)
+
+    async def conclude(self, begun: Begun) -> BackfillReport:
+        """A walk is complete: remember what it tells, and say what it found. Raises LedgerError."""
+        taking, walk, now = begun.taking, begun.walk, begun.at
+        options, cut_over = taking.options, taking.cut_over
+        now_s = self._clock.monotonic()
+        report = taking.builder.report(self.application, walk, cut_over=cut_over, dry_run=options.dry_run, now_s=now_s)
+        if not options.dry_run:
+            await self._list_start.keep(walk.begins_at, now)
+        if options.follows_bookmark:
+            await self._note(report, taking.builder.unannounced, now)
+        if cut_over is not None and cut_over.is_first and not options.dry_run:
+            await self.first_walk.begin(cut_over.at + self._policy.history, self._clock.now())
+        self._say(report)
+        return report
+
+    # --- what a walk tells --------------------------------------------------------------------------------------
+
+    async def _note(self, report: BackfillReport, unannounced: Sequence[str], now: datetime) -> None:
+        """Webhooks that are silent make the walks more frequent; a gap calls for a reconcile walk (O1, B13)."""
+        async with self._database.transaction() as session:
+            health = await silence.note_walk(
+                session,
+                self.application,
+                recovered=unannounced,
+                gap=report.gap,
+                heard_at=self.settlement.heard_at,
+                token=self._token(),
+                now=now,
+            )
+        silent = health.silent_since is not None
+        often = min(self._policy.silent_interval_s, self._policy.interval_s)
+        self.interval_s = often if silent else self._policy.interval_s
+        self.metrics.gauge("webhooks_silent", self.application, int(silent))
+        self.metrics.gauge("gap_open", self.application, int(health.gap_at is not None))
+        if report.gap:
+            self._gap_found.set()
+
+    def _say(self, report: BackfillReport) -> None:
+        now_s = self._clock.monotonic()
+        says_history = bool(report.history) and not report.dry_run and now_s >= self._say_history_at
+        if says_history:
+            self._say_history_at = now_s + SAY_HISTORY_EVERY_S
+        say(report, self.metrics, says_history=says_history)
+        if not report.dry_run:
+            self.metrics.count("walk_s", self.application, report.seconds)
+            self.metrics.gauge("last_walk_at", self.application, self._clock.now().timestamp())
+
+    # --- where a walk begins ------------------------------------------------------------------------------------
+
+    async def bookmark(self) -> Bookmark:
+        """The stored bookmark."""
+        async with self._database.reading() as session:
+            return Bookmark.load(await sync_state.load(session, self.application, WALK))
+
+    async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
+        """From when on events are acted on: what is older when the first walk of all begins is history."""
+        if options.dry_run:
+            began = await self.first_walk.began() or now
+        else:
+            began = await self.first_walk.begin(now, now)
+        return began - self._policy.history
+
+    async def _cut_over(self, options: BackfillOptions, now: datetime) -> CutOver:
+        """Where a seed ends. Raises UsageError for one that says neither how far back nor how far on it goes."""
+        if not (options.full or options.since) and (await self.bookmark()).walked_at is not None:
+            raise UsageError("a walk has been completed here: a seed needs --full or --since as well")
+        return await self.first_walk.cut_over(options.until, now, self._policy.history)
+
+    async def predict_s(self, pages: int) -> float:
+        """Seconds that many pages take within the budget, if nothing more urgent asks."""
+        return await self._api.predict_s(pages)

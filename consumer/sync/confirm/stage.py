@@ -1,0 +1,251 @@
+"""Confirm: hints become events by an authenticated read; what the service does not confirm ends in quarantine.
+
+Few hints are read one by one, at once. Many are settled by walking the newest part of `/v1/events` (a hundred events
+a read): what is listed is confirmed, what is neither listed nor in the ledger is denied. So forged ids cost a bounded
+share of the budget however many there are, and never hold up real ones for longer than a walk.
+Only what the service returned is published, never what a delivery claimed (cases I15-I17, U3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.events import Event
+from consumer.ledger import Database
+from consumer.ledger.handling import events
+from consumer.ledger.reading import hints
+from consumer.ledger.tables import HintRow
+from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
+from consumer.reason import Reason
+from consumer.sync.api import ApplicationApi, Cooldown, held_up_s
+from consumer.sync.backfill.catch_up import CatchUp, Coverage
+from consumer.sync.chunks import chunks
+from consumer.sync.confirm.decision import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed
+from consumer.sync.confirm.denials import Denials
+from consumer.sync.loop import StageFailure, run_repeatedly, together
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.quota import TokenBucket
+from consumer.sync.settlement import Settlement
+
+LOG = structlog.get_logger()
+
+CHUNK: Final = 500
+WHOLE: Final = 100  # hints and events with their bodies in memory at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfirmPolicy:
+    """`patience_s`: how long an event that the service denies is asked for again. `batch`: hints looked at per round.
+    `concurrency`: single reads at once. `idle_s`: how often the ledger is looked at when nothing wakes the stage.
+    `single_per_s`, `single_burst`: single reads on average and at once. `walk_every_s`: the least time between two
+    walks when the last one confirmed next to nothing. `hidden_per_s`: single reads on average while a long walk has
+    yet to come to the newest events."""
+
+    patience_s: float = PATIENCE_S
+    batch: int = 20_000
+    concurrency: int = 4
+    idle_s: float = 1.0
+    single_per_s: float = 1.0
+    single_burst: int = 20
+    hidden_per_s: float = 2.0
+    walk_every_s: float = 5.0
+
+
+class Confirm:
+    """Works off the hints of one application. One process at a time does (see Leader).
+
+    `catch_up` walks the list of events up to now, settles the hints it meets and says how much it saw; without it every
+    hint is read singly. `settlement` is where both settle them.
+    """
+
+    def __init__(
+        self,
+        api: ApplicationApi,
+        database: Database,
+        settlement: Settlement,
+        *,
+        clock: Clock,
+        metrics: StageMetrics | None = None,
+        policy: ConfirmPolicy | None = None,
+        catch_up: CatchUp | None = None,
+    ) -> None:
+        self.application = api.application
+        self._locators = api.locators
+        self._events = api.client.with_priority(Priority.CONFIRM).events
+        self._database = database
+        self._settlement = settlement
+        self._clock = clock
+        self.metrics = metrics or StageMetrics()
+        self._policy = policy or ConfirmPolicy()
+        self._catch_up = catch_up
+        self._cooldown = Cooldown(clock)
+        self._singles = TokenBucket(clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
+        self._hidden = TokenBucket(clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
+        self._walk_at = clock.monotonic()
+        self._denials = Denials(api.application, database, clock, self.metrics, self._policy.patience_s)
+        self.wake = asyncio.Event()
+        self.failure = StageFailure(f"confirm {api.application}")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
+
+    async def _step(self) -> float:
+        return 0.0 if await self.once() else self._policy.idle_s
+
+    async def once(self) -> int:
+        """One round over the due hints; returns how many were settled (confirmed, known already, quarantined).
+
+        Raises LedgerError and BrokerError (nothing is lost: the hints stay), and the PaymentsError that holds all
+        calls of the application up.
+        """
+        self._cooldown.check()
+        async with self._database.reading() as session:
+            due = dict(await hints.due_ids(session, self.application, self._clock.now(), self._policy.batch))
+        self.metrics.gauge("hints_due", self.application, len(due))
+        settled = await self._drop_known(due)
+        if not due:
+            return settled
+        if self._catch_up is None or self._singles.covers(len(due)):
+            return settled + await self._one_by_one(due)
+        if self._clock.monotonic() < self._walk_at:
+            return settled
+        return settled + await self._by_walking(due, self._catch_up)
+
+    async def _drop_known(self, due: dict[str, int]) -> int:
+        """Settle the hints whose event the ledger has, by webhook or backfill; it costs no read. Shortens `due`.
+        What they state is compared first: an id that is known may be forged as well as any other (case I16)."""
+        known = 0
+        for chunk in chunks(list(due), CHUNK):
+            async with self._database.reading() as session:
+                recorded = {one for _, one in await events.known(session, [(self.application, one) for one in chunk])}
+            there = [one for one in chunk if one in recorded or one in self._settlement.published]
+            for some in chunks(there, WHOLE):
+                await self._settle_known(some)
+            for event_id in there:
+                del due[event_id]
+            known += len(there)
+        self.metrics.count("hints_known", self.application, known)
+        return known
+
+    async def _settle_known(self, event_ids: Sequence[str]) -> None:
+        """What was published a moment ago and is not recorded yet cannot be compared."""
+        async with self._database.reading() as session:
+            waiting = await hints.of_events(session, self.application, event_ids)
+            recorded = await events.load(session, [(self.application, event_id) for event_id in event_ids])
+        deliveries = {hint.event_id: hints.as_delivery(hint) for hint in waiting}
+        await self._settlement.settle(deliveries, list(recorded.values()), lacking=())
+
+    # --- many --------------------------------------------------------------------------------------------------
+
+    async def _by_walking(self, due: Mapping[str, int], catch_up: CatchUp) -> int:
+        """Walk, then deny what was due before the walk began and did not turn up in it. What no walk can see for now
+        is read singly, as far as the share goes: those first that were never looked at."""
+        try:
+            coverage = await catch_up.walk()
+        except PaymentsError as error:
+            self._walk_at = self._clock.monotonic() + self._policy.walk_every_s
+            if self._cooldown.take(error):
+                raise
+            # The list itself is in trouble: single reads may still work, as far as the share goes.
+            LOG.warning("hints cannot be settled by walking", application=self.application, code=error.code)
+            some = list(due)[: self._singles.grant(len(due))]
+            return await self._one_by_one({event_id: due[event_id] for event_id in some}, granted=True)
+        left: dict[str, int] = {}
+        for chunk in chunks(list(due), CHUNK):
+            async with self._database.reading() as session:
+                rows = await hints.ids_of(session, self.application, chunk)
+            left |= {event_id: due[event_id] for event_id in rows}
+        confirmed_now = len(due) - len(left)
+        if coverage is Coverage.NOTHING:
+            some = [one for one in due if one in left][: self._hidden.grant(len(left))]
+            return confirmed_now + await self._one_by_one({one: left[one] for one in some}, granted=True)
+        over = await self._deny(left) if coverage is Coverage.ALL else 0
+        useful = confirmed_now >= self._policy.single_burst
+        self._walk_at = self._clock.monotonic() + (0.0 if useful else self._policy.walk_every_s)
+        return confirmed_now + over
+
+    async def _deny(self, unlisted: Mapping[str, int]) -> int:
+        """Count a denial; who would go to quarantine is read singly before, as far as the share goes: a list may be
+        behind, and an event may be readable without being listed."""
+        last = [event_id for event_id in unlisted if self._denials.is_last(unlisted[event_id])]
+        asked = last[: self._singles.grant(len(last))]
+        settled = await self._one_by_one({event_id: unlisted[event_id] for event_id in asked}, granted=True)
+        rest = {event_id: attempts for event_id, attempts in unlisted.items() if event_id not in set(asked)}
+        return settled + await self._denials.store(rest)
+
+    # --- few ---------------------------------------------------------------------------------------------------
+
+    async def _one_by_one(self, due: Mapping[str, int], *, granted: bool = False) -> int:
+        if not granted and self._catch_up is not None:
+            self._singles.grant(len(due))
+        settled = 0
+        for chunk in chunks(list(due), CHUNK):
+            async with self._database.reading() as session:
+                waiting = await hints.of_events(session, self.application, chunk)
+            verdicts, held_up = await self._ask(waiting)
+            settled += await self._settle(verdicts)
+            if held_up is not None:
+                if settled:
+                    return settled
+                raise held_up
+        return settled
+
+    async def _ask(self, asked: Sequence[HintRow]) -> tuple[list[tuple[HintRow, Verdict]], PaymentsError | None]:
+        """Read every hint's event, a few at once; the first failure that concerns all calls ends the round."""
+        verdicts: list[tuple[HintRow, Verdict]] = []
+        held_up: list[PaymentsError] = []
+        waiting = iter(asked)
+
+        async def ask_next() -> None:
+            for hint in waiting:
+                if held_up:
+                    return
+                try:
+                    verdicts.append((hint, await self._verdict(hint)))
+                except PaymentsError as error:
+                    self._cooldown.take(error)
+                    held_up.append(error)
+
+        await together(*(ask_next() for _ in range(min(self._policy.concurrency, len(asked)))))
+        return verdicts, held_up[0] if held_up else None
+
+    async def _verdict(self, hint: HintRow) -> Verdict:
+        try:
+            record = await self._events.retrieve(hint.event_id)
+        except ResourceNotFound:
+            return Denied()
+        except ApiError as error:
+            if held_up_s(error) is not None:
+                raise
+            # A refusal of this very id (4xx) is an answer; a failure (5xx, unreadable) is none.
+            return Failed(error.code) if error.retryable else Denied()
+        return confirmed(hints.as_delivery(hint), record.raw_bytes, self._locators)
+
+    async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
+        """Settle what is confirmed; count a denial of what is denied, or is larger than the topic takes."""
+        found: dict[str, Event] = {}
+        denied: dict[str, Reason] = {}
+        failed: list[str] = []
+        rows = {hint.event_id: hint for hint, _ in verdicts}
+        for hint, verdict in verdicts:
+            match verdict:
+                case Confirmed(event=event):
+                    found[hint.event_id] = event
+                case Denied(reason=reason):
+                    denied[hint.event_id] = reason
+                case Failed():
+                    failed.append(hint.event_id)
+        confirmed_hints = {event_id: hints.as_delivery(rows[event_id]) for event_id in found}
+        refused = await self._settlement.settle(confirmed_hints, list(found.values()))
+        denied |= {event.id: Reason.TOO_LARGE for event in refused}
+        good = len(found) - len(refused)
+        self.metrics.count("hints_confirmed", self.application, good)
+        await self._denials.failed(failed)
+        return good + await self._denials.store({one: rows[one].attempts for one in denied}, denied)

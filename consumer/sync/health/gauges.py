@@ -1,0 +1,69 @@
+"""Gauges: the gauges of one application that only its leader knows. Taken up from the ledger with the lead, so that a
+restart forgets no alarm, and dropped with it, so that none stays raised in a process that can no longer know."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumer.clock import Clock
+from consumer.ledger import Database
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.cutover import FirstWalk
+from consumer.sync.health.status import application_status
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.reconcile.state import load_state
+
+FLAGS: Final = (
+    "webhooks_silent",
+    "gap_open",
+    "reconcile_braked",
+    "reconcile_unplaced_paid",
+    "reconcile_unplaced_other",
+    "wrong_application",
+    "circuit_open",
+    "hints_due",
+)
+TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history")
+
+
+class LeaderGauges:
+    """The alarms of one application (cases O1, O3, B13, B31)."""
+
+    def __init__(
+        self, api: ApplicationApi, database: Database, first_walk: FirstWalk, *, clock: Clock, metrics: StageMetrics
+    ) -> None:
+        self._application = api.application
+        self._client = api.client
+        self._database = database
+        self._first_walk = first_walk
+        self._clock = clock
+        self._metrics = metrics
+
+    async def take_up(self) -> None:
+        """Show what the ledger says. Raises LedgerError.
+
+        Where no walk was ever completed, the first one is late from when it began, or from now on.
+        """
+        now = self._clock.now()
+        async with self._database.reading() as session:
+            found = await application_status(session, self._application, self._client.credentials.app_id, now)
+            ended = (await load_state(session, self._application)).ended
+        walked_at = found.walked_at or await self._first_walk.began() or now
+        self._gauge("last_walk_at", walked_at.timestamp())
+        if ended is not None:
+            self._gauge("last_reconcile_at", ended.timestamp())
+        self._gauge("webhooks_silent", int(found.silent_since is not None))
+        self._gauge("gap_open", int(found.gap_at is not None))
+        self._gauge("reconcile_braked", int(found.reconcile_braked))
+        self._gauge("circuit_open", int(self._client.circuit.is_open))
+        self._gauge("hints_due", found.hints)
+
+    def drop(self) -> None:
+        """Whoever leads now tells; here nothing is known any more."""
+        for name in FLAGS:
+            self._gauge(name, 0)
+        for name in TIMES:
+            self._metrics.forget(name, self._application)
+
+    def _gauge(self, name: str, value: float) -> None:
+        self._metrics.gauge(name, self._application, value)

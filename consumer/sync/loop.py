@@ -1,0 +1,130 @@
+"""Loop: how a stage's step is repeated until it is told to stop, and what is said when steps fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.errors import ConsumerError
+from consumer.payments import AuthenticationError, CircuitOpen
+from consumer.retry import RetryPolicy
+
+LOG = structlog.get_logger()
+
+STOP_GRACE_S = 3.0
+# The first call with refused credentials fails with the one, those after it with the other.
+REFUSED: Final = frozenset({AuthenticationError.code, CircuitOpen.code})
+Step = Callable[[], Coroutine[Any, Any, float]]
+_BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, jitter=0.0)
+
+
+class StageFailure:
+    """Says once that something fails, and once that it works again; counts the failures in between. `error`: the last
+    one; None while all is well."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._code: str | None = None
+        self.error: Exception | None = None
+        self.times = 0
+
+    @property
+    def code(self) -> str | None:
+        """Why the last step failed; None while all is well."""
+        return self._code
+
+    def failed(self, error: Exception) -> None:
+        """A step failed. Logged, with the error's fields, when its code is another than before: as an error where
+        somebody has to do something about it (refused credentials, and what trying again does not mend)."""
+        self.times += 1
+        code = error.code if isinstance(error, ConsumerError) else type(error).__name__
+        before, self._code, self.error = self._code, code, error
+        if code == before or {code, before} == REFUSED:
+            return
+        if isinstance(error, ConsumerError):
+            say = LOG.warning if error.retryable and code not in REFUSED else LOG.error
+            say("stage is held up", stage=self._stage, code=code, reason=error.line())
+        else:
+            LOG.error("stage failed unexpectedly", stage=self._stage, code=code, exc_info=error)
+
+    def well(self) -> None:
+        """A step went through."""
+        if self._code is not None:
+            LOG.info("stage goes on", stage=self._stage, was=self._code, times=self.times)
+        self._code = self.error = None
+        self.times = 0
+
+    def wait_s(self) -> float:
+        """Seconds to wait after the failures so far."""
+        return _BACKOFF.wait_s(max(1, self.times), 0)
+
+
+async def rest(clock: Clock, seconds: float, *signals: asyncio.Event) -> None:
+    """Wait that many seconds of the clock, or until one of the signals is set."""
+    waits: list[asyncio.Task[Any]] = [asyncio.create_task(signal.wait()) for signal in signals]
+    waits.append(asyncio.create_task(clock.sleep(seconds)))
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _ended(waits)
+
+
+async def run_repeatedly(
+    step: Step,
+    *,
+    stop: asyncio.Event,
+    wake: asyncio.Event | None = None,
+    clock: Clock,
+    failure: StageFailure,
+    grace_s: float = STOP_GRACE_S,
+) -> None:
+    """Run `step` until `stop` is set. It returns the seconds to wait before the next one; `wake` cuts the wait.
+
+    A failing step never ends the stage: it is said once and tried again with growing waits. At `stop` a step under
+    way gets `grace_s` seconds, then it is cancelled; a step is written so that it can be cut anywhere.
+    """
+    wake = wake or asyncio.Event()
+    while not stop.is_set():
+        wake.clear()
+        try:
+            wait_s = await _until(step, stop, grace_s)
+        except Exception as error:  # noqa: BLE001 - a stage outlives its step's failures, whatever they are
+            failure.failed(error)
+            wait_s = failure.wait_s()
+        else:
+            if wait_s is None:
+                return
+            failure.well()
+        await rest(clock, wait_s, stop, wake)
+
+
+async def _until(step: Step, stop: asyncio.Event, grace_s: float) -> float | None:
+    """The step's result; None when it was cut by `stop`."""
+    work = asyncio.create_task(step())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            await asyncio.wait((work,), timeout=grace_s)
+        return work.result() if work.done() else None
+    finally:
+        await _ended([work, stopping])
+
+
+async def together(*works: Coroutine[Any, Any, None]) -> None:
+    """Do them side by side. The first that fails ends the others; its exception is raised when all are over."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await _ended(tasks)
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

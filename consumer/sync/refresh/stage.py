@@ -1,0 +1,108 @@
+"""Refresh: the reads that handlers asked for, by pages of a list where many are due, and singly. See `answers`.
+
+Walks nobody asked for (reconcile) publish only what differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from consumer.clock import Clock
+from consumer.ledger import Database
+from consumer.ledger.reading import read_requests
+from consumer.ledger.tables import ReadRow
+from consumer.payments import Priority
+from consumer.sync.api import ApplicationApi, Cooldown
+from consumer.sync.loop import StageFailure, run_repeatedly, together
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.publisher import EventPublisher
+from consumer.sync.refresh.answers import Answers
+from consumer.sync.refresh.list_reads import ListReads
+from consumer.sync.refresh.policy import RefreshPolicy
+from consumer.sync.refresh.schedule import LISTED, UNLISTED, URGENT, ReadQuota, Round, Turns, in_turn
+from consumer.sync.refresh.single_reads import SingleReads
+
+
+class Refresh:
+    """Does the due reads of one application. One process at a time does (see Leader)."""
+
+    def __init__(
+        self,
+        api: ApplicationApi,
+        database: Database,
+        publisher: EventPublisher,
+        *,
+        clock: Clock,
+        metrics: StageMetrics | None = None,
+        policy: RefreshPolicy | None = None,
+    ) -> None:
+        self.application = api.application
+        self.metrics = metrics or StageMetrics()
+        self._database = database
+        self._clock = clock
+        self._policy = policy or RefreshPolicy()
+        self._cooldown = cooldown = Cooldown(clock)
+        self._quota = ReadQuota(clock, api.client.budget, self._policy)
+        self._turns = Turns()
+        resources = api.client.with_priority(Priority.REFRESH)
+        answers = Answers(
+            api.application,
+            resources,
+            database,
+            publisher,
+            clock=clock,
+            metrics=self.metrics,
+            cooldown=cooldown,
+            retry=self._policy.retry,
+        )
+        self._singles = SingleReads(resources, answers, self._quota, metrics=self.metrics, cooldown=cooldown)
+        self._lists = ListReads(
+            resources,
+            database,
+            answers,
+            self._singles,
+            quota=self._quota,
+            turns=self._turns,
+            clock=clock,
+            cooldown=cooldown,
+            policy=self._policy,
+        )
+        self.failure = StageFailure(f"refresh {api.application}")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        await run_repeatedly(self._step, stop=stop, clock=self._clock, failure=self.failure)
+
+    async def _step(self) -> float:
+        if await self.once():
+            return 0.0
+        return min(self._policy.idle_s, self._policy.spent_s) if self._quota.is_spent else self._policy.idle_s
+
+    async def once(self) -> int:
+        """One round over the due reads; returns how many were answered.
+
+        Raises LedgerError, BrokerError (the reads stay due), and the PaymentsError that holds all calls up.
+        """
+        self._cooldown.check()
+        self._quota.begin()
+        this, left = Round(), await self._due()
+        paged = self._lists.kinds(left)
+        self._turns.begin(row for row in left if row.kind not in paged or self._lists.is_unanswered(row))
+        for kind in LISTED if self._quota.since_other < URGENT else LISTED[::-1]:
+            if kind in paged:
+                left = await self._lists.work_off(kind, left, this)
+        left = [row for row in left if not self._turns.has_done(row)]
+        waiting = iter(in_turn(left, self._policy.singles, self._quota.since_other, self._quota.last_other))
+        await together(*(self._singles.work_off(waiting, this) for _ in range(self._policy.concurrency)))
+        if this.held_up is not None and not this.answered:
+            raise this.held_up
+        return len(this.answered)
+
+    async def _due(self) -> list[ReadRow]:
+        """What is to be read now, each kind by itself: access hangs on subscriptions, and neither thousands of orders
+        that became known at once nor thousands of older subscriptions may keep the others waiting (case B23)."""
+        now, batch = self._clock.now(), self._policy.batch
+        async with self._database.reading() as session:
+            listed = [await read_requests.due(session, now, batch, self.application, kind) for kind in LISTED]
+            rest = await read_requests.due(session, now, batch, self.application, *UNLISTED)
+        return [*(row for rows in listed for row in rows), *rest]

@@ -1,0 +1,126 @@
+"""Loop thread: an event loop in a thread, with a watch on it and an HTTP session of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+import aiohttp
+import structlog
+
+from consumer.telemetry.loop_watch import Blocked, LoopWatch
+
+HTTP_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+class LoopThread:
+    """Runs until `stop`. Whatever a handler does to it (sys.exit in a task it left behind), it goes on."""
+
+    def __init__(
+        self, name: str, *, on_blocked: Callable[[LoopThread, Blocked], None], blocked_after_s: float = 1.0
+    ) -> None:
+        self.name = name
+        self._loop = asyncio.new_event_loop()
+        self._watch = LoopWatch(
+            interval_s=min(0.25, blocked_after_s / 4),
+            blocked_after_s=blocked_after_s,
+            on_blocked=lambda found: on_blocked(self, found),
+        )
+        self._thread = threading.Thread(target=self._run, name=name[:60], daemon=True)
+        self._ending = False
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._http: aiohttp.ClientSession | None = None
+
+    @property
+    def beats(self) -> int:
+        """A number that goes up for as long as the loop is alive."""
+        return self._watch.beats
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """The session of this loop; ask on the loop only."""
+        if self._http is None:
+            self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HTTP_TIMEOUT_S))
+        return self._http
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        self._thread.start()
+        self._loop.call_soon_threadsafe(self._watch.start)
+
+    def call(self, what: Callable[..., None], *arguments: object) -> bool:
+        """Have something called on the loop; False when it has ended."""
+        try:
+            self._loop.call_soon_threadsafe(what, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
+    def create_task(self, work: Coroutine[object, object, T], name: str) -> asyncio.Task[T]:
+        """A task on the loop; call on the loop only."""
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def give_up(self) -> None:
+        """It does not come back: should it ever, it ends then."""
+        self._ending = True
+        self.call(self._loop.stop)
+
+    async def stop(self, timeout_s: float) -> None:
+        """End it: cancel what runs, close the session, join the thread, at most `timeout_s` seconds."""
+        if not self._thread.is_alive():
+            return
+        done = threading.Event()
+        self.call(lambda: self._end_soon(done))
+        await asyncio.to_thread(done.wait, timeout_s)
+        self._ending = True
+        self.call(self._loop.stop)
+        await asyncio.to_thread(self._thread.join, timeout_s)
+        if self._thread.is_alive():
+            _log.error("handler_loop_left_behind", loop=self.name)
+
+    def _end_soon(self, done: threading.Event) -> None:
+        ending = self._loop.create_task(self._end(), name="handler-loop:end")
+        ending.add_done_callback(lambda _: done.set())
+
+    async def _end(self) -> None:
+        own = asyncio.current_task()
+        await self._watch.stop()
+        others = [task for task in asyncio.all_tasks() if task is not own]
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=1.0)
+        if self._http is not None:
+            await self._http.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._ending:
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # noqa: BLE001 - sys.exit() in a task that a handler left behind
+                _log.exception("handler_loop_disturbed", loop=self.name, error=type(error).__name__)
+        with contextlib.suppress(Exception):
+            self._let_go()
+        with contextlib.suppress(RuntimeError):
+            self._loop.close()
+
+    def _let_go(self) -> None:
+        """What still runs gets a moment to end; what does not even then is left as it is, without a complaint."""
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=0.5))
+        for task in left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather itself does

@@ -1,0 +1,176 @@
+"""What makes a deployment healthy, degraded or stuck."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from consumer.broker import TopicReport
+from consumer.cli.looking.finding import Grade, worst
+from consumer.cli.looking.verdict import judge
+from consumer.console.queues import Queue
+from consumer.ledger.health import Figures
+from consumer.sync.health.stalled import StalledStage
+from consumer.sync.health.status import ApplicationStatus, refused_at
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+WELL = Figures(
+    at=NOW,
+    events=10,
+    newest_event_at=NOW,
+    retrying=0,
+    parked=0,
+    dead=0,
+    oldest_due_at=None,
+    outbox_waiting=0,
+    outbox_oldest_at=None,
+    hints=0,
+    oldest_hint_at=None,
+    reads=0,
+    reads_due=0,
+    unasked=0,
+    oldest_unasked_at=None,
+    quarantined=0,
+    quarantined_lately=0,
+    refused_lately=0,
+    paused_handlers=(),
+    waiting_handlers=(),
+    gone_handlers={},
+    worker_seen_at=NOW,
+)
+LONG_AGO = NOW - timedelta(hours=1)
+
+
+def test_all_is_well() -> None:
+    assert judge(WELL) == []
+    assert worst([]) is Grade.HEALTHY
+
+
+# case: O2, O4
+@pytest.mark.parametrize(
+    ("changed", "code", "grade"),
+    [
+        (replace(WELL, oldest_due_at=LONG_AGO), "runs_overdue", Grade.STUCK),
+        (replace(WELL, outbox_oldest_at=LONG_AGO), "outbox_stuck", Grade.STUCK),
+        (replace(WELL, worker_seen_at=LONG_AGO), "no_work", Grade.STUCK),
+        (replace(WELL, worker_seen_at=None), "no_work", Grade.STUCK),
+        (replace(WELL, dead=1), "dead_runs", Grade.DEGRADED),
+        (replace(WELL, paused_handlers=("shop:ship",)), "handlers_paused", Grade.DEGRADED),
+        (replace(WELL, waiting_handlers=("shop:ship",)), "handlers_waiting", Grade.DEGRADED),
+        (replace(WELL, gone_handlers={"shop:ship": 3}), "handlers_gone", Grade.DEGRADED),
+        (replace(WELL, hints=3, unasked=3, oldest_unasked_at=NOW - timedelta(minutes=3)), "hints_late", Grade.DEGRADED),
+        (replace(WELL, hints=3, unasked=3, oldest_unasked_at=LONG_AGO), "hints_late", Grade.STUCK),
+        (replace(WELL, hints=5998), "hints_denied", Grade.DEGRADED),
+        (replace(WELL, quarantined_lately=20), "quarantine_grows", Grade.DEGRADED),
+        (replace(WELL, refused_lately=1), "records_refused", Grade.DEGRADED),
+        (replace(WELL, refused_lately=3), "records_refused", Grade.STUCK),
+    ],
+)
+def test_each_sign_has_its_grade(changed: Figures, code: str, grade: Grade) -> None:
+    [finding] = judge(changed)
+    assert (finding.code, finding.grade) == (code, grade)
+
+
+# case: H7
+def test_a_handler_that_nobody_has_is_named_with_what_waits_for_it() -> None:
+    [finding] = judge(replace(WELL, retrying=4, parked=1, gone_handlers={"shop:ship": 3, "shop:bill": 2}))
+    assert finding.text.startswith("runs wait for a handler nobody has: shop:bill (2), shop:ship (3)")
+    assert "consumer dead discard --handler NAME" in finding.text
+
+
+# case: F20, A32, A36
+def test_what_waits_for_an_operator_is_told() -> None:
+    queue = Queue(application="default", plugin="access", kind="unmapped_price", count=2, oldest_at=LONG_AGO)
+    [finding] = judge(WELL, queues=[queue])
+    assert (finding.code, finding.grade) == ("findings_open", Grade.DEGRADED)
+    assert "2 open finding(s) unmapped_price in default" in finding.text
+
+
+def test_the_worst_counts() -> None:
+    findings = judge(replace(WELL, dead=1), broken_plugins=["shop"], topics=None)
+    assert [finding.code for finding in findings] == ["broker_away", "dead_runs", "plugins_broken"]
+    assert worst(findings) is Grade.STUCK
+
+
+READING = ApplicationStatus(application="default", walked_at=NOW)
+
+
+def stuck(since: datetime, *, stage: str = "backfill", code: str = "cursor_loop") -> StalledStage:
+    return StalledStage(stage=stage, code=code, since=since)
+
+
+# case: O1, O3, B7, B13, B29, B31
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        (replace(READING, silent_since=LONG_AGO), "webhooks_silent"),
+        (replace(READING, reconcile_braked=True), "reconcile_braked"),
+        (replace(READING, walked_at=LONG_AGO), "walk_late"),
+        (replace(READING, walked_at=None), "never_walked"),
+        (replace(READING, held_up=(stuck(LONG_AGO),)), "reading_held_up"),
+        (ApplicationStatus(application="club", has_credentials=False, hints=3), "no_credentials"),
+    ],
+)
+def test_what_is_wrong_with_the_reading_degrades(changed: ApplicationStatus, code: str) -> None:
+    assert judge(WELL, application_statuses=[READING]) == []
+    [finding] = judge(WELL, application_statuses=[READING, changed])
+    assert (finding.code, finding.grade) == (code, Grade.DEGRADED)
+
+
+# case: O3, B13
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [(replace(READING, gap_at=LONG_AGO), "retention_gap"), (replace(READING, refused_at=NOW), "credentials_refused")],
+)
+def test_orders_that_wait_for_the_reading_make_it_stuck(changed: ApplicationStatus, code: str) -> None:
+    [finding] = judge(WELL, application_statuses=[changed])
+    assert (finding.code, finding.grade) == (code, Grade.STUCK)
+
+
+# case: B7, O3
+def test_stages_that_are_held_up_for_long_are_told_together_and_refused_credentials_only_once() -> None:
+    def told(*stages: StalledStage, refused_at: datetime | None = None) -> list[str]:
+        application_status = replace(READING, held_up=stages, refused_at=refused_at)
+        return [finding.text for finding in judge(WELL, application_statuses=[application_status])]
+
+    assert told(stuck(NOW - timedelta(seconds=30))) == []
+    [text] = told(stuck(LONG_AGO), stuck(LONG_AGO, stage="confirm"), stuck(LONG_AGO, stage="refresh", code="server"))
+    loop = "held up by cursor_loop: backfill since 2026-04-30 23:00, confirm since 2026-04-30 23:00"
+    server = "held up by server: refresh since 2026-04-30 23:00"
+    assert text == f"default: {loop}; {server}; `consumer doctor` says why"
+    refused = stuck(LONG_AGO, code="invalid_api_credentials")
+    assert len(told(refused)) == 1
+    # after the first 401 no call is made: that is what the stages fail with
+    waiting = [stuck(LONG_AGO, stage=stage, code="circuit_open") for stage in ("confirm", "refresh", "reconcile")]
+    [only] = told(refused, *waiting, refused_at=NOW)
+    assert "refuses the credentials" in only
+
+
+# case: O3
+def test_credentials_are_refused_until_they_are_taken_or_nobody_tries() -> None:
+    at = NOW.timestamp()
+    assert refused_at(f"[{at}, -1.0]", NOW) == NOW
+    assert refused_at(f"[{at - 1}, {at}]", NOW) is None
+    assert refused_at(f"[{at - 3600}, -1.0]", NOW) is None
+    assert refused_at(f"[{at}, -1.0]", NOW, walked_at=NOW - timedelta(seconds=1)) == NOW
+    assert refused_at(f"[{at}, -1.0]", NOW, walked_at=NOW + timedelta(seconds=1)) is None, "the walk was let in"
+    assert refused_at(None, NOW) is None
+    assert refused_at("broken", NOW) is None
+
+
+def test_a_log_that_could_lose_records_or_lacks_a_topic_is_told() -> None:
+    """Whoever looks makes nothing, so what is missing stays missing until a role starts."""
+    good = TopicReport(name="payments.events", partitions=12)
+    wrong = TopicReport(name="payments.deliveries", partitions=12, wrong=("retention.ms is 60000", "one replica"))
+    missing = TopicReport(name="payments.events.dead", partitions=None)
+    assert judge(WELL, topics=[good]) == []
+    findings = judge(WELL, topics=[good, wrong, missing])
+    assert [(finding.grade, finding.code) for finding in findings] == [
+        (Grade.STUCK, "topic_misconfigured"),
+        (Grade.STUCK, "topic_misconfigured"),
+        (Grade.DEGRADED, "topics_missing"),
+    ]
+    assert "payments.deliveries: one replica" in findings[1].text
+    assert "payments.events.dead" in findings[2].text

@@ -1,0 +1,136 @@
+"""An outage of PostgreSQL: every use says LedgerUnavailable, nothing is half stored, and the same engine recovers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from sqlalchemy import func, select
+
+from consumer.errors import LedgerUnavailable
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import events
+from consumer.ledger.tables import EventRow
+from tests.contract.ledger.facts import NOW, event
+from tests.support.ports import eventually
+from tests.support.postgres import StoppableServer, create_database, stoppable_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StoppableServer]:
+    """A server of this module's own, because others would notice that it is gone."""
+    with stoppable_server() as found:
+        yield found
+
+
+@pytest.fixture
+async def ledger(server: StoppableServer) -> AsyncIterator[Database]:
+    await asyncio.to_thread(server.start)
+    found = Database(await asyncio.to_thread(create_database, server.uri))
+    await schema.upgrade(found)
+    yield found
+    await found.stop()
+    await asyncio.to_thread(server.start)
+
+
+async def stored(ledger: Database) -> int:
+    async with ledger.reading() as session:
+        return int(await session.scalar(select(func.count()).select_from(EventRow.__table__)) or 0)
+
+
+async def record(ledger: Database, number: int) -> None:
+    async with ledger.transaction() as session:
+        await events.record(session, [event(number)], NOW)
+
+
+@pytest.mark.parametrize("mode", ["immediate", "fast"])
+async def test_while_it_is_down_everything_is_unavailable_and_then_it_works_again(
+    ledger: Database, server: StoppableServer, mode: str
+) -> None:
+    await asyncio.gather(*(record(ledger, number) for number in range(5)))
+    await asyncio.to_thread(server.stop, mode)
+    for _ in range(3):
+        with pytest.raises(LedgerUnavailable):
+            await record(ledger, 99)
+        with pytest.raises(LedgerUnavailable):
+            await stored(ledger)
+    with pytest.raises(LedgerUnavailable):
+        await schema.require_current(ledger)
+    assert not await ledger.ready()
+    await asyncio.to_thread(server.start)
+    await eventually(ledger.ready)
+    await record(ledger, 99)
+    assert await stored(ledger) == 6
+
+
+async def test_a_transaction_that_was_open_is_gone_whole(ledger: Database, server: StoppableServer) -> None:
+    async def interrupted() -> None:
+        async with ledger.transaction() as session:
+            await events.record(session, [event(1)], NOW)
+            await asyncio.to_thread(server.stop, "immediate")
+            await events.record(session, [event(2)], NOW)
+
+    with pytest.raises(LedgerUnavailable):
+        await interrupted()
+    await asyncio.to_thread(server.start)
+    await eventually(ledger.ready)
+    assert await stored(ledger) == 0
+
+
+async def test_a_commit_that_finds_it_gone_says_so(ledger: Database, server: StoppableServer) -> None:
+    async def interrupted() -> None:
+        async with ledger.transaction() as session:
+            await events.record(session, [event(1)], NOW)
+            await asyncio.to_thread(server.stop, "immediate")
+
+    with pytest.raises(LedgerUnavailable):
+        await interrupted()
+    await asyncio.to_thread(server.start)
+    await eventually(ledger.ready)
+    assert await stored(ledger) == 0
+
+
+async def test_writers_that_go_on_through_a_restart_store_what_they_were_told(
+    ledger: Database, server: StoppableServer
+) -> None:
+    """Every number whose transaction returned is there; nothing but LedgerUnavailable is ever raised."""
+    acknowledged: list[int] = []
+    over = asyncio.Event()
+
+    async def writer(first: int) -> int:
+        failures = 0
+        number = first
+        while not over.is_set():
+            try:
+                await record(ledger, number)
+            except LedgerUnavailable:
+                failures += 1
+                await asyncio.sleep(0.01)
+            else:
+                acknowledged.append(number)
+                number += 4
+        return failures
+
+    async def goes_on() -> None:
+        known = len(acknowledged)
+        await eventually(lambda: len(acknowledged) > known + 20)
+
+    async def restart() -> None:
+        try:
+            for mode in ("immediate", "fast"):
+                await goes_on()
+                await asyncio.to_thread(server.stop, mode)
+                await asyncio.to_thread(server.start)
+            await goes_on()
+        finally:
+            over.set()
+
+    *failures, _ = await asyncio.gather(*(writer(first) for first in range(4)), restart())
+    assert sum(one for one in failures if one is not None) > 0
+    async with ledger.reading() as session:
+        there = set(await session.scalars(select(EventRow.__table__.c.id)))
+    assert {f"evt_{number}" for number in acknowledged} <= there

@@ -1,0 +1,244 @@
+"""Database: what an error means (try again, upgrade first, the merchant's own) and that it speaks of no value."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from consumer.errors import LedgerError, LedgerUnavailable, SchemaOutdated
+from consumer.ledger import Database
+from consumer.ledger.engine import database as database_module
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import events
+from consumer.ledger.tables import AuditRow
+from tests.contract.ledger.facts import NOW, Undone, event
+
+SECRET = "jane.doe@example.com"
+ON_POSTGRESQL = pytest.mark.parametrize(
+    "database_url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True
+)
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+async def fails(database: Database, statement: str, **values: Any) -> BaseException:
+    try:
+        async with database.transaction() as session:
+            await session.execute(text(statement), values)
+    except Exception as error:  # noqa: BLE001 - what it is, is the test's question
+        return error
+    raise AssertionError("it did not fail")
+
+
+# --- the schema ------------------------------------------------------------------------------------------------
+
+
+async def test_an_empty_database_asks_for_an_upgrade(empty: Database) -> None:
+    with pytest.raises(SchemaOutdated):
+        await schema.require_current(empty)
+    with pytest.raises(SchemaOutdated):
+        async with empty.transaction() as session:
+            await events.record(session, [event(1)], NOW)
+    with pytest.raises(SchemaOutdated):
+        async with empty.reading() as session:
+            await events.known(session, [("default", "evt_1")])
+    assert await empty.ready(), "it answers, though"
+
+
+async def test_a_missing_column_asks_for_an_upgrade(database: Database) -> None:
+    assert isinstance(await fails(database, "SELECT not_there FROM events"), SchemaOutdated)
+
+
+# --- values ----------------------------------------------------------------------------------------------------
+
+
+# case: I25
+async def test_no_text_of_an_error_quotes_a_value(database: Database) -> None:
+    """Neither the message nor the traceback, through all causes, as a log would show them."""
+    insert = "INSERT INTO budgets (name, value) VALUES (:name, :value)"
+    async with database.transaction() as session:
+        await session.execute(text(insert), {"name": SECRET, "value": "x"})
+    attempts: list[tuple[str, dict[str, Any]]] = [
+        (insert, {"name": SECRET, "value": "x"}),
+        (insert, {"name": SECRET + "2", "value": None}),
+        ("INSERT INTO nowhere (name) VALUES (:name)", {"name": SECRET}),
+    ]
+    if database.dialect == "postgresql":
+        attempts += [
+            (insert, {"name": SECRET * 100, "value": "x"}),
+            (insert, {"name": SECRET + "\0", "value": "x"}),
+            (insert, {"name": {"mail": SECRET}, "value": "x"}),
+            ("SELECT CAST(CAST(:name AS text) AS integer)", {"name": SECRET}),
+            ("SELECT CAST(CAST(:name AS text) AS timestamptz)", {"name": SECRET}),
+            ("SELECT CAST(CAST(:name AS text) AS jsonb)", {"name": SECRET}),
+        ]
+    for statement, values in attempts:
+        error = await fails(database, statement, **values)
+        told = "".join(traceback.format_exception(error)) + repr(error)
+        assert SECRET not in told, statement
+        assert "@" not in told.replace("@asynccontextmanager", ""), statement
+
+
+# case: I25
+async def test_an_error_still_says_what_it_is_about(database: Database) -> None:
+    async with database.transaction() as session:
+        await session.execute(text("INSERT INTO budgets (name, value) VALUES ('n', 'v')"))
+    error = await fails(database, "INSERT INTO budgets (name, value) VALUES ('n', 'v')")
+    assert isinstance(error, DBAPIError)
+    assert "budgets" in str(error.orig)
+
+
+# case: I25
+async def test_a_row_of_the_session_is_not_told_either(database: Database) -> None:
+    with pytest.raises(DBAPIError) as caught:
+        async with database.transaction() as session:
+            session.add(AuditRow(at=NOW, application=None, actor=SECRET, action="x.done", subject=SECRET))  # type: ignore[arg-type]  # breaks NOT NULL on purpose
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+# --- what passes -----------------------------------------------------------------------------------------------
+
+
+@ON_POSTGRESQL
+async def test_a_connection_that_the_server_cut_is_unavailable_and_then_fine(
+    database: Database, other: Database
+) -> None:
+    async def interrupted() -> None:
+        async with database.transaction() as session:
+            await events.record(session, [event(1)], NOW)
+            mine = await session.scalar(text("SELECT pg_backend_pid()"))
+            async with other.transaction() as killer:
+                await killer.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": mine})
+            await events.record(session, [event(2)], NOW)
+
+    with pytest.raises(LedgerUnavailable):
+        await interrupted()
+    async with database.transaction() as session:
+        assert await events.known(session, [("default", "evt_1"), ("default", "evt_2")]) == frozenset()
+
+
+@ON_POSTGRESQL
+async def test_idle_connections_that_were_cut_are_not_noticed_at_all(database: Database, other: Database) -> None:
+    async with database.transaction() as session:
+        await events.record(session, [event(1)], NOW)
+    async with other.transaction() as killer:
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        await killer.execute(text(f"SELECT pg_terminate_backend(pid) {others}"))
+    async with database.transaction() as session:
+        assert await events.known(session, [("default", "evt_1")])
+
+
+@ON_POSTGRESQL
+async def test_a_deadlock_passes(database: Database, other: Database) -> None:
+    async with database.transaction() as session:
+        await session.execute(text("INSERT INTO budgets (name, value) VALUES ('a', ''), ('b', '')"))
+    first_holds, second_holds = asyncio.Event(), asyncio.Event()
+
+    async def change(ledger: Database, names: str, mine: asyncio.Event, theirs: asyncio.Event) -> None:
+        async with ledger.transaction() as session:
+            for name in names:
+                await session.execute(text("UPDATE budgets SET value = 'x' WHERE name = :name"), {"name": name})
+                mine.set()
+                await theirs.wait()
+
+    ended = await asyncio.gather(
+        change(database, "ab", first_holds, second_holds),
+        change(other, "ba", second_holds, first_holds),
+        return_exceptions=True,
+    )
+    assert sorted(type(one).__name__ for one in ended) == ["LedgerUnavailable", "NoneType"]
+
+
+@ON_POSTGRESQL
+async def test_a_lock_that_is_not_had_passes(database: Database, other: Database) -> None:
+    """Otherwise a worker would take it for the events' fault, and put them into quarantine."""
+    async with database.transaction() as session:
+        await session.execute(text("INSERT INTO budgets (name, value) VALUES ('a', '')"))
+    async with database.transaction() as session:
+        await session.execute(text("SELECT * FROM budgets FOR UPDATE"))
+        assert isinstance(await fails(other, "SELECT * FROM budgets FOR UPDATE NOWAIT"), LedgerUnavailable)
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize("setting", ["idle_in_transaction_session_timeout", "statement_timeout"])
+async def test_a_time_limit_of_the_server_passes(database: Database, setting: str) -> None:
+    async def slow() -> None:
+        async with database.transaction() as session:
+            await session.execute(text(f"SET LOCAL {setting} = '20ms'"))
+            await asyncio.sleep(0.2)
+            await session.execute(text("SELECT pg_sleep(0.2)"))
+
+    with pytest.raises(LedgerUnavailable):
+        await slow()
+    assert await database.ready()
+
+
+@ON_POSTGRESQL
+async def test_a_server_that_is_a_standby_just_now_passes(database: Database) -> None:
+    async def write() -> None:
+        async with database.transaction() as session:
+            await session.execute(text("SET TRANSACTION READ ONLY"))
+            await events.record(session, [event(1)], NOW)
+
+    with pytest.raises(LedgerUnavailable):
+        await write()
+
+
+@ON_SQLITE
+async def test_a_file_that_another_process_holds_for_long_is_unavailable_and_then_fine(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, database: Database
+) -> None:
+    monkeypatch.setattr(database_module, "BUSY_TIMEOUT_S", 0.05)
+    hasty = Database(database_url)
+    holder = sqlite3.connect(database_url.removeprefix("sqlite+aiosqlite:///"), isolation_level=None)
+    try:
+        holder.execute("BEGIN IMMEDIATE")
+        assert isinstance(await fails(hasty, "DELETE FROM budgets"), LedgerUnavailable)
+        assert await hasty.ready(), "it can still be read"
+        assert (await schema.state(hasty)).is_current
+        holder.execute("ROLLBACK")
+        async with hasty.transaction() as session:
+            assert await events.record(session, [event(1)], NOW)
+    finally:
+        holder.close()
+        await hasty.stop()
+
+
+async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    nowhere = Database(f"postgresql+asyncpg://nobody@/none?host={tmp_path}")
+    try:
+        for use in (nowhere.transaction, nowhere.reading):
+            with pytest.raises(LedgerUnavailable) as caught:
+                async with use() as session:
+                    await session.execute(text("SELECT 1"))
+            assert caught.value.retryable
+        with pytest.raises(LedgerUnavailable):
+            await schema.require_current(nowhere)
+        assert not await nowhere.ready()
+    finally:
+        await nowhere.stop()
+
+
+# --- what is not the database's ----------------------------------------------------------------------------------
+
+
+async def test_the_callers_own_errors_are_not_taken_for_the_databases(database: Database) -> None:
+    with pytest.raises(Undone):
+        async with database.transaction():
+            raise Undone
+    with pytest.raises(Undone):
+        async with database.reading():
+            raise Undone
+
+
+@pytest.mark.parametrize("url", ["", "sqlite:///x.db", "postgresql://localhost/x", "mysql+aiomysql://x", "not a url"])
+def test_an_url_of_another_kind_is_refused_without_being_repeated(url: str) -> None:
+    with pytest.raises(LedgerError) as caught:
+        Database(url)
+    assert not url or url not in caught.value.line()

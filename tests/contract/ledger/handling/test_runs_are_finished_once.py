@@ -1,0 +1,142 @@
+"""Finishing: a success counts, whoever held the claim; a failure counts only for who holds it; both only once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from consumer.ledger import Database
+from consumer.ledger.handling import runs
+from consumer.ledger.handling.runs import Attempt
+from consumer.ledger.tables import REASON_CHARS, RunStatus
+from tests.contract.ledger.facts import (
+    HANDLER,
+    claim,
+    end,
+    finish,
+    lane,
+    later,
+    persistently,
+    row,
+    run,
+    statuses,
+    store,
+)
+
+
+# case: F30, H1
+async def test_a_success_counts_although_the_claim_was_lost(database: Database) -> None:
+    await store(database, *lane(1, 2))
+    slow = (await claim(database, "slow", lease_s=1))[0]
+    await claim(database, "quick", at_s=5)
+    await end(database, "slow", finish(slow))
+    assert await statuses(database, (1, 2)) == ["succeeded", "retrying"]
+
+
+async def test_a_failure_does_not_count_when_the_claim_was_lost(database: Database) -> None:
+    await store(database, *lane(1, 2))
+    slow = (await claim(database, "slow", lease_s=1))[0]
+    await claim(database, "quick", at_s=5, lease_s=10)
+    await end(database, "slow", finish(slow, RunStatus.DEAD))
+    found = await row(database, 1)
+    assert (found.status, found.attempts, found.claimed_by, found.claimed_until) == (
+        "retrying", 0, "quick", later(15),
+    )  # fmt: skip
+    assert (await row(database, 2)).status == "parked"
+
+
+async def test_what_succeeded_is_never_changed_again(database: Database) -> None:
+    await store(database, run(1))
+    slow = (await claim(database, "slow", lease_s=1))[0]
+    quick = (await claim(database, "quick", at_s=5))[0]
+    await end(database, "quick", finish(quick))
+    await end(database, "slow", finish(slow, RunStatus.RETRYING, blocking=True, next_s=9))
+    await end(database, "slow", finish(slow))
+    found = await row(database, 1)
+    assert (found.status, found.attempts, found.blocking, found.updated_at) == ("succeeded", 1, False, later(1))
+
+
+async def test_a_finished_run_is_free_of_its_claim(database: Database) -> None:
+    await store(database, run(1))
+    await end(database, "one", finish((await claim(database))[0], RunStatus.RETRYING, blocking=True, next_s=3))
+    found = await row(database, 1)
+    assert (found.claimed_by, found.claimed_until, found.next_at, found.code) == (
+        None, None, later(3), "handler_failed",
+    )  # fmt: skip
+
+
+async def test_successes_and_failures_of_one_group_are_told_apart(database: Database) -> None:
+    await store(database, *(run(number, key=f"order:{number}") for number in range(6)))
+    claimed = await claim(database)
+    done = [finish(one) if one.seq % 2 else finish(one, RunStatus.RETRYING, blocking=True, next_s=4) for one in claimed]
+    await end(database, "one", *done)
+    assert await statuses(database, range(6)) == ["retrying", "succeeded"] * 3
+
+
+async def test_workers_that_finish_the_same_runs_at_once_end_in_one_state(database: Database, other: Database) -> None:
+    numbers = range(0, 80, 2)
+    await store(database, *(one for number in numbers for one in lane(number, number + 1, key=f"order:{number}")))
+    mine = await claim(database, "one", lease_s=1)
+    yours = await claim(database, "two", at_s=5)
+    assert {one.id for one in mine} == {one.id for one in yours}
+
+    async def finishes(ledger: Database, worker: str, backwards: bool) -> None:
+        done = [finish(one) for one in sorted(mine, key=lambda one: one.seq, reverse=backwards)]
+        await persistently(ledger, lambda session: runs.finish(session, done, worker=worker, now=later(6)))
+
+    await asyncio.gather(finishes(database, "one", False), finishes(other, "two", True))
+    assert await statuses(database, numbers) == ["succeeded"] * 40
+    assert await statuses(database, (number + 1 for number in numbers)) == ["retrying"] * 40
+
+
+async def test_a_long_reason_is_cut(database: Database) -> None:
+    await store(database, run(1))
+    claimed = (await claim(database))[0]
+    failed = finish(claimed, RunStatus.DEAD)
+    long = runs.Finish(**{**failed.__dict__, "reason": "ä" * 2000})
+    await end(database, "one", long)
+    assert (await row(database, 1)).reason == "ä" * REASON_CHARS
+
+
+async def test_attempts_are_kept_in_order(database: Database) -> None:
+    attempts = [
+        Attempt(
+            application="default",
+            event_id="evt_1",
+            handler=HANDLER,
+            number=number,
+            outcome="retrying",
+            code="handler_failed",
+            reason="x" * 2000 if number == 1 else None,
+            fingerprint="f" * 16,
+            code_version="v" * 16,
+            worker="w" * 64,
+            started_at=later(number),
+            finished_at=later(number + 0.5),
+        )
+        for number in (1, 2, 3)
+    ]
+    async with database.transaction() as session:
+        await runs.add_attempts(session, attempts)
+        await runs.add_attempts(session, [])
+    async with database.reading() as session:
+        kept = await runs.attempts_of(session, "default", "evt_1")
+        assert await runs.attempts_of(session, "second", "evt_1") == []
+    assert [(one.number, one.started_at) for one in kept] == [(number, later(number)) for number in (1, 2, 3)]
+    assert [len(one.reason or "") for one in kept] == [REASON_CHARS, 0, 0]
+
+
+async def test_counts_leave_out_what_succeeded(database: Database) -> None:
+    await store(
+        database,
+        *lane(1, 2, 3),
+        run(4, key="order:4", status=RunStatus.SUCCEEDED, blocking=False),
+        run(5, key="order:5", status=RunStatus.DEAD),
+        run(5, key="order:5", handler="shop:mail", status=RunStatus.DEAD),
+    )
+    async with database.reading() as session:
+        assert await runs.count_by_status(session) == {
+            (HANDLER, "retrying"): 1,
+            (HANDLER, "parked"): 2,
+            (HANDLER, "dead"): 1,
+            ("shop:mail", "dead"): 1,
+        }

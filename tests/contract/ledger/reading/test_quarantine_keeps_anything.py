@@ -1,0 +1,83 @@
+"""Quarantine: each delivery once, raw, whatever it is called."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import update
+
+from consumer.events import Delivery
+from consumer.ledger import Database
+from consumer.ledger.reading import quarantine
+from consumer.ledger.tables import QuarantineRow
+from consumer.reason import Reason, reason_of
+from tests.contract.ledger.facts import NOW, delivery
+
+
+async def put(database: Database, *given: tuple[Delivery, Reason]) -> None:
+    async with database.transaction() as session:
+        await quarantine.put(session, given, NOW)
+
+
+async def newest(database: Database, **wanted: object) -> list[QuarantineRow]:
+    async with database.reading() as session:
+        return list(await quarantine.newest(session, **wanted))  # type: ignore[arg-type]  # the filters of `newest`
+
+
+# case: G2
+async def test_a_delivery_is_kept_once(database: Database) -> None:
+    no_id, flooded = Reason.NO_EVENT_ID, Reason.FLOODED
+    await put(database, (delivery(1), no_id), (delivery(1), flooded), (delivery(2), no_id))
+    await put(database, (delivery(1), flooded), (delivery(1, application="second"), flooded))
+    assert [(row.application, row.delivery_id, row.reason) for row in reversed(await newest(database))] == [
+        ("default", "del_1", "no_event_id"),
+        ("default", "del_2", "no_event_id"),
+        ("second", "del_1", "flooded"),
+    ]
+
+
+async def test_newest_first_filtered_and_bounded(database: Database) -> None:
+    odd, even = Reason.NOT_CONFIRMED, Reason.NOT_JSON
+    await put(database, *((delivery(number), even if number % 2 == 0 else odd) for number in range(6)))
+    assert [row.delivery_id for row in await newest(database, limit=2)] == ["del_5", "del_4"]
+    assert [row.delivery_id for row in await newest(database, reason=even)] == ["del_4", "del_2", "del_0"]
+    assert await newest(database, application="second") == []
+    async with database.reading() as session:
+        assert await quarantine.count(session) == 6
+
+
+# case: I10, G13
+async def test_what_is_kept_may_be_called_anything(database: Database) -> None:
+    """A record that nobody understands must not stop the worker that wants to put it aside."""
+    odd = replace(
+        delivery(1, application="a\0pp" * 50, event_id="evt_\0" + "x" * 400),
+        id="topic/0/\0" + "9" * 200,
+        raw=b"\x00\xff\xfe",
+        headers={"x": "a\0b", "ü": "ö" * 10_000},
+    )
+    await put(database, (odd, Reason.NOT_UNDERSTOOD))
+    kept = (await newest(database))[0]
+    assert kept.raw == odd.raw
+    names = (kept.application, kept.delivery_id, kept.event_id or "")
+    assert [len(name) for name in names] == [64, 100, 255]
+    assert "\0" not in "".join(names) + kept.headers
+
+
+async def test_rows_of_before_there_were_codes_are_found_by_code(database: Database) -> None:
+    """An older `serve` wrote a sentence; the row stays as it is, and is read as its code."""
+    await put(database, (delivery(1), Reason.NOT_JSON), (delivery(2), Reason.NOT_AN_OBJECT))
+    old = "the body is not JSON"
+    async with database.transaction() as session:
+        where = QuarantineRow.__table__.c.delivery_id == "del_2"
+        await session.execute(update(QuarantineRow).where(where).values(reason=old))
+    rows = await newest(database, reason=Reason.NOT_JSON)
+    assert [(row.delivery_id, reason_of(row.reason)) for row in rows] == [
+        ("del_2", Reason.NOT_JSON),
+        ("del_1", Reason.NOT_JSON),
+    ]
+    assert await newest(database, reason=Reason.NOT_AN_OBJECT) == []
+
+
+async def test_nothing_is_fine(database: Database) -> None:
+    await put(database)
+    assert await newest(database) == []

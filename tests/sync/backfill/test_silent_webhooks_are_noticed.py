@@ -1,0 +1,251 @@
+"""Silence: silence and gaps are noticed, said once, cured, and over when they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from consumer.events import Event, Source, Trust
+from consumer.ledger.handling import events
+from consumer.ledger.reading import hints
+from consumer.sync.backfill.catch_up import CatchUp
+from consumer.sync.backfill.silence import DeliveryHealth, after_walk, delivery_health
+from consumer.sync.backfill.stage import Backfill, BackfillPolicy
+from consumer.sync.confirm.stage import Confirm
+from tests.sync.conftest import SteppedClock, World, delivery
+
+NOW = SteppedClock().now()
+
+
+def walked(
+    before: DeliveryHealth,
+    found: Sequence[str] = (),
+    *,
+    recorded: Mapping[str, Source] | None = None,
+    heard_at: datetime | None = None,
+    now: datetime = NOW,
+) -> DeliveryHealth:
+    """After a walk that found these unannounced, when those of before are recorded as brought by the list."""
+    recorded = dict.fromkeys(before.pending, Source.BACKFILL) if recorded is None else recorded
+    return after_walk(
+        before, recovered=found, recorded=recorded, gap=False, last_webhook_at=heard_at, now=now
+    )  # fmt: skip
+
+
+def test_events_without_any_webhook_over_several_walks_are_silence() -> None:
+    # case: O1
+    found = walked(DeliveryHealth(), [f"evt_{number}" for number in range(50)])
+    assert (found.silent_since, len(found.pending)) == (None, 50), "their webhooks may wait for a worker"
+    found = walked(found, ["evt_a"])
+    assert found.silent_since is None, "one walk may have come before the webhooks"
+    found = walked(found)
+    assert found.silent_since == NOW
+    later = walked(found, ["evt_b"], now=NOW + timedelta(hours=1))
+    assert later.silent_since == NOW
+
+
+def test_a_quiet_service_is_no_silence() -> None:
+    # case: O1
+    found = DeliveryHealth()
+    for _ in range(100):
+        found = walked(found)
+    assert found.silent_since is None
+
+
+def test_some_lost_webhooks_are_no_silence_and_the_first_heard_ends_it() -> None:
+    # case: O1
+    found = DeliveryHealth(silent_since=NOW, recovered=9, walks=3)
+    found = walked(found, ["evt_1", "evt_2"], heard_at=NOW)
+    assert (found.silent_since, found.recovered) == (None, 0)
+    for number in range(1, 20):
+        heard = NOW + timedelta(seconds=number)
+        found = walked(found, [f"evt_{number}a", f"evt_{number}b"], heard_at=heard, now=heard)
+        assert found.silent_since is None
+
+
+def test_while_no_worker_records_nothing_is_judged_and_what_webhooks_brought_first_is_heard() -> None:
+    # case: O1
+    found = DeliveryHealth(silent_since=NOW)
+    ids = [f"evt_{number:04}" for number in range(300)]
+    for start in range(0, 300, 10):
+        found = walked(found, ids[start : start + 10], recorded={})
+    assert (found.silent_since, found.recovered, found.walks) == (NOW, 0, 0)
+    assert found.pending == tuple(ids[-200:])
+    one_heard = dict.fromkeys(found.pending, Source.BACKFILL) | {ids[-1]: Source.WEBHOOK}
+    assert walked(found, recorded=one_heard) == DeliveryHealth()
+
+
+def test_a_condition_survives_its_storage() -> None:
+    # case: B10
+    full = DeliveryHealth(silent_since=NOW, gap_at=NOW, last_webhook_at=NOW, recovered=3, walks=2, pending=("evt_1",))
+    assert DeliveryHealth.load(full.dump()) == full
+    assert DeliveryHealth.load(None) == DeliveryHealth()
+
+
+async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(world: World) -> None:
+    # case: O1, S7
+    numbers = iter(range(1, 100))
+    listed: list[dict[str, object]] = []
+
+    def more(count: int) -> None:
+        listed.extend(world.service.event(next(numbers)) for _ in range(count))
+
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
+    policy = BackfillPolicy(interval_s=60, silent_interval_s=10)
+    stage = Backfill(
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics,
+        policy=policy,
+    )  # fmt: skip
+    for _ in range(3):
+        more(2)
+        await stage.once()
+        await world.work()
+    assert stage.interval_s == 10
+    assert world.metrics.value("webhooks_silent", "default") == 1
+    async with world.database.reading() as session:
+        assert (await delivery_health(session, "default")).silent_since is not None
+
+    heard = Event(
+        application="default", id="evt_heard", type="order.paid", key="order:A", trust=Trust.SIGNED,
+        source=Source.WEBHOOK, raw=b"{}", received_at=world.clock.now(),
+    )  # fmt: skip
+    async with world.database.transaction() as session:
+        await events.record(session, [heard], world.clock.now())
+    await stage.once()
+    assert stage.interval_s == 60
+    assert world.metrics.value("webhooks_silent", "default") == 0
+
+
+async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_told_once_they_were_read(
+    world: World,
+) -> None:
+    # case: O1
+    numbers = iter(range(1, 100))
+    listed: list[dict[str, object]] = []
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
+    stage = Backfill(
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
+    )
+
+    async def walk(*, webhooks: bool) -> bool:
+        """Two events, signed webhooks of which reach the log or do not; then a walk. Whether that is silence."""
+        for _ in range(2):
+            event = world.service.event(next(numbers))
+            listed.append(event)
+            if webhooks:
+                await world.publisher.publish([signed(str(event["id"]), world)])
+        world.clock.advance(60)
+        await stage.once()
+        return world.metrics.value("webhooks_silent", "default") == 1
+
+    for _ in range(5):
+        assert not await walk(webhooks=True), "the workers stand still, the webhooks wait in the log"
+    await world.work()
+    for _ in range(3):
+        assert not await walk(webhooks=True), "the workers have caught up, and go on"
+        await world.work()
+    for _ in range(5):
+        assert not await walk(webhooks=False), "the workers stand still: nobody can tell"
+    await world.work()
+    await walk(webhooks=False)
+    await world.work()
+    assert await walk(webhooks=False), "now it is known: nothing came but by the list"
+    await world.work()
+    await walk(webhooks=True)
+    await world.work()
+    assert not await walk(webhooks=True), "it is over by itself"
+
+
+@pytest.mark.parametrize("authenticity", ["signature", "api"])
+@pytest.mark.parametrize("late", [1, 5], ids=lambda walks: f"{walks} walks late")
+async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_not_silent(
+    world: World, authenticity: str, late: int
+) -> None:
+    # case: O1
+    listed: list[dict[str, object]] = []
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
+    stage = Backfill(
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
+    )
+    confirm = Confirm(
+        world.api, world.database, stage.settlement, clock=world.clock, catch_up=CatchUp(world.api, stage),
+    )  # fmt: skip
+
+    async def arrive(event_id: str, number: int) -> None:
+        """The event's webhook, as the authenticity has it."""
+        if authenticity == "signature":
+            await world.publisher.publish([signed(event_id, world)])
+            return
+        announced = replace(delivery(b"{}", number, event_id=event_id), received_at=world.clock.now())
+        async with world.database.transaction() as session:
+            await hints.keep(session, [announced], world.clock.now())
+        assert await confirm.once() == 1, "the ledger has it already"
+
+    for number in range(1, 20):
+        listed += [world.service.event(2 * number), world.service.event(2 * number + 1)]
+        await stage.once()
+        await world.work()
+        for event in listed[-2 * late - 2 : -2 * late] if number > late else []:
+            await arrive(str(event["id"]), number)
+        await world.work()
+        if late == 1 or number > late + 1:  # later than walks can wait for, it is silence until the first one is there
+            assert world.metrics.value("webhooks_silent", "default") == 0
+        world.clock.advance(60)
+    async with world.database.reading() as session:
+        assert (await delivery_health(session, "default")).last_webhook_at is not None
+    assert all(event.source is Source.BACKFILL for event in await recorded(world)), "the walk was always quicker"
+
+    for number in range(30, 34):
+        listed += [world.service.event(2 * number), world.service.event(2 * number + 1)]
+        await stage.once()
+        await world.work()
+        world.clock.advance(60)
+    assert world.metrics.value("webhooks_silent", "default") == 1, "now none comes, late or not"
+    await arrive(str(listed[-1]["id"]), 40)
+    await world.work()
+    await stage.once()
+    assert world.metrics.value("webhooks_silent", "default") == 0, "the first late one ends it"
+
+
+async def recorded(world: World) -> list[Event]:
+    """Everything in the ledger."""
+    async with world.database.reading() as session:
+        return [events.to_event(row) for row in await events.search(session, events.EventFilter())]
+
+
+def signed(event_id: str, world: World) -> Event:
+    """What `serve` publishes for a webhook whose signature it checked."""
+    return Event(
+        application="default", id=event_id, type="order.paid", key=event_id, trust=Trust.SIGNED,
+        source=Source.WEBHOOK, raw=b'{"id":"%s","type":"order.paid"}' % event_id.encode(),
+        received_at=world.clock.now(),
+    )  # fmt: skip
+
+
+async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are_published_once(world: World) -> None:
+    # case: O1, B4
+    listed: list[dict[str, object]] = []
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
+    stage = Backfill(
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
+    )
+    confirm = Confirm(
+        world.api, world.database, stage.settlement, clock=world.clock, catch_up=CatchUp(world.api, stage),
+    )  # fmt: skip
+    for number in range(1, 9):
+        event = world.service.event(number)
+        listed.append(event)
+        announced = replace(delivery(b"{}", number, event_id=str(event["id"])), received_at=world.clock.now())
+        async with world.database.transaction() as session:
+            await hints.keep(session, [announced], world.clock.now())
+        assert await confirm.once() == 1
+        world.clock.advance(60)
+        await stage.once()
+        assert world.metrics.value("webhooks_silent", "default") == 0
+    found = [event.id for event in await world.published()]
+    assert sorted(found) == sorted({str(event["id"]) for event in listed}), "each once"
+    async with world.database.reading() as session:
+        assert (await delivery_health(session, "default")).last_webhook_at is not None

@@ -1,0 +1,133 @@
+"""Lateness: what becomes visible after newer events have been listed is found by a later walk, at a bounded price."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.policy import WalkPolicy
+from tests.sync.scripted_list import Follower, ScriptedList, feed_policy, growing
+
+LATE_S = 16
+LATE_ACTION = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 12)),
+    st.tuples(st.just("late"), st.integers(1, LATE_S - 1)),
+    st.tuples(st.just("walk"), st.just(0)),
+    st.tuples(st.just("hurry"), st.integers(0, 6)),
+    st.tuples(st.just("cut"), st.integers(1, 6)),
+    st.tuples(st.just("grow"), st.integers(1, 3)),
+    st.tuples(st.just("pause"), st.integers(1, 2 * LATE_S)),
+)
+
+
+def sweeping(service: ScriptedList, clock_ahead_s: float = 0.0) -> Follower:
+    """Somebody who finds what is listed up to `LATE_S` seconds late, each time it walks and is in no hurry."""
+    return Follower(service, policy=feed_policy(overlap_s=LATE_S), clock_ahead_s=clock_ahead_s)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    newest=st.booleans(),
+    inclusive=st.booleans(),
+    clock_ahead_s=st.sampled_from([0.0, -100.0, 100.0]),
+    actions=st.lists(LATE_ACTION, max_size=25),
+)
+async def test_what_becomes_visible_late_is_found_by_the_next_sweep(
+    newest: bool, inclusive: bool, clock_ahead_s: float, actions: list[tuple[str, int]]
+) -> None:
+    # case: B6, B10, B34
+    service = ScriptedList(newest_first=newest, inclusive=inclusive)
+    follower = sweeping(service, clock_ahead_s)
+    for action, number in [*actions, ("pause", LATE_S), ("walk", 0)]:
+        match action:
+            case "add":
+                service.add(number)
+            case "late":
+                service.add_late(number + 0.5)
+                service.add(number)
+            case "pause":
+                service.now += timedelta(seconds=number)
+            case "cut":
+                await follower.go(pages=number)
+            case "hurry":
+                await follower.go(pages=number or None, sweeps=False)
+            case "grow":
+                service.before_page = growing(service, number)
+            case "walk":
+                wanted = set(service.ids)
+                await follower.go()
+                service.before_page = lambda _: None
+                assert wanted <= follower.seen, wanted - follower.seen
+    assert not service.late
+
+
+@pytest.mark.parametrize("newest", [True, False])
+async def test_at_fifty_events_a_second_one_that_is_listed_a_minute_late_is_found(newest: bool) -> None:
+    # case: B34
+    service = ScriptedList(newest_first=newest, inclusive=not newest, every_s=0.02)
+    follower = Follower(service, policy=WalkPolicy())
+    service.add(3000)
+    await follower.go()
+    service.add(2500)
+    service.add_late(59)
+    service.add(500)
+    await follower.go()
+    for _ in range(6):  # walks in a hurry, as hints ask for, move the bookmark on beyond it
+        service.add(500)
+        before = service.calls
+        await follower.go(sweeps=False)
+        assert service.calls - before <= 9, "who is in a hurry reads no more than what is new, and a page"
+    assert follower.seen < service.ids
+    before = service.calls
+    await follower.go()
+    assert follower.seen == service.ids
+    assert service.calls - before <= 65, "two minutes' events, once a minute: a fifth of the budget"
+    before = service.calls
+    await follower.go()
+    assert service.calls - before <= 4, "no sweep is due"
+
+
+@pytest.mark.parametrize("newest", [True, False])
+async def test_a_sweep_is_bounded_and_costs_two_pages_once_nothing_can_be_late(newest: bool) -> None:
+    # case: B34
+    service = ScriptedList(newest_first=newest, every_s=0.0001)
+    follower = Follower(service, policy=WalkPolicy(limit=10, overlap_pages_max=20))
+    service.add(2000)
+    await follower.go()
+    for seconds, calls in ((45, 24), (60, 24), (60, 3), (60, 3)):
+        service.now += timedelta(seconds=seconds)
+        before = service.calls
+        await follower.go()
+        assert service.calls - before <= calls, seconds
+
+
+@pytest.mark.parametrize("newest", [True, False])
+async def test_a_mark_from_before_there_were_sweeps_is_gone_on_from_and_the_next_walk_is_one(newest: bool) -> None:
+    # case: B10, B34
+    service = ScriptedList(newest_first=newest)
+    follower = sweeping(service)
+    service.add(100)
+    service.add_late(LATE_S)
+    service.add(3)
+    await follower.go()
+    stored = follower.bookmark.dump()
+    for name in ("swept_at", "swept_to", "anchor"):
+        del stored[name]
+    follower.bookmark = Bookmark.load(stored)
+    assert follower.bookmark.walked_at is not None
+    service.add(LATE_S)
+    before = service.calls
+    walk = await follower.go()
+    assert walk.met
+    assert service.calls - before < 15
+    assert follower.bookmark.swept_at == follower.began
+    service.add_late(LATE_S)
+    service.add(9)
+    await follower.go()
+    service.add(LATE_S)
+    await follower.go()
+    assert follower.seen == service.ids

@@ -1,0 +1,103 @@
+"""Hints: nothing on topic `deliveries` is lost, and nothing claimed gets further than a hint."""
+
+from __future__ import annotations
+
+import orjson
+
+from consumer.broker import Message
+from consumer.ledger.reading import hints, quarantine
+from consumer.reason import Reason
+from consumer.sync.confirm.hints import HintConsumer
+from tests.sync.conftest import DELIVERIES, World, delivery
+
+
+def hint_consumer(world: World, *, max_hints: int = 1000, batch: int = 500) -> HintConsumer:
+    return HintConsumer(
+        world.broker,
+        world.database,
+        topic=DELIVERIES,
+        applications={"default"},
+        clock=world.clock,
+        metrics=world.metrics,
+        max_hints=max_hints,
+        batch=batch,
+    )
+
+
+async def taken_in(world: World, *, max_hints: int = 1000, batch: int = 500) -> int:
+    stage = hint_consumer(world, max_hints=max_hints, batch=batch)
+    total = 0
+    try:
+        while not total:
+            total += await stage.once()
+        while more := await stage.once(timeout_s=0.05):
+            total += more
+    finally:
+        await stage.close()
+    return total
+
+
+async def reasons(world: World) -> list[str]:
+    async with world.database.reading() as session:
+        return sorted(row.reason for row in await quarantine.newest(session))
+
+
+async def waiting(world: World) -> int:
+    async with world.database.reading() as session:
+        return await hints.count(session)
+
+
+async def test_deliveries_become_hints_and_what_has_a_problem_is_quarantined(world: World) -> None:
+    # case: I10, I17
+    await world.deliver(
+        delivery(orjson.dumps({"id": "evt_1", "type": "order.paid"}), 1, event_id="evt_1"),
+        delivery(b"not json", 2, problem=Reason.NOT_JSON),
+        delivery(b"{}", 3),
+    )
+    await taken_in(world)
+    assert await waiting(world) == 1
+    assert await reasons(world) == ["no_event_id", "not_json"]
+    assert await world.published() == []
+    async with world.database.reading() as session:
+        [row] = [row for row in await quarantine.newest(session) if row.reason == "not_json"]
+    assert (row.raw, row.delivery_id) == (b"not json", "dlv_2")
+
+
+async def test_the_same_delivery_again_changes_nothing(world: World) -> None:
+    # case: I21
+    again = delivery(orjson.dumps({"id": "evt_1", "type": "order.paid"}), 1, event_id="evt_1")
+    refused = delivery(b"x", 2, problem=Reason.NOT_JSON)
+    await world.deliver(again, refused, again, refused)
+    await taken_in(world)
+    assert (await waiting(world), await reasons(world)) == (1, ["not_json"])
+
+
+async def test_after_a_crash_before_the_commit_the_batch_comes_again(world: World) -> None:
+    # case: G5
+    await world.deliver(delivery(orjson.dumps({"id": "evt_1", "type": "order.paid"}), 1, event_id="evt_1"))
+
+    stage = hint_consumer(world)
+    subscription = await stage._joined()
+    while not (records := await subscription.poll(10, 1.0)):
+        pass
+    await stage._store(records, world.clock.now())
+    await stage.close()  # as a crash: stored, not committed
+
+    assert await taken_in(world) == 1
+    assert await waiting(world) == 1
+
+
+async def test_a_flood_is_bounded_and_what_is_over_the_bound_is_kept_raw(world: World) -> None:
+    # case: I15
+    await world.deliver(*(delivery(b'{"id":"evt_%d"}' % n, n, event_id=f"evt_{n}") for n in range(30)))
+    assert await taken_in(world, max_hints=10, batch=10) == 30
+    assert await waiting(world) == 10
+    assert await reasons(world) == ["flooded"] * 20
+
+
+async def test_a_record_that_is_no_delivery_is_quarantined_and_does_not_stop_the_rest(world: World) -> None:
+    # case: I10
+    await world.broker.publish(DELIVERIES, Message(key=b"default/x", value=b"garbage"))
+    await world.deliver(delivery(b'{"id":"evt_1"}', 1, event_id="evt_1"))
+    await taken_in(world)
+    assert (await waiting(world), await reasons(world)) == (1, ["not_a_delivery"])

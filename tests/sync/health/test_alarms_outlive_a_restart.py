@@ -1,0 +1,165 @@
+"""Gauges: a restart forgets none, and who lost the lead shows none."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Table, update
+
+from consumer.clock import SystemClock
+from consumer.ledger.reading import hints, sync_state
+from consumer.ledger.tables import LeaseRow
+from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill import silence
+from consumer.sync.backfill import stage as backfill
+from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.silence import DeliveryHealth
+from consumer.sync.health.gauges import FLAGS, TIMES
+from consumer.sync.health.prometheus import GAUGES, Exposition
+from consumer.sync.health.stalled import STAGES
+from consumer.sync.reconcile import state as reconcile
+from consumer.sync.role import Sync, SyncPolicy
+from consumer.telemetry.metrics import Metrics
+from tests.support.ports import eventually
+from tests.sync.conftest import World, delivery
+from tests.sync.test_a_dead_leader_is_replaced import role, running
+
+LEASES: Table = LeaseRow.__table__
+POLICY = SyncPolicy(lease_s=1.5)
+RAISED = {
+    "consumer_sync_webhooks_silent": 1,
+    "consumer_sync_gap_open": 1,
+    "consumer_sync_reconcile_braked": 1,
+    "consumer_api_circuit_open": 1,
+    "consumer_confirm_waiting": 1,
+}
+LOWERED = dict.fromkeys((*RAISED, "consumer_sync_wrong_application"), 0)
+AGES = ("consumer_sync_bookmark_age_seconds", "consumer_sync_last_reconcile_at", "consumer_sync_events_history")
+
+
+def test_every_gauge_of_the_leader_is_dropped_with_the_lead() -> None:
+    # case: O6, B26
+    elsewhere = {"credentials_missing", *(f"held_up_{stage}" for stage in STAGES)}  # known to all; dropped by Watch
+    assert {*GAUGES, "last_walk_at"} - elsewhere == {*FLAGS, *TIMES}
+
+
+class Page:
+    """The metrics page of a process whose API client tells of its circuit as the app's does."""
+
+    def __init__(self, world: World) -> None:
+        self.metrics = Metrics()
+        circuit = self.metrics.circuit_open.labels("default")
+        self.client = PaymentsClient(
+            world.service.address,
+            Credentials("svc_app_test", ["svc_sk_live_test"]),
+            clock=SystemClock(),
+            on_circuit=lambda state: circuit.set(int(state.is_open)),
+        )
+        api = ApplicationApi(application="default", client=self.client)
+        self.sync: Sync = role(api, world.broker, world.database, "one", POLICY)
+        Exposition(self.sync.metrics, self.metrics, SystemClock())
+
+    def value(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, {"application": "default"})
+
+    def shows(self, wanted: dict[str, int]) -> bool:
+        assert {name: self.value(name) for name in wanted} == wanted
+        return True
+
+
+async def _leave_alarms(world: World) -> None:
+    """What a leader left behind that was alarmed three days ago."""
+    ago = SystemClock().now() - timedelta(days=3)
+    delivery_health = DeliveryHealth(silent_since=ago, gap_at=ago)
+    reconciled = {"began": ago.isoformat(), "braked": True}
+    kept = {
+        backfill.WALK: Bookmark(walked_at=ago).dump(),
+        silence.WALK: delivery_health.dump(),
+        reconcile.WALK: reconciled,
+    }
+    async with world.database.transaction() as session:
+        await hints.keep(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
+        for walk, state in kept.items():
+            await sync_state.keep(session, "default", walk, state, token=0, now=ago)
+
+
+async def _lead_goes_to_another(world: World, *, for_s: float) -> None:
+    """As after a SIGSTOP for longer than the lease; then it is given back."""
+    until = SystemClock().now() + timedelta(seconds=for_s)
+    async with world.database.transaction() as session:
+        await session.execute(update(LEASES).values(holder="another", token=LEASES.c.token + 1, until=until))
+
+
+# case: O1, O3, B13, B26, B31
+@pytest.mark.slow
+async def test_the_leader_takes_alarms_up_from_the_ledger_and_drops_them_with_the_lead(world: World) -> None:
+    await _leave_alarms(world)
+    world.service.failing["*"] = 401
+    page = Page(world)
+    async with page.client, running(page.sync):
+        await eventually(lambda: page.shows(RAISED), within_s=15, what="every alarm is raised, though no walk succeeds")
+        age = page.value("consumer_sync_bookmark_age_seconds")
+        assert age is not None
+        assert age == pytest.approx(3 * 86400, abs=60)
+
+        await _lead_goes_to_another(world, for_s=12)
+        await eventually(lambda: page.shows(LOWERED), within_s=10, what="who does not lead knows of no alarm")
+        assert [page.value(name) for name in AGES] == [None, None, None]
+        assert {page.sync.metrics.value(name, "default") for name in FLAGS} == {0}
+
+        await _lead_goes_to_another(world, for_s=-1)
+        await eventually(lambda: page.shows(RAISED), within_s=15, what="with the lead they are known again")
+        assert page.value("consumer_sync_bookmark_age_seconds") == pytest.approx(3 * 86400, abs=60)
+
+
+# case: O1
+@pytest.mark.slow
+async def test_a_first_walk_that_never_comes_through_has_an_age_as_well(world: World) -> None:
+    world.service.failing["*"] = 503
+    page = Page(world)
+    async with page.client, running(page.sync):
+        found = await eventually(lambda: page.value("consumer_sync_bookmark_age_seconds"), within_s=15)
+        await eventually(lambda: (page.value("consumer_sync_bookmark_age_seconds") or 0) > found, within_s=5)
+
+
+# case: S4, S9
+@pytest.mark.slow
+async def test_a_secret_file_that_breaks_is_a_stage_in_trouble(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("svc_sk_live_good")
+    page = Page(world)
+    for name in ("events", "orders", "subscriptions", "payments"):
+        world.service.lists[f"/v1/{name}"] = lambda cursor, limit: {"items": [], "next_cursor": None}
+    credentials = Credentials("svc_app_test", secret_file=file)
+    async with PaymentsClient(world.service.address, credentials, clock=SystemClock()) as client:
+        api = ApplicationApi(application="default", client=client)
+        sync = role(api, world.broker, world.database, "one", POLICY)
+        Exposition(sync.metrics, page.metrics, SystemClock())
+        one = sync.applications["default"]
+
+        def held_up() -> float | None:
+            labels = {"application": "default", "stage": "credentials"}
+            return page.metrics.registry.get_sample_value("consumer_sync_held_up", labels)
+
+        async with running(sync):
+            await eventually(lambda: held_up() == 0, within_s=15)
+            file.write_text("half a sec")
+            await eventually(lambda: one.failures == {"credentials": "secret_file_broken"}, within_s=15)
+            await eventually(lambda: held_up() == 1, within_s=5)
+            file.write_text("svc_sk_live_new")
+            await eventually(lambda: one.failures == {} and held_up() == 0, within_s=15)
+
+
+# case: O3, S6
+async def test_a_stage_that_waits_after_refused_credentials_is_in_no_trouble_once_they_are_taken(world: World) -> None:
+    page = Page(world)
+    one = page.sync.applications["default"]
+    one.confirm.failure.failed(CircuitOpen(retry_after_s=5))
+    one.backfill.failure.failed(CursorLoop())
+    await page.client.circuit.refused(page.client.credentials.generation)
+    assert one.failures == {"confirm": "circuit_open", "backfill": "cursor_loop"}
+    await page.client.circuit.accepted()
+    assert one.failures == {"backfill": "cursor_loop"}

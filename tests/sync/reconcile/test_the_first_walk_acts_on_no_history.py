@@ -1,0 +1,95 @@
+"""History and reconcile: what was there before the first walk, also when that was not shown all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer.ledger.reading import sync_state
+from consumer.sync.backfill import silence
+from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.reconcile.state import WALK
+from tests.sync.conftest import World
+from tests.sync.reconciling import baselined, lists, order, reconcile, remembered, seen, subscription
+
+
+async def test_what_the_baseline_remembers_is_neither_drift_nor_braked(world: World) -> None:
+    # case: B30, B31
+    lists(
+        world,
+        orders=[order(number, "PAID") for number in range(30)],
+        subscriptions=[subscription(number) for number in range(30)],
+    )
+    stage = reconcile(world, ReconcilePolicy(brake_min=10))
+    tried = await stage.once(dry_run=True)
+    assert (tried.drifted, tried.baseline, tried.adopted) == (False, 30, 30)
+    report = await stage.once()
+    assert (report.drifted, report.braked, report.baseline, report.adopted) == (False, False, 30, 30)
+    assert {key.partition(":")[0] for key, _ in await seen(world)} == {"subscription"}
+    assert world.metrics.value("drift_unknown", "default") == 0
+    assert (await stage.once(max_changes=0)).braked is False
+
+
+async def test_a_first_walk_that_was_limited_and_braked_leaves_the_baseline_to_be_made(world: World) -> None:
+    # case: B30, B31
+    lists(world, orders=[order(number, "PAID") for number in range(30)])
+    stage = reconcile(world)
+    report = await stage.once(max_changes=29)
+    assert (report.braked, report.published) == (True, 0)
+    assert stage._is_due(await remembered(world))
+    await stage._step()
+    assert await seen(world) == []
+    found = await remembered(world)
+    assert (found.baselined, found.braked, stage._is_due(found)) == (True, False, False)
+
+
+async def test_a_limit_says_that_what_was_there_before_is_to_be_acted_on(world: World) -> None:
+    # case: B30, B31
+    lists(world, orders=[order(number, "PAID") for number in range(30)])
+    report = await reconcile(world).once(max_changes=30)
+    assert (report.braked, report.made, report.baseline) == (False, 30, 0)
+    assert (await remembered(world)).baselined
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_history_that_the_first_list_left_out_is_braked(world: World, first: int) -> None:
+    # case: B30, B31
+    historic = [order(number, "PAID") for number in range(600)]
+    lists(world, orders=historic[:first])
+    stage = reconcile(world)
+    assert (await stage.once()).baseline == first
+    lists(world, orders=historic)
+    report = await stage.once()
+    assert (report.braked, report.changes["order"], report.published) == (True, 600 - first, 0)
+    assert await seen(world) == []
+    assert world.metrics.value("reconcile_braked", "default") == 1
+
+
+async def test_an_old_bookmark_of_a_braked_command_lets_no_history_through(world: World) -> None:
+    # case: B30, B31
+    async with world.database.transaction() as session:
+        old = {"began": world.clock.now().isoformat(), "braked": True}
+        await sync_state.keep(session, "default", WALK, old, token=1, now=world.clock.now())
+    lists(world, orders=[order(number, "PAID") for number in range(600)])
+    report = await reconcile(world).once()
+    assert (report.braked, await seen(world)) == (True, [])
+
+
+async def test_a_gap_explains_orders_that_nobody_has_heard_of(world: World) -> None:
+    # case: B13, B18, B31
+    await baselined(world)
+    async with world.database.transaction() as session:
+        await silence.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
+    lists(world, orders=[order(number, "PAID") for number in range(30)])
+    stage = reconcile(world, ReconcilePolicy(brake_min=10))
+    assert (await stage.once(max_changes=29)).braked, "who says a number has it counted"
+    report = await stage.once()
+    assert (report.braked, report.published) == (False, 30)
+
+
+async def test_a_bookmark_of_an_older_version_says_that_a_baseline_was_made(world: World) -> None:
+    # case: B30
+    async with world.database.transaction() as session:
+        old = {"began": world.clock.now().isoformat(), "braked": False, "changed": 0}
+        await sync_state.keep(session, "default", WALK, old, token=1, now=world.clock.now())
+    lists(world, orders=[order(1, "PAID")])
+    assert (await reconcile(world).once()).published == 1

@@ -1,0 +1,168 @@
+"""Credentials and limits while walking: rolled secrets, a 429 on the way, one budget for all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from consumer.broker import EmbeddedBroker
+from consumer.ledger import Database
+from consumer.ledger.reading import hints, quarantine
+from consumer.payments import Attempt, AuthenticationError, BudgetExhausted, CircuitOpen, Credentials, PaymentsClient
+from consumer.sandbox import Sandbox, SandboxConfig
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.catch_up import CatchUp
+from consumer.sync.backfill.stage import Backfill
+from consumer.sync.confirm.stage import Confirm
+from consumer.sync.reconcile.stage import Reconcile
+from tests.sync.conftest import SECRETS, SteppedClock, World, delivery, simulated
+from tests.sync.service import ScriptedService
+
+HALF_AN_HOUR = timedelta(minutes=30)
+
+
+def backfill(world: World) -> Backfill:
+    return Backfill(
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
+    )
+
+
+@pytest.mark.parametrize("page", [1, 2, 4])
+async def test_a_429_is_waited_out_and_the_same_cursor_asked_again(world: World, page: int) -> None:
+    # case: B24
+    listed = [world.service.event(number) for number in range(350)]
+    asked: list[str | None] = []
+
+    def events(cursor: str | None, limit: int) -> dict[str, object]:
+        asked.append(cursor)
+        if len(asked) == page - 1:
+            world.service.failing_once.append(("/v1/events", 429, {"Retry-After": "45"}))
+        start = int(cursor or 0)
+        following = start + limit if start + limit < len(listed) else None
+        return {"items": listed[start : start + limit], "next_cursor": following}
+
+    if page == 1:
+        world.service.failing_once.append(("/v1/events", 429, {"Retry-After": "45"}))
+    world.service.lists["/v1/events"] = events
+    began = world.clock.monotonic()
+    report = await backfill(world).once()
+    assert report.published == 350
+    assert asked == [None, "100", "200", "300"]
+    assert world.clock.monotonic() - began >= 45
+
+
+async def test_a_secret_that_is_rolled_and_written_to_its_file_is_used_without_restart(
+    world: World, clock: SteppedClock, tmp_path: Path
+) -> None:
+    # case: S3, S4, I29
+    async with simulated(clock) as service_side:
+        file = tmp_path / "secret"
+        file.write_text(SECRETS[1])
+        credentials = Credentials(SECRETS[0], secret_file=file)
+        async with PaymentsClient(service_side.sandbox.base_url, credentials, clock=clock) as client:
+            world.api = ApplicationApi(application="default", client=client)
+            stage = backfill(world)
+            wanted = service_side.emit(5)
+            await stage.once()
+            new = service_side.sandbox.engine.applications.roll_secret(SECRETS[0], "immediately")
+            wanted += service_side.emit(5)
+            hinted = wanted[-1]
+            async with world.database.transaction() as session:
+                one = delivery(b'{"id":"%s"}' % hinted.encode(), 1, event_id=hinted)
+                await hints.keep(session, [one], clock.now())
+            confirm = Confirm(world.api, world.database, world.settlement(), clock=clock)
+            for _ in range(10):
+                with pytest.raises((AuthenticationError, CircuitOpen)):
+                    await stage.once()
+                with pytest.raises((AuthenticationError, CircuitOpen)):
+                    await confirm.once()
+                clock.advance(6)
+            file.write_text(new)
+            clock.advance(6)
+            assert await confirm.once() == 1
+            await stage.once()
+            assert {event.id for event in await world.published()} == set(wanted)
+            async with world.database.reading() as session:
+                assert await quarantine.count(session) == 0
+
+
+async def test_with_both_secrets_configured_a_roll_fails_nothing(world: World, clock: SteppedClock) -> None:
+    # case: S2
+    async with simulated(clock) as service_side:
+        new = service_side.sandbox.engine.applications.roll_secret(SECRETS[0], "1h")
+        credentials = Credentials(SECRETS[0], [SECRETS[1], new])
+        async with PaymentsClient(service_side.sandbox.base_url, credentials, clock=clock) as client:
+            world.api = ApplicationApi(application="default", client=client)
+            stage = backfill(world)
+            for _ in range(4):
+                service_side.emit(3)
+                assert (await stage.once()).published == 3
+                service_side.sandbox.clock.advance_to(service_side.sandbox.clock.now() + HALF_AN_HOUR)
+                clock.advance(HALF_AN_HOUR.total_seconds())
+
+
+class Linked(SteppedClock):
+    """A clock that takes the simulator's clock along, so that its rate limits see the same time."""
+
+    sandbox: Sandbox | None = None
+
+    def advance(self, seconds: float) -> None:
+        super().advance(seconds)
+        if self.sandbox is not None:
+            self.sandbox.clock.advance_to(self.now())
+
+
+@pytest.fixture(params=["bucket", "fixed"])
+async def limited(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[tuple[Linked, Sandbox, ApplicationApi, list[Attempt]]]:
+    clock = Linked()
+    config = SandboxConfig(driven=True, start=clock.now(), assumptions={"limit_window": request.param})
+    async with Sandbox(config) as sandbox:
+        clock.sandbox = sandbox
+        attempts: list[Attempt] = []
+        credentials = Credentials(SECRETS[0], [SECRETS[1]])
+        async with PaymentsClient(sandbox.base_url, credentials, clock=clock, on_attempt=attempts.append) as client:
+            yield clock, sandbox, ApplicationApi(application="default", client=client), attempts
+
+
+@pytest.mark.slow
+async def test_all_stages_together_draw_no_429_from_a_service_that_counts(
+    broker: EmbeddedBroker,
+    sqlite_ledger: Database,
+    service: ScriptedService,
+    limited: tuple[Linked, Sandbox, ApplicationApi, list[Attempt]],
+) -> None:
+    # case: B23, C15, S14
+    clock, sandbox, api, attempts = limited
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
+    made_up = sandbox.engine.events.made_up
+    for number in range(20_000):
+        made_up("order.paid", SECRETS[0], {"order_id": f"A-{number}"}, {})
+    stage = backfill(world)
+    confirm = Confirm(api, sqlite_ledger, world.settlement(), clock=clock, catch_up=CatchUp(api, stage))
+    reconcile = Reconcile(api, sqlite_ledger, world.publisher, clock=clock, token=lambda: 1)
+    rounds = 0
+
+    def meanwhile(_: object) -> None:
+        nonlocal rounds
+        rounds += 1
+
+    await stage.once(on_progress=meanwhile)
+    for number in range(60):
+        event_id = made_up("order.paid", SECRETS[0], {"order_id": f"B-{number}"}, {}).id
+        async with sqlite_ledger.transaction() as session:
+            made = [delivery(b"{}", number * 100 + extra, event_id=f"evt_x{number}-{extra}") for extra in range(40)]
+            made.append(delivery(b"{}", number * 100 + 99, event_id=event_id))
+            await hints.keep(session, made, clock.now())
+        with suppress(BudgetExhausted):
+            await confirm.once()
+        await reconcile.once()
+        await stage.once()
+    assert rounds == 200
+    assert len(attempts) > 500
+    assert {attempt.code for attempt in attempts} <= {None, "resource_not_found"}

@@ -1,0 +1,91 @@
+"""While what a handler depends on does not answer, its runs wait; afterwards all succeed, none is dead (case R11)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from consumer.broker import Broker
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
+from consumer.plugin import Context, Event, handles
+from tests.support.ports import eventually
+from tests.work.workshop import Workshop, order_paid
+
+EVENTS = 60
+
+
+# case: R11, G5
+@pytest.mark.slow
+async def test_nothing_dies_and_everything_is_caught_up(database: Database, broker: Broker) -> None:
+    answers = False
+    calls: Counter[str] = Counter()
+    shipped: set[str] = set()
+    fine: set[str] = set()
+
+    @handles("order.paid", attempts=3, first_wait_s=0.01, max_wait_s=0.05)
+    async def ship(event: Event, ctx: Context) -> None:
+        calls[event.id] += 1
+        if not answers:
+            raise ConnectionRefusedError("the warehouse does not answer")
+        shipped.add(event.id)
+
+    @handles("order.paid")
+    async def mail(event: Event, ctx: Context) -> None:
+        fine.add(event.id)
+
+    shop = Workshop(database, broker, [ship, mail])
+    await shop.publish(*[order_paid(number) for number in range(EVENTS)])
+    async with shop.working():
+        await eventually(lambda: shop.figure("consumer_work_breaker_open", handler="ship") == 1)
+        await eventually(lambda: len(fine) == EVENTS, what="the other handler is not held up")
+        # The outage lasts for several probes: far more failures than attempts, had they been counted.
+        before = sum(calls.values())
+        await eventually(lambda: sum(calls.values()) >= before + 2, within_s=20)
+        async with database.reading() as session:
+            row = next(one for one in await handlers.everyone(session) if one.name.endswith("ship"))
+        assert row.waiting_since is not None
+        assert "does not answer" in (row.waiting_reason or "")
+        answers = True
+        await eventually(lambda: len(shipped) == EVENTS, within_s=20)
+        await eventually(lambda: shop.all_succeeded(2 * EVENTS), within_s=20)
+    # The failures before it opened are few: each handler has 16 places, and only so many were under way.
+    assert sum(calls.values()) < 3 * EVENTS
+    assert shop.figure("consumer_work_breaker_open", handler="ship") == 0
+
+
+# case: R10, R11
+@pytest.mark.slow
+async def test_an_event_that_never_gets_through_is_told_from_an_outage_by_others(
+    database: Database, broker: Broker
+) -> None:
+    """It alone opens the breaker and waits; each later event is the probe, closes it, and so the poison dies."""
+    shipped: list[str] = []
+
+    @handles("order.paid", attempts=7, first_wait_s=0.01, max_wait_s=0.02)
+    async def ship(event: Event, ctx: Context) -> None:
+        if event.id == "evt_poison":
+            raise ConnectionRefusedError("its own address does not answer")
+        shipped.append(event.id)
+
+    shop = Workshop(database, broker, [ship])
+    await shop.publish(order_paid("poison"))
+    async with shop.working():
+        await eventually(lambda: shop.figure("consumer_work_breaker_open", handler="ship") == 1)
+
+        async def told() -> bool:
+            async with database.reading() as session:
+                row = next(one for one in await handlers.everyone(session) if one.name.endswith("ship"))
+            return "only default/evt_poison" in (row.waiting_reason or "")
+
+        await eventually(told, within_s=10)
+        assert await shop.statuses("ship") == ["retrying"]
+        for number in range(12):
+            await shop.publish(order_paid(number))
+            await eventually(lambda number=number: f"evt_{number}" in shipped, within_s=20)  # type: ignore[misc]  # bound now
+            if "dead" in await shop.statuses("ship"):
+                break
+        await eventually(lambda: shop.count("ship", "dead", 1), within_s=20)
+    assert (await shop.runs("ship"))[0].attempts == 7
+    assert set((await shop.statuses("ship"))[1:]) == {"succeeded"}

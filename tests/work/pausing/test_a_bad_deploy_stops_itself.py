@@ -1,0 +1,90 @@
+"""A handler whose runs die one after the other is paused, loudly, long before the topic is in the dead letters."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer.broker import Broker
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import Context, Event, Handler, handles
+from consumer.work.pausing.rules import PauseRules
+from tests.support.ports import eventually
+from tests.work.workshop import Workshop, order_paid
+
+EVENTS = 150
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transactional", [True, False])
+async def test_it_is_paused_and_goes_on_after_the_repair(
+    database: Database, broker: Broker, transactional: bool
+) -> None:
+    repaired = False
+
+    @handles("order.paid", attempts=1, pause_after=10, concurrency=4, transactional=transactional)
+    async def broken(event: Event, ctx: Context) -> None:
+        if not repaired:
+            raise KeyError("a name that was renamed")
+
+    @handles("order.paid", transactional=transactional)
+    async def fine(event: Event, ctx: Context) -> None:
+        return None
+
+    shop = Workshop(database, broker, [broken, fine])
+    await shop.publish(*[order_paid(number) for number in range(EVENTS)])
+    async with shop.working():
+        await eventually(lambda: paused_reason(database, "broken"), within_s=20)
+        await eventually(lambda: shop.count(".fine", "succeeded", EVENTS), within_s=20)
+        dead = (await shop.statuses(".broken")).count("dead")
+        # Ten in a row, and what was under way or in the same group when the tenth died.
+        assert 10 <= dead <= 30
+        assert shop.figure("consumer_work_handler_stopped_total", handler="broken") >= 1
+        repaired = True
+        async with database.transaction() as session:
+            assert await handlers.resume(session, (await shop.runs("broken"))[0].handler)
+        await eventually(lambda: shop.count(".broken", "succeeded", EVENTS - dead), within_s=20)
+    assert (await shop.statuses(".broken")).count("dead") == dead
+
+
+async def paused_reason(database: Database, name: str) -> str | None:
+    async with database.reading() as session:
+        return next((one.paused_reason for one in await handlers.everyone(session) if one.name.endswith(name)), None)
+
+
+async def nothing(event: Event, ctx: Context) -> None:
+    return None
+
+
+def handler(pause_after: int = 5) -> Handler:
+    return Handler(name="h", types=("*",), function=nothing, pause_after=pause_after)
+
+
+def test_half_of_many_dead_is_as_bad_as_a_streak() -> None:
+    rules, reasons = PauseRules(), []
+    for number in range(40):
+        status = RunStatus.DEAD if number % 3 else RunStatus.SUCCEEDED
+        reasons.append(rules.saw(handler(), status))
+    assert next(reason for reason in reasons if reason) == "7 of the newest 11 runs dead"
+    assert len([reason for reason in reasons if reason]) == 1
+
+
+def test_few_dead_among_many_are_no_reason() -> None:
+    rules = PauseRules()
+    assert not [reason for number in range(1000) if (reason := rules.saw(handler(), status_of(number % 100 == 0)))]
+
+
+def test_it_can_be_turned_off_and_starts_anew_when_resumed() -> None:
+    rules = PauseRules()
+    assert not [reason for _ in range(500) if (reason := rules.saw(handler(0), RunStatus.DEAD))]
+    rules.forget("h")
+    stopped = [rules.saw(handler(), RunStatus.DEAD) for _ in range(10)]
+    assert [reason for reason in stopped if reason] == ["5 runs dead in a row"]
+    rules.forget("h")
+    again = [rules.saw(handler(), RunStatus.DEAD) for _ in range(5)]
+    assert again[-1] == "5 runs dead in a row"
+
+
+def status_of(is_dead: bool) -> RunStatus:
+    return RunStatus.DEAD if is_dead else RunStatus.SUCCEEDED
