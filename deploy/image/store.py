@@ -32,21 +32,23 @@ def tag() -> str:
 
 def is_built() -> bool:
     """Whether `make image` was run here."""
-    return (CACHE / "storage").is_dir() and _buildah("inspect", "--type", "image", tag(), check=False).returncode == 0
+    return (CACHE / "storage").is_dir() and buildah("inspect", "--type", "image", tag(), check=False).returncode == 0
 
 
 @contextmanager
-def unpacked() -> Iterator[UnpackedImage]:
-    """The image, unpacked as long as the context lasts."""
-    described = json.loads(_buildah("inspect", "--type", "image", tag()).stdout)
-    container = _buildah("from", "--pull-never", tag()).stdout.strip()
+def unpacked(name: str | None = None) -> Iterator[UnpackedImage]:
+    """The image (or another one there), unpacked as long as the context lasts."""
+    name = name or tag()
+    described = json.loads(buildah("inspect", "--type", "image", name).stdout)
+    container = buildah("from", "--pull-never", name).stdout.strip()
     try:
-        root = Path(_buildah("mount", container).stdout.strip())
+        root = Path(buildah("mount", container).stdout.strip())
         yield UnpackedImage(root, described["OCIv1"]["config"])
     finally:
-        _buildah("rm", container)
+        buildah("rm", container)
 
 
-def _buildah(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def buildah(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run buildah on the store of `build.sh`."""
     store = ["--root", str(CACHE / "storage"), "--runroot", str(CACHE / "run"), "--storage-driver", "vfs"]
     return subprocess.run(["buildah", *store, *words], check=check, capture_output=True, text=True, timeout=300)

@@ -39,7 +39,7 @@ class _Loader(yaml.CSafeLoader):
     """A quick one, for which `=` is text (it is, in a schema's list of operators)."""
 
 
-_Loader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: loader.construct_scalar(node))
+_Loader.add_constructor("tag:yaml.org,2002:value", lambda _, node: node.value)
 
 
 def render(folder: Path) -> list[Manifest]:

@@ -58,7 +58,7 @@ def _called(workload: Manifest) -> str:
 
 
 def _is_ours(workload: Manifest) -> bool:
-    return pod(workload)["metadata"]["labels"].get(NAME) == "consumer"
+    return bool(pod(workload)["metadata"]["labels"].get(NAME) == "consumer")
 
 
 def _roles(manifests: Sequence[Manifest]) -> Iterator[Manifest]:

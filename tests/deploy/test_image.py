@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from deploy.image import sbom
-from deploy.image.store import CHECKOUT, UnpackedImage, is_built, unpacked
+from deploy.image.store import CHECKOUT, UnpackedImage, buildah, is_built, tag, unpacked
 from tests.deploy.container import Container
+from tests.support.environment import run_module
 from tests.support.ports import free_port
 from tests.support.tools import missing, need_program
 
@@ -130,3 +132,30 @@ def test_what_is_installed_is_what_the_lock_says(image: UnpackedImage) -> None:
     assert python.items() <= locked.items()
     elsewhere = {"colorama"}  # of another system only
     assert set(locked) - set(python) <= elsewhere
+
+
+def test_a_merchants_plugin_gets_into_a_copy_of_the_image(image: UnpackedImage, data: Path, tmp_path: Path) -> None:
+    run_module(sys.executable, "consumer", "handlers", "new", "shop-shipping", cwd=tmp_path)
+    wheel = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path / "context" / "wheels")]
+    run_module(sys.executable, "pip", *wheel, str(tmp_path / "shop-shipping"), cwd=tmp_path)
+    dockerfile = str(CHECKOUT / "deploy" / "plugins" / "Dockerfile")
+    options = [
+        "--isolation",
+        "chroot",
+        "--format",
+        "oci",
+        "--build-arg",
+        f"IMAGE=localhost/{tag()}",
+        "--file",
+        dockerfile,
+    ]
+    buildah("build", "-q", *options, "--tag", "localhost/shop-consumer:test", str(tmp_path / "context"))
+    try:
+        with unpacked("localhost/shop-consumer:test") as merchants:
+            assert merchants.config["User"] == image.config["User"]
+            assert not list((merchants.root / "opt").rglob("pip-*.dist-info"))
+            checked = Container(merchants, data, SERVICE).run("handlers", "check", "--json")
+            assert checked.returncode == 0, checked.stderr
+            assert "shop_shipping:ship" in json.loads(checked.stdout)["handlers"]
+    finally:
+        buildah("rmi", "localhost/shop-consumer:test")

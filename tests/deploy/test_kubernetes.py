@@ -22,7 +22,7 @@ from tests.support.commands import is_command
 
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
-DEFAULT_HANDLER_S = Handler.__dataclass_fields__["timeout_s"].default
+DEFAULT_HANDLER_S = float(str(Handler.__dataclass_fields__["timeout_s"].default))
 
 
 @pytest.fixture(scope="module", params=["base", *OVERLAYS, *COMPONENTS])
