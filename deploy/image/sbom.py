@@ -24,6 +24,7 @@ def software_of(root: Path) -> Bom:
     components = [*_python(root), *_debian(root)]
     bom = Bom(components=[one for one in components if one.name != PROJECT])
     bom.metadata.component = next(one for one in components if one.name == PROJECT)
+    bom.register_dependency(bom.metadata.component, bom.components)
     bom.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, " ".join(sorted(str(one.purl) for one in components)))
     bom.metadata.timestamp = datetime.fromtimestamp(0, UTC)  # the image's own: the same image has the same SBOM
     return bom

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Mapping
@@ -16,14 +17,12 @@ from tests.support.ports import eventually
 ENTER = """
 set -eu
 root=$1 data=$2 user=$3; shift 3
-mkdir -p "$root/dev" "$root/proc"
+mkdir -p "$root/dev" "$root/proc" "$root/var/lib/consumer"
 mount --bind "$root" "$root"
 mount -o remount,bind,ro "$root"
 mount -t tmpfs tmpfs "$root/tmp"
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
-mount -t tmpfs tmpfs "$root/var/lib"
-mkdir "$root/var/lib/consumer"
 mount --bind "$data" "$root/var/lib/consumer"
 exec chroot --userspec="$user" --groups= "$root" /usr/bin/env -i --chdir=/var/lib/consumer "$@"
 """
@@ -58,9 +57,7 @@ class Container:
 
     async def ready(self) -> None:
         """Until it says that it is ready, on the address it announced."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        address = json.loads(self._process.stdout.readline())["internal_url"]
+        address = json.loads(await asyncio.to_thread(self._announced))["internal_url"]
         async with aiohttp.ClientSession() as http:
 
             async def answers() -> bool:
@@ -68,6 +65,17 @@ class Container:
                     return answer.status == 200
 
             await eventually(answers, within_s=60.0, what="the role is ready")
+
+    def _announced(self) -> str:
+        """The document it prints when it listens; what is there when it ended instead."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        told = ""
+        for line in self._process.stdout:
+            told += line
+            if line == "}\n":
+                break
+        return told
 
     def user(self) -> tuple[int, int]:
         """Who the process runs as."""
