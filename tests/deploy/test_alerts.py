@@ -97,6 +97,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerRunsOverdue": _above("consumer_lag_seconds", 300, 'topic="e",partition="0"'),
     "ConsumerOutboxStuck": _above("consumer_outbox_oldest_seconds", 120, 'instance="a"'),
     "ConsumerNoWorker": ("30m", {RUNNING % "serve": "1x60"}, {RUNNING % "work": "1x60"}),
+    "ConsumerNoSync": ("30m", {RUNNING % "serve": "1x60"}, {RUNNING % "sync": "1x60"}),
     "ConsumerNobodyReceives": ("30m", {RUNNING % "work": "1x60"}, {RUNNING % "serve": "1x60"}),
     "ConsumerBrokerAway": (
         "30m",
