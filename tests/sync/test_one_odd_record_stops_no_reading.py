@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +16,8 @@ from consumer.plugin import ReadRequest
 from consumer.reason import Reason
 from consumer.sync import observation
 from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.pager import EMPTY_PAGES_MAX
 from consumer.sync.backfill.stage import WALK
-from consumer.sync.backfill.walk import EMPTY_PAGES_MAX
 from tests.sync.backfilling import backfill
 from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
 from tests.sync.conftest import World, delivery
@@ -244,8 +245,7 @@ async def test_empty_pages_come_to_an_end(world: World) -> None:
 
     service = ScriptedList()
     follower = Follower(service)
-    walk = follower.walk()
-    walk.lister = Empty()
+    walk = replace(follower.walk(), lister=Empty())
     with pytest.raises(UnexpectedAnswer):
         async for _ in walk.pages():
             pass

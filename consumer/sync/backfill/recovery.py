@@ -19,7 +19,7 @@ from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.cutover import CutOver
 from consumer.sync.backfill.page import kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, ReportBuilder
-from consumer.sync.backfill.walk import WalkPage
+from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.settlement import Settlement
 from consumer.wire import SEED

@@ -21,12 +21,14 @@ from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
+from consumer.sync.backfill.pager import EventLister
 from consumer.sync.backfill.policy import WalkPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.recovery import Recovery, Taking
 from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, ReportBuilder, say
-from consumer.sync.backfill.walk import EventLister, Walk, WalkPage
+from consumer.sync.backfill.walk import Walk
+from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.settlement import Settlement
