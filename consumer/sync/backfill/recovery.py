@@ -82,6 +82,8 @@ class Recovery:
 
     async def _too_large(self, refused: Sequence[Event], now: datetime) -> list[Delivery]:
         """Those the topic does not take, raw, by their ids, for whoever makes room for them; no hint waits for them."""
+        if not refused:
+            return []
         self._settlement.published.add([event.id for event in refused])
         async with self._database.transaction() as session:
             await hints.drop(session, [(self._application, event.id) for event in refused])
