@@ -73,6 +73,7 @@ class ClaimedRun:
     plan: str | None
     created_at: datetime
     due_at: datetime
+    key_plan: str | None = None
 
     @property
     def id(self) -> tuple[str, str, str]:
@@ -208,6 +209,7 @@ async def claim(
             _RUNS.c.key,
             _RUNS.c.attempts,
             _RUNS.c.plan,
+            _RUNS.c.key_plan,
             _RUNS.c.created_at,
             _RUNS.c.next_at.label("due_at"),
         )

@@ -27,7 +27,8 @@ from consumer.ledger.runs import Lane, Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
 from consumer.reason import Reason
-from consumer.wire import SEED, plan_of, unpack_event
+from consumer.wire import SEED, is_replay, plan_of, unpack_event
+from consumer.work import replayed
 from consumer.work.batch import Arrival, Batch, finished, skipped, waiting
 from consumer.work.contexts import Contexts
 from consumer.work.detour import Detour
@@ -35,6 +36,7 @@ from consumer.work.executor import Executor
 from consumer.work.newcomers import Newcomers
 from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
+from consumer.work.replayed import Replayed
 from consumer.work.resolution import attempt_row, resolve
 from consumer.work.savepoint import in_savepoint
 from consumer.work.stay import was_cut
@@ -165,8 +167,9 @@ class Intake:
             heard_at = event.received_at if event.source is Source.WEBHOOK else None
             arrival = Arrival(event, plan_of(record.headers), heard_at)
             first = arrived.setdefault(arrival.id, arrival)
-            if first.heard_at is None and heard_at is not None:
-                arrived[arrival.id] = replace(first, heard_at=heard_at)
+            if first is not arrival:
+                plan = arrival.plan if is_replay(arrival.plan) else first.plan
+                arrived[arrival.id] = replace(first, plan=plan, heard_at=first.heard_at or heard_at)
         return list(arrived.values()), refused
 
     async def _store(
@@ -181,8 +184,12 @@ class Intake:
             await quarantine.put(session, refused, batch.now)
             new = await events.record(session, [arrival.event for arrival in arrived], batch.now)
             fresh = [arrival for arrival in arrived if arrival.id in new]
-            lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in fresh})
+            again = await replayed.take(session, arrived, frozenset(new), batch.now)
+            coming = [*fresh, *(one.arrival for one in again)]
+            lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in coming})
             registry = await self._newcomers.registry(session)
+            for one in again:
+                await self._handle_again(session, batch, lanes, registry, one, way, broken)
             for arrival in fresh:
                 for handler in registry.wanting(arrival.event.type):
                     await self._handle(session, batch, lanes, handler, arrival, new[arrival.id], way, broken)
@@ -233,6 +240,26 @@ class Intake:
             )  # fmt: skip
         if resolution.blocking:
             lanes.add(lane)
+
+    async def _handle_again(
+        self,
+        session: AsyncSession,
+        batch: Batch,
+        lanes: set[Lane],
+        registry: Registry,
+        one: Replayed,
+        way: Way,
+        broken: Failed | None,
+    ) -> None:
+        """A pair that a replay plan begins: as when its event came, for this handler alone."""
+        event = one.arrival.event
+        handler = next((found for found in registry.wanting(event.type) if found.name == one.handler), None)
+        if handler is not None:
+            await self._handle(session, batch, lanes, handler, one.arrival, one.seq, way, broken)
+            return
+        lane = (event.application, one.handler, event.key)
+        batch.add(replayed.waits_for_handler(one, batch.now, blocked=lane in lanes))
+        lanes.add(lane)
 
     def _may_run(self, batch: Batch, handler: Handler) -> bool:
         return (

@@ -25,7 +25,7 @@ from consumer.ledger import Database, schema
 from tests.support.plugin import install_migrations
 from tests.support.postgres import copy_database
 
-MODELS = ("consumer.ledger.tables", "handlers.fulfilment.tables", "handlers.access.tables")
+MODELS = ("consumer.ledger.tables", "consumer.ledger.plans.tables", "handlers.fulfilment.tables", "handlers.access.tables")
 SHIPPED = {"ledger", "fulfilment", "access"}
 
 
