@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.postgres import copy_database, create_database, postgres_server
 

@@ -9,7 +9,8 @@ import structlog
 
 from consumer.clock import Clock
 from consumer.errors import ConsumerError
-from consumer.ledger import Database, reads
+from consumer.ledger import Database
+from consumer.ledger.reading import read_requests as reads
 from consumer.payments import OnEvidence
 from consumer.plugin import ReadRequest
 

@@ -26,10 +26,10 @@ from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, S
 from consumer.receive.intake import Endpoint
 from consumer.receive.web import Limits as ReceiveLimits
 from consumer.settings import ApplicationSettings, Settings
-from consumer.sync.application import SyncPolicy
-from consumer.sync.backfill import BackfillPolicy
-from consumer.sync.confirm import ConfirmPolicy
-from consumer.sync.reconcile import ReconcilePolicy
+from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.confirm.stage import ConfirmPolicy
+from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.role import SyncPolicy
 from consumer.telemetry.metrics import Metrics
 
 LOG_RETENTION_S = 7 * 86400.0

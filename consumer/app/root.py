@@ -19,6 +19,7 @@ from aiohttp import web
 from consumer import __version__
 from consumer.app import parts
 from consumer.app.asking import asking
+from consumer.app.give_up import leave
 from consumer.app.measured import MeasuredBroker
 from consumer.app.options import option_problems, unknown_handlers
 from consumer.app.registering import registering
@@ -28,23 +29,23 @@ from consumer.clock import Clock, SystemClock
 from consumer.console.query import query_routes
 from consumer.errors import BrokerError, LedgerError, PortTaken, SettingsError
 from consumer.events import Locators
-from consumer.ledger import Database, schema
-from consumer.ledger import handlers as known_handlers
-from consumer.ledger.budgets import LedgerBudgetStore
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import handlers as known_handlers
+from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
 from consumer.settings import Role, Settings
-from consumer.sync.application import Sync
-from consumer.sync.exposition import Exposition
-from consumer.sync.reader import Reader
+from consumer.sync.api import Reader
+from consumer.sync.health.prometheus import Exposition
+from consumer.sync.role import Sync
 from consumer.telemetry.internal import Readiness, internal_app
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.otlp import OtlpExporter
 from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
-from consumer.work.contexts import Contexts
-from consumer.work.last_words import leave
+from consumer.work.execution.contexts import Contexts
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry, load_registry
 from consumer.work.worker import Worker, WorkerConfig, build_worker, worker_id

@@ -13,13 +13,14 @@ from consumer.app.registering import registering
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerUnavailable, UsageError
-from consumer.ledger import Database, schema
-from consumer.ledger.budgets import LedgerBudgetStore
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import BudgetStore, CheckoutSession, MemoryBudgetStore
 from consumer.settings import Settings
-from consumer.sync.application import ApplicationSync
-from consumer.sync.outlet import Outlet
-from consumer.sync.reader import Reader
+from consumer.sync.api import Reader
+from consumer.sync.publisher import Outlet
+from consumer.sync.role import ApplicationSync
 from consumer.telemetry.metrics import Metrics
 from consumer.work.worker import worker_id
 

@@ -12,7 +12,8 @@ from consumer.clock import Clock
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import unfulfilled
 from consumer.errors import LedgerError
-from consumer.ledger import Database, quarantine
+from consumer.ledger import Database
+from consumer.ledger.reading import hints, quarantine
 from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 15.0
@@ -81,7 +82,7 @@ async def _show_quarantine(database: Database, metrics: Metrics, shown: set[str]
 async def _show_hints(database: Database, metrics: Metrics, clock: Clock, shown: set[str]) -> set[str]:
     """Set the gauges; an application of which no delivery waits any more goes back to 0."""
     async with database.reading() as session:
-        found = await quarantine.oldest_hint_each(session)
+        found = await hints.oldest_hint_each(session)
     now = clock.now()
     for application in shown | found.keys():
         age_s = (now - found.get(application, now)).total_seconds()

@@ -9,9 +9,15 @@ from typing import get_args
 import structlog
 import typer
 
-from consumer.cli import dead, doctor, events, explain, handlers, operations, reconcile, schema, sync, words
 from consumer.cli import roles as role_commands
+from consumer.cli.developing import handlers
+from consumer.cli.looking import doctor, events, explain
+from consumer.cli.looking import status as operations
 from consumer.cli.process import Terminated
+from consumer.cli.repairing import dead, schema
+from consumer.cli.repairing import say as words
+from consumer.cli.walking import backfill as sync
+from consumer.cli.walking import reconcile
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, UsageError
 from consumer.settings.fields import LogLevel
 from consumer.telemetry.logs import configure_logging

@@ -16,7 +16,8 @@ import uvloop
 from consumer.app import App
 from consumer.cli.output import Output
 from consumer.errors import ConsumerError
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from consumer.settings import Role, Settings, load_settings
 from consumer.telemetry.logs import configure_logging
 

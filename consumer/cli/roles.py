@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from consumer.app import App
-from consumer.cli import demo as demo_play
-from consumer.cli import development, simulator
+from consumer.cli.developing import demo as demo_play
+from consumer.cli.developing import dev as development
+from consumer.cli.developing import simulator
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, run_role, settings_for
 from consumer.settings import Role

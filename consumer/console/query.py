@@ -25,7 +25,8 @@ from consumer.console.checkouts import parse, register_checkout
 from consumer.console.queues import findings, queues
 from consumer.console.views import access_view, order_view, subscription_view
 from consumer.errors import NotFound, UsageError
-from consumer.ledger import Database, reads
+from consumer.ledger import Database
+from consumer.ledger.reading import read_requests as reads
 from consumer.plugin import ReadKind, ReadRequest
 from handlers.access.policy import Policy
 

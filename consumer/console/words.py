@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.subjects import require
 from consumer.console.vocabulary import Word, checked
-from consumer.ledger import outbox
-from consumer.ledger.outbox import Emitted
+from consumer.ledger.handling import outbox
+from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.tables import AuditRow
 from consumer.plugin import Emission, Source, derived_id
 from consumer.wire import own_event

@@ -10,7 +10,8 @@ from datetime import datetime
 from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger import handlers, outbox, quarantine, runs
+from consumer.ledger.handling import handlers, outbox, runs
+from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import EventRow, HandlerRow, HintRow, ReadRow, RunRow, RunStatus
 
 _RUNS: Table = RunRow.__table__

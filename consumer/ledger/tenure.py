@@ -7,8 +7,8 @@ import asyncio
 from consumer.clock import Clock
 from consumer.errors import LeaseLost, LedgerUnavailable
 from consumer.ledger import leases
-from consumer.ledger.database import Database
-from consumer.ledger.database_time import shared_time
+from consumer.ledger.engine.database import Database
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.leases import Lease
 
 SHORT = 0.9

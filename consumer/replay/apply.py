@@ -18,7 +18,7 @@ from consumer.clock import Clock
 from consumer.errors import LeaseLost, NotFound, PlanInProgress, PlanMoved, PlanOver, ReplayStalled
 from consumer.events import Source
 from consumer.ledger import Database, leases
-from consumer.ledger.events import to_event
+from consumer.ledger.handling.events import to_event
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.tables import PlanRow, PlanStatus
 from consumer.ledger.tables import EventRow
@@ -219,4 +219,3 @@ def _in_progress(row: PlanRow | None, plan_id: str) -> PlanInProgress:
         by=row.began_by,
         since=row.began_at,
     )
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import orjson
@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
 from consumer.errors import NotFound, PlanRefused, PlanTooOld, UsageError
-from consumer.ledger import Database, handlers
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
 from consumer.ledger.plans import candidates, items, plans
 from consumer.ledger.plans.candidates import Pair, PlanFilter
 from consumer.ledger.plans.plans import Decided

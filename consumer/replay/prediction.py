@@ -22,7 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import LedgerUnavailable
 from consumer.events import Event, Source
-from consumer.ledger import Database, events
+from consumer.ledger import Database
+from consumer.ledger.handling import events
 from consumer.ledger.plans import trial
 from consumer.ledger.plans.candidates import Pair
 from consumer.ledger.plans.portions import portions

@@ -14,10 +14,11 @@ import structlog
 from consumer.clock import Clock
 from consumer.errors import WrongApplication
 from consumer.events import first
-from consumer.ledger import Database, bookmarks
+from consumer.ledger import Database
+from consumer.ledger.reading import sync_state as bookmarks
 from consumer.payments import ApiError, Priority, ServerError
-from consumer.sync.figures import Figures
-from consumer.sync.reader import Reader, held_up_s
+from consumer.sync.api import Reader, held_up_s
+from consumer.sync.metrics import Figures
 
 LOG = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from consumer.clock import Clock
 from consumer.errors import ConsumerError, LeaseLost
 from consumer.ledger import Database
 from consumer.ledger.tenure import Tenure
-from consumer.sync.rounds import STOP_GRACE_S, Trouble, rest
+from consumer.sync.loop import STOP_GRACE_S, Trouble, rest
 
 LOG = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from consumer.events import Event, Source
-from consumer.ledger.reads import Observed
+from consumer.ledger.reading.observations import Observed
 from consumer.wire import own_event
 
 ObjectKind = Literal["order", "subscription", "payment"]

@@ -20,7 +20,7 @@ from sqlalchemy import MetaData, create_engine
 from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.engine import Connection
 
-from consumer.ledger import schema
+from consumer.ledger.engine import schema
 
 
 def assert_migrated(*models: type[Any], migrations: str) -> None:

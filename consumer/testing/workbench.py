@@ -26,19 +26,20 @@ from consumer.broker.base import Partition, Record
 from consumer.clock import DrivenClock
 from consumer.errors import HandlerInvalid
 from consumer.events import Event, Locators, Source, Trust, build_event
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from consumer.ledger.tables import OutboxRow, ReadRow, RunRow
 from consumer.plugin import SnapshotKind, declared
 from consumer.testing.mishaps import crashed, unheard
 from consumer.testing.outside import Outside
 from consumer.testing.remains import rows_of
 from consumer.wire import own_event, pack_event
-from consumer.work.breakers import Breakers
-from consumer.work.contexts import Contexts
-from consumer.work.executor import Executor
-from consumer.work.intake import Intake
+from consumer.work.dispatch.breakers import Breakers
+from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S, Runner
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.ingest.ingest import Intake
 from consumer.work.registry import Registry
-from consumer.work.runner import CLAIM_LEASE_S, Runner
 
 LIMIT_S = 60.0
 ROUNDS_MAX = 1000

@@ -13,7 +13,7 @@ from typing import Any
 
 from alembic.script import ScriptDirectory
 
-from consumer.ledger import schema
+from consumer.ledger.engine import schema
 from consumer.plugin import Context, Event, Handler
 from consumer.work.registry import GROUP, Registry
 

@@ -11,8 +11,8 @@ import structlog
 from consumer.broker.base import Lag, Partition, Record
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.metrics import Metrics
-from consumer.work.intake import Taken
-from consumer.work.results import Result
+from consumer.work.dispatch.result_writer import Result
+from consumer.work.ingest.ingest import Taken
 
 SAY_EVERY_S = 10.0
 WAITING = (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD)

@@ -6,12 +6,12 @@ import hashlib
 import traceback
 from dataclasses import dataclass
 
-from consumer.declaration import LONGEST_S
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Reject, RetryLater
+from consumer.plugin.declaration import LONGEST_S
 from consumer.retry import Failure
 from consumer.telemetry.redaction import scrub
-from consumer.work.reach import is_unreachable
+from consumer.work.unreachable import is_unreachable
 
 REASON_MAX_CHARS = 300
 CODE_MAX_CHARS = 60

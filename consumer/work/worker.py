@@ -15,22 +15,23 @@ from consumer.broker.base import Broker, Lag, Partition, Record, Subscription
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.events import Locators
-from consumer.ledger import Database, handlers, outbox, runs
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers, outbox, runs
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
-from consumer.work.breakers import Breakers
-from consumer.work.contexts import Contexts
-from consumer.work.cutoff import CUTOFF_S, Cutoff
-from consumer.work.executor import Executor
-from consumer.work.intake import Intake, Taken
-from consumer.work.letters import Letters
-from consumer.work.loops import LOST_AFTER_S, Harm, Loops
+from consumer.work.dispatch.breakers import Breakers
+from consumer.work.dispatch.dispatcher import Runner
+from consumer.work.dispatch.result_writer import Result
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.execution.loop_pool import LOST_AFTER_S, Harm, Loops
+from consumer.work.execution.watchdog import CUTOFF_S, Cutoff
+from consumer.work.ingest.ingest import Intake, Taken
 from consumer.work.observer import Observer
+from consumer.work.outbound.dead_letters import Letters
+from consumer.work.outbound.relay import Relay
+from consumer.work.pausing.pauser import Warden
 from consumer.work.registry import Registry
-from consumer.work.relay import Relay
-from consumer.work.results import Result
-from consumer.work.runner import Runner
-from consumer.work.warden import Warden
 
 POLL_S = 0.5
 RETRY_FIRST_S = 0.2

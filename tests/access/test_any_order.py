@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from consumer.events import Event
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
 from tests.access.history import Service, denials, readings, reconcile, services, webhooks
 from tests.support.projections import Projections

@@ -18,7 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.checkouts import ACTOR, REGISTERED, Checkout, write_checkout
 from consumer.events import Event, Trust
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow
 from consumer.plugin import derived_id
 from consumer.wire import SEED

@@ -19,13 +19,15 @@ from sqlmodel import Field, SQLModel
 from consumer.broker import Broker, Message, Record, TopicConfig, open_broker
 from consumer.clock import SystemClock
 from consumer.events import Locators, Source, Trust, build_event
-from consumer.ledger import Database, events, runs, schema
-from consumer.ledger.runs import Run
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import events, runs
+from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.telemetry.metrics import Metrics
 from consumer.wire import pack_event, unpack_event
-from consumer.work.contexts import Contexts
+from consumer.work.execution.contexts import Contexts
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry
 from consumer.work.worker import WorkerConfig, build_worker, next_offsets

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from tests.support.load import SECRET, Report, paid_orders, send
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually

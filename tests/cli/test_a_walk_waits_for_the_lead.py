@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from consumer.cli.lead import BACKFILL, SYNC, Led, Wait
+from consumer.cli.walking.lead import BACKFILL, SYNC, Led, Wait
 from consumer.clock import DrivenClock
 from consumer.errors import AnotherLeads
 from consumer.ledger.leases import Lease

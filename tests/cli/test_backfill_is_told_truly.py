@@ -12,14 +12,14 @@ from typing import Any, Never
 
 import pytest
 
-from consumer.cli.certificate import CertificateFile
 from consumer.cli.output import Output
-from consumer.cli.sync import say_report
+from consumer.cli.walking.backfill import say_report
+from consumer.cli.walking.certificate import CertificateFile
 from consumer.errors import UsageError
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
-from consumer.sync.mark import ListOrder
-from consumer.sync.report import BackfillReport
+from consumer.sync.backfill.bookmark import ListOrder
+from consumer.sync.backfill.report import BackfillReport
 from tests.support.desk import Called, Desk
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.cli.certificate import CertificateFile
+from consumer.cli.walking.certificate import CertificateFile
 from consumer.errors import UsageError
 
 
@@ -53,7 +53,7 @@ def test_one_that_fails_leaves_the_older_one_whole(tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("consumer.cli.certificate.os.fsync", full)
+    monkeypatch.setattr("consumer.cli.walking.certificate.os.fsync", full)
     with pytest.raises(UsageError, match="No space left"):
         file.write({"version": 2})
     assert there.read_text() == "{}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.cli.each import each, told
+from consumer.cli.walking.each import each, told
 from consumer.errors import ConsumerError, LedgerUnavailable, UsageError, WrongApplication
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.cli import events
+from consumer.cli.looking import events
 from tests.support.desk import Desk
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.cli.progress import SAY_EVERY_S, ProgressBar, remaining_s, shown_duration
+from consumer.cli.walking.progress import SAY_EVERY_S, ProgressBar, remaining_s, shown_duration
 from consumer.clock import DrivenClock
-from consumer.sync.report import Progress
+from consumer.sync.backfill.report import Progress
 
 
 def test_the_budget_bounds_what_the_pace_promises() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
-from consumer.ledger import Database, reads
+from consumer.ledger import Database
+from consumer.ledger.reading import read_requests as reads
 from consumer.plugin import ReadRequest
 from handlers.access.tables import AccessSubscription
 from tests.support.desk import Desk

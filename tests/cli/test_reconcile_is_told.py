@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from consumer.cli import entry
-from consumer.cli import reconcile as command
 from consumer.cli.output import Output
+from consumer.cli.walking import reconcile as command
 from consumer.errors import BrokerUnavailable
-from consumer.sync.drift import Difference, Drift, DriftReport
+from consumer.sync.reconcile.drift import Difference, Drift, DriftReport
 
 
 def said(report: DriftReport, capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import typer.main
 
-from consumer.cli import verdict
 from consumer.cli.entry import app
+from consumer.cli.looking import verdict
 from consumer.reason import Reason
-from consumer.sync.heldup import STAGES
+from consumer.sync.health.stalled import STAGES
 from consumer.telemetry.metrics import Metrics
 
 RUNBOOK = (Path(__file__).resolve().parents[2] / "deploy" / "README.md").read_text().partition("## Alarms")[2]
@@ -43,7 +43,7 @@ def test_every_metric_it_names_is_declared() -> None:
 
 # case: O3
 def test_every_log_line_it_names_is_said() -> None:
-    package = Path(verdict.__file__).parents[1]
+    package = Path(verdict.__file__).parents[2]
     source = "\n".join(path.read_text() for path in package.rglob("*.py"))
     cells = [line.split("|")[3] for line in TABLE.splitlines() if line.startswith("|")][2:]
     said = [text.removesuffix("…").strip() for cell in cells for text in re.findall(r"`([^`]+)`", cell)]

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from consumer.broker import TopicReport
-from consumer.cli.verdict import Grade, judge, worst
+from consumer.cli.looking.verdict import Grade, judge, worst
 from consumer.console.queues import Queue
 from consumer.ledger.health import Figures
-from consumer.sync.heldup import HeldUp
-from consumer.sync.standing import Standing, refused_at
+from consumer.sync.health.stalled import HeldUp
+from consumer.sync.health.status import Standing, refused_at
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 WELL = Figures(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import LedgerError
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from tests.cli.conftest import Run
 
 

@@ -10,8 +10,9 @@ from consumer.console.answers import answer
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
 from consumer.console.unread import Unread, is_read, unread
 from consumer.errors import NotFound
-from consumer.ledger import Database, leases, runs
-from consumer.ledger.runs import Run
+from consumer.ledger import Database, leases
+from consumer.ledger.handling import runs
+from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from handlers.access.policy import Policy
 from tests.support.projections import START, Projections, observed, own, said, unreadable

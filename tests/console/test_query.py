@@ -16,8 +16,8 @@ from consumer.clock import DrivenClock
 from consumer.errors import LedgerUnavailable
 from consumer.events import Trust
 from consumer.ledger import Database
-from consumer.ledger import runs as runs_
-from consumer.ledger.runs import Run
+from consumer.ledger.handling import runs as runs_
+from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import derived_id
 from tests.console.conftest import TOKEN, Client, Open

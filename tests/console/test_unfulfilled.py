@@ -8,9 +8,10 @@ import pytest
 
 from consumer.console.unfulfilled import PROVES, longest_held, unfulfilled
 from consumer.events import Trust
-from consumer.ledger import Database, events
-from consumer.ledger import runs as runs_
-from consumer.ledger.runs import Run
+from consumer.ledger import Database
+from consumer.ledger.handling import events
+from consumer.ledger.handling import runs as runs_
+from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import declared, derived_id
 from handlers.fulfilment.handler import order_paid

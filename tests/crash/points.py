@@ -79,17 +79,17 @@ def _die() -> None:
 
 def work_points(subscription: str, broker: str) -> list[Point]:
     """Between any two steps of the work path, on a log whose classes are these (`module:Class`)."""
-    intake, ledger, runner = "consumer.work.intake", "consumer.ledger", "consumer.work.runner"
+    intake, ledger, runner = "consumer.work.ingest.ingest", "consumer.ledger", "consumer.work.dispatch.dispatcher"
     return [
         Point("group joined", f"{subscription}.start", "after"),
         Point("records polled", f"{intake}:Intake.take", "before"),
         Point("records polled", f"{intake}:Intake.take", "before", 3),
         Point("transaction open, nothing written", f"{ledger}.events:record", "before"),
         Point("events written, not committed", f"{ledger}.events:record", "after"),
-        Point("projections written, not committed", "consumer.work.batch:Batch.store", "before"),
+        Point("projections written, not committed", "consumer.work.unit_of_work:Batch.store", "before"),
         Point("runs written, not committed", f"{ledger}.runs:add", "after", 2),
         Point("outbox written, not committed", f"{ledger}.outbox:put", "after", 2),
-        Point("everything written, not committed", "consumer.work.batch:Batch.store", "after"),
+        Point("everything written, not committed", "consumer.work.unit_of_work:Batch.store", "after"),
         Point("batch committed, offsets not", f"{intake}:Intake.take", "after"),
         Point("batch committed, offsets not", f"{intake}:Intake.take", "after", 2),
         Point("offsets committed", f"{subscription}.commit", "after"),
@@ -99,8 +99,8 @@ def work_points(subscription: str, broker: str) -> list[Point]:
         Point("before the effect", "tests.crash.shop:act", "before", 5),
         Point("after the effect, before its handler returns", "tests.crash.shop:act", "after"),
         Point("after the effect, before its handler returns", "tests.crash.shop:act", "after", 5),
-        Point("effect done, result not kept", "consumer.work.results:Results.add", "before"),
-        Point("effect done, mark not written", "consumer.work.results:Results.flush", "before", 2),
+        Point("effect done, result not kept", "consumer.work.dispatch.result_writer:Results.add", "before"),
+        Point("effect done, mark not written", "consumer.work.dispatch.result_writer:Results.flush", "before", 2),
         Point("marks written, next of the lane not let go", f"{ledger}.runs:_promote", "before"),
         Point("marks written, not committed", f"{ledger}.runs:finish", "after"),
         Point("marks committed", f"{runner}:Runner._stored", "before"),
@@ -113,18 +113,18 @@ def work_points(subscription: str, broker: str) -> list[Point]:
         Point("published, not marked", f"{broker}.publish_many", "after"),
         Point("published, not marked", f"{broker}.publish_many", "after", 2),
         Point("marked as published, not committed", f"{ledger}.outbox:mark_published", "after"),
-        Point("marked as published", "consumer.work.relay:Relay._mark", "after"),
+        Point("marked as published", "consumer.work.outbound.relay:Relay._mark", "after"),
         Point("handlers registered, not committed", f"{ledger}.handlers:register", "after"),
     ]
 
 
 SYNC_POINTS = [
-    Point("deliveries polled", "consumer.sync.intake:Intake._store", "before"),
-    Point("hints written, not committed", "consumer.ledger.quarantine:keep_hints", "after"),
-    Point("hints committed, offsets not", "consumer.sync.intake:Intake._store", "after"),
-    Point("hint read, nothing published", "consumer.sync.outlet:Outlet.publish", "before"),
-    Point("published, hint not dropped", "consumer.sync.outlet:Outlet.publish", "after"),
-    Point("hint dropped, not committed", "consumer.ledger.quarantine:drop_hints", "after"),
-    Point("hint dropped", "consumer.sync.confirm:Confirm._settle", "after"),
+    Point("deliveries polled", "consumer.sync.confirm.hints:Intake._store", "before"),
+    Point("hints written, not committed", "consumer.ledger.reading.quarantine:keep_hints", "after"),
+    Point("hints committed, offsets not", "consumer.sync.confirm.hints:Intake._store", "after"),
+    Point("hint read, nothing published", "consumer.sync.publisher:Outlet.publish", "before"),
+    Point("published, hint not dropped", "consumer.sync.publisher:Outlet.publish", "after"),
+    Point("hint dropped, not committed", "consumer.ledger.reading.quarantine:drop_hints", "after"),
+    Point("hint dropped", "consumer.sync.confirm.stage:Confirm._settle", "after"),
 ]
 """Between any two steps from a delivery nobody can verify to a confirmed event."""

@@ -17,7 +17,8 @@ from consumer.broker import Broker, EmbeddedBroker, KafkaBroker
 from consumer.settings import Role, load_settings
 from consumer.sync.leader import Leader
 from consumer.telemetry.logs import configure_logging
-from consumer.work import relay, runner
+from consumer.work.dispatch import dispatcher as runner
+from consumer.work.outbound import relay
 from tests.crash import shop
 from tests.crash.points import Point, arm
 

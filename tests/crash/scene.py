@@ -16,7 +16,8 @@ from sqlalchemy import text
 from consumer.app import parts
 from consumer.broker import Broker, Message
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from consumer.settings import Role, load_settings
 from consumer.wire import pack_delivery
 from tests.crash.points import Point

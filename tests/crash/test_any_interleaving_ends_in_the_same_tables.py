@@ -22,12 +22,13 @@ from consumer.broker import Partition, Record
 from consumer.clock import DrivenClock
 from consumer.errors import LedgerUnavailable
 from consumer.events import Locators
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from consumer.plugin import Context, Event, Handler, declared, handles
-from consumer.work.contexts import Contexts
-from consumer.work.executor import Executor
-from consumer.work.intake import Intake
-from consumer.work.loops import Loops
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.execution.loop_pool import Loops
+from consumer.work.ingest.ingest import Intake
 from consumer.work.registry import Registry
 from tests.work.workshop import message, service_event
 

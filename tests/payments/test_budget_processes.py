@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from tests.payments.limiters import most_in_a_window
 
 pytestmark = pytest.mark.slow
@@ -19,7 +20,7 @@ POD = """
 import asyncio, sys, time
 from consumer.clock import SystemClock
 from consumer.ledger import Database
-from consumer.ledger.budgets import LedgerBudgetStore
+from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import Budget, Kind, Limit, Limits, Priority, Scope
 
 class Noting:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import pytest
 
 from consumer.clock import DrivenClock, SystemClock
-from consumer.ledger import Database, schema
-from consumer.ledger.budgets import LedgerBudgetStore
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import (
     Budget,
     BudgetExhausted,

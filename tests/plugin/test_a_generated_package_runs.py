@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.cli.scaffold import REVISION_MAX_CHARS, revision_id, write_package
+from consumer.cli.developing.scaffold import REVISION_MAX_CHARS, revision_id, write_package
 from consumer.errors import UsageError
 from tests.support.environment import install_packages, make_environment
 from tests.support.environment import run_module as run

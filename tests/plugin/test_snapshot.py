@@ -8,7 +8,7 @@ import pytest
 
 from consumer.events import Event, Source
 from consumer.plugin import Context, Snapshot, handles
-from consumer.snapshot import subject_of
+from consumer.plugin.snapshot import subject_of
 from consumer.testing import Workbench, assert_idempotent, assert_order_independent
 from consumer.wire import own_event
 

@@ -16,10 +16,11 @@ from typing import Any, TypedDict
 from sqlalchemy import text
 
 from consumer.errors import LedgerError
-from consumer.ledger import Database, health, schema
+from consumer.ledger import Database, health
+from consumer.ledger.engine import schema
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
-from consumer.sync.standing import Standing, standing
+from consumer.sync.health.status import Standing, standing
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually, free_port
 from tests.support.process import ConsumerProcess, command, ended

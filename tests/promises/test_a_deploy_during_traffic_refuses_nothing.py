@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 from sqlalchemy import text
 
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from tests.support.load import SECRET, Sending, paid_orders
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended

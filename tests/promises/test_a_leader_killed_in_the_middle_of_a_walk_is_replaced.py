@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.sync.application import SyncPolicy
+from consumer.sync.role import SyncPolicy
 from tests.promises.deployment import Deployment, deployment, embedded, started
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from tests.support.load import SECRET, Sending, paid_orders, send
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumer.events import Event
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
 from handlers.fulfilment.tables import FINDINGS, ORDERS
 from tests.promises.lives import CUSTOMERS, Life, lives

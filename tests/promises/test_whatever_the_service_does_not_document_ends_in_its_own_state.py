@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from consumer.cli.demo.world import World, open_world
+from consumer.cli.developing.demo.world import World, open_world
 from consumer.sandbox.scenarios import play
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually

@@ -11,7 +11,7 @@ import pytest
 import consumer.ledger
 from consumer.events import Delivery, Locators
 from consumer.reason import Reason, reason_of
-from consumer.sync.exposition import COUNTERS
+from consumer.sync.health.prometheus import COUNTERS
 from consumer.wire import pack_delivery, unpack_delivery
 
 README = Path(consumer.ledger.__file__).with_name("README.md")

@@ -19,16 +19,17 @@ from consumer.broker.base import Partition, Record
 from consumer.clock import DrivenClock
 from consumer.console.checkouts import Body, register_checkout
 from consumer.events import Event, Locators
-from consumer.ledger import Database, outbox
+from consumer.ledger import Database
+from consumer.ledger.handling import outbox
 from consumer.ledger.tables import OutboxRow, RunRow, RunStatus
 from consumer.plugin import Context, Handler
 from consumer.wire import pack_event
-from consumer.work.breakers import Breakers
-from consumer.work.contexts import Contexts
-from consumer.work.executor import Executor
-from consumer.work.intake import Intake
+from consumer.work.dispatch.breakers import Breakers
+from consumer.work.dispatch.dispatcher import Runner
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.ingest.ingest import Intake
 from consumer.work.registry import Registry, handlers_of
-from consumer.work.runner import Runner
 from tests.support.projections import START, derived_event
 
 TICK_S = 0.001

@@ -16,8 +16,10 @@ import structlog
 from sqlalchemy import Table, and_, delete, select, true
 
 from consumer.events import Locators, Source, Trust, build_event
-from consumer.ledger import Database, events, outbox, reads
-from consumer.ledger.outbox import Emitted
+from consumer.ledger import Database
+from consumer.ledger.handling import events, outbox
+from consumer.ledger.handling.outbox import Emitted
+from consumer.ledger.reading import read_requests as reads
 from consumer.ledger.tables import AuditRow, OutboxRow, ReadRow
 from consumer.plugin import AuditNote, Context, Emission, Event, Handler, declared
 from consumer.wire import own_event

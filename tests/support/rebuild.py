@@ -24,7 +24,7 @@ from sqlalchemy import Table, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger import Database
-from consumer.ledger.events import to_event
+from consumer.ledger.handling.events import to_event
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, RunRow, RunStatus
 from consumer.plugin import Context, Emission, Event, Handler, Reject, Source
 from consumer.wire import SEED, own_event

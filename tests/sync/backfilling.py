@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.sync.backfill import Backfill
+from consumer.sync.backfill.stage import Backfill
 from tests.sync.conftest import World
 
 

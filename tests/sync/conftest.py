@@ -13,13 +13,15 @@ import pytest
 
 from consumer.broker import EmbeddedBroker, Message, Record, TopicConfig
 from consumer.events import Delivery, Event, Locators, Source
-from consumer.ledger import Database, events, heard
+from consumer.ledger import Database
+from consumer.ledger.handling import events
+from consumer.ledger.reading import heard
 from consumer.payments import Attempt, Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.figures import Figures
-from consumer.sync.outlet import Outlet
-from consumer.sync.reader import Reader
+from consumer.sync.api import Reader
+from consumer.sync.metrics import Figures
+from consumer.sync.publisher import Outlet
 from consumer.wire import pack_delivery, unpack_event
 from tests.sync.service import ScriptedService, scripted_service
 

@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from consumer.events import Event, Source, Trust
-from consumer.ledger import events
-from consumer.sync import reconciled
-from consumer.sync.reconcile import Reconcile, ReconcilePolicy
-from consumer.sync.reconciled import Reconciled
+from consumer.ledger.handling import events
+from consumer.sync.reconcile import state as reconciled
+from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
+from consumer.sync.reconcile.state import Reconciled
 from tests.sync.conftest import World
 from tests.sync.service import EventsList, Json
 

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from consumer.events import Event
-from consumer.ledger import reads
+from consumer.ledger.reading import read_requests as reads
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Kind as BudgetKind
 from consumer.payments import PaymentsClient, Priority
 from consumer.plugin import ReadKind, ReadRequest
-from consumer.sync.reader import Reader
-from consumer.sync.refresh import Refresh
-from consumer.sync.refresh_policy import RefreshPolicy
+from consumer.sync.api import Reader
+from consumer.sync.refresh.policy import RefreshPolicy
+from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World
 from tests.sync.service import EventsList, Json
 

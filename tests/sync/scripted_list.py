@@ -10,9 +10,9 @@ from typing import Any
 
 from consumer.events import Locators
 from consumer.payments import ApiError, Cursor, EventRecord, Page
-from consumer.sync.feed import Walk
-from consumer.sync.feed_policy import FeedPolicy
-from consumer.sync.mark import Mark
+from consumer.sync.backfill.bookmark import Mark
+from consumer.sync.backfill.policy import FeedPolicy
+from consumer.sync.backfill.walk import Walk
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LIMIT = 3

@@ -9,17 +9,20 @@ import pytest
 from sqlalchemy import Table, update
 
 from consumer.clock import SystemClock
-from consumer.ledger import bookmarks, quarantine
+from consumer.ledger.reading import hints
+from consumer.ledger.reading import sync_state as bookmarks
 from consumer.ledger.tables import LeaseRow
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
-from consumer.sync import backfill, reconcile, sense
-from consumer.sync.alarms import FLAGS, TIMES
-from consumer.sync.application import Sync, SyncPolicy
-from consumer.sync.exposition import GAUGES, Exposition
-from consumer.sync.heldup import STAGES
-from consumer.sync.mark import Mark
-from consumer.sync.reader import Reader
-from consumer.sync.sense import Condition
+from consumer.sync.api import Reader
+from consumer.sync.backfill import silence as sense
+from consumer.sync.backfill import stage as backfill
+from consumer.sync.backfill.bookmark import Mark
+from consumer.sync.backfill.silence import Condition
+from consumer.sync.health.gauges import FLAGS, TIMES
+from consumer.sync.health.prometheus import GAUGES, Exposition
+from consumer.sync.health.stalled import STAGES
+from consumer.sync.reconcile import stage as reconcile
+from consumer.sync.role import Sync, SyncPolicy
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually
 from tests.sync.conftest import World, delivery
@@ -75,7 +78,7 @@ async def _leave_alarms(world: World) -> None:
     reconciled = {"began": ago.isoformat(), "braked": True}
     kept = {backfill.WALK: Mark(walked_at=ago).dump(), sense.WALK: condition.dump(), reconcile.WALK: reconciled}
     async with world.database.transaction() as session:
-        await quarantine.keep_hints(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
+        await hints.keep_hints(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
         for walk, state in kept.items():
             await bookmarks.keep(session, "default", walk, state, token=0, now=ago)
 

@@ -12,13 +12,16 @@ import pytest
 from consumer.broker import EmbeddedBroker
 from consumer.errors import BrokerUnavailable, LeaseLost
 from consumer.events import Event, Source, Trust
-from consumer.ledger import Database, bookmarks, events, quarantine
+from consumer.ledger import Database
+from consumer.ledger.handling import events
+from consumer.ledger.reading import quarantine
+from consumer.ledger.reading import sync_state as bookmarks
 from consumer.payments import AuthenticationError, CircuitOpen, PaymentsError
-from consumer.sync.backfill import WALK
-from consumer.sync.listed import understand
-from consumer.sync.mark import ListOrder, Mark
-from consumer.sync.reader import Reader
-from consumer.sync.report import BackfillOptions, Progress
+from consumer.sync.api import Reader
+from consumer.sync.backfill.bookmark import ListOrder, Mark
+from consumer.sync.backfill.page import understand
+from consumer.sync.backfill.report import BackfillOptions, Progress
+from consumer.sync.backfill.stage import WALK
 from consumer.wire import plan_of
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, read_all, simulated

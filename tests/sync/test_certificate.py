@@ -17,12 +17,15 @@ import pytest
 from consumer.broker import EmbeddedBroker
 from consumer.errors import WrongApplication
 from consumer.events import Event, Source, Trust
-from consumer.ledger import Database, bookmarks, events, outbox, quarantine, runs
+from consumer.ledger import Database
+from consumer.ledger.handling import events, outbox, runs
+from consumer.ledger.reading import hints, quarantine
+from consumer.ledger.reading import sync_state as bookmarks
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Emission
 from consumer.reason import Reason
-from consumer.sync.backfill import Backfill
-from consumer.sync.certificate import Certifier, digest, equations, faults
+from consumer.sync.backfill.stage import Backfill
+from consumer.sync.checks.certificate import Certifier, digest, equations, faults
 from tests.sync.conftest import Simulated, SteppedClock, World, delivery
 from tests.sync.service import ScriptedService
 
@@ -168,7 +171,7 @@ async def test_what_lies_in_quarantine_or_waits_is_counted_apart_and_is_not_miss
         now = world.clock.now()
         await quarantine.put(session, [(delivery(b"{}", 2, event_id=second), Reason.FLOODED)], now)
         await quarantine.put(session, [(delivery(b"{}", 9, event_id="evt_forged"), Reason.NOT_CONFIRMED)], now)
-        await quarantine.keep_hints(session, [delivery(b"{}", 3, event_id=third)], now)
+        await hints.keep_hints(session, [delivery(b"{}", 3, event_id=third)], now)
     world.clock.advance(600)
     until = world.clock.now()
     certifier = Certifier(world.reader, world.database, clock=world.clock)

@@ -7,16 +7,17 @@ from datetime import timedelta
 import pytest
 
 from consumer.errors import AnotherLeads, WrongApplication
-from consumer.ledger import bookmarks
-from consumer.sync import reconciled, sense
-from consumer.sync.application import ApplicationSync, SyncPolicy
-from consumer.sync.backfill import WALK as EVENTS
-from consumer.sync.certificate import Certifier
-from consumer.sync.cutover import FIRST_WALK
+from consumer.ledger.reading import sync_state as bookmarks
+from consumer.sync.backfill import silence as sense
+from consumer.sync.backfill.cutover import FIRST_WALK
+from consumer.sync.backfill.report import BackfillOptions
+from consumer.sync.backfill.stage import WALK as EVENTS
+from consumer.sync.checks.certificate import Certifier
+from consumer.sync.health.status import standing
 from consumer.sync.identity import WALK as IDENTITY
-from consumer.sync.reconcile import WALK as RECONCILE
-from consumer.sync.report import BackfillOptions
-from consumer.sync.standing import standing
+from consumer.sync.reconcile import state as reconciled
+from consumer.sync.reconcile.stage import WALK as RECONCILE
+from consumer.sync.role import ApplicationSync, SyncPolicy
 from tests.sync.conftest import World
 from tests.sync.reconciling import listing, order
 

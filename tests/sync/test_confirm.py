@@ -11,9 +11,10 @@ import pytest
 from consumer.clock import SystemClock
 from consumer.errors import BrokerUnavailable
 from consumer.events import Source, Trust
-from consumer.ledger import events, quarantine
+from consumer.ledger.handling import events
+from consumer.ledger.reading import hints, quarantine
 from consumer.payments import CircuitOpen, PaymentsError
-from consumer.sync.confirm import Confirm, ConfirmPolicy
+from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from tests.sync.conftest import World, delivery
 
 
@@ -31,12 +32,12 @@ def confirm(world: World, batch: int = 200) -> Confirm:
 async def hint(world: World, event_id: str, raw: bytes | None = None, number: int = 1) -> None:
     raw = orjson.dumps({"id": event_id, "type": "order.paid"}) if raw is None else raw
     async with world.database.transaction() as session:
-        await quarantine.keep_hints(session, [delivery(raw, number, event_id=event_id)], world.clock.now())
+        await hints.keep_hints(session, [delivery(raw, number, event_id=event_id)], world.clock.now())
 
 
 async def waiting(world: World) -> int:
     async with world.database.reading() as session:
-        return await quarantine.count_hints(session)
+        return await hints.count_hints(session)
 
 
 async def quarantined(world: World) -> list[str]:
@@ -193,7 +194,7 @@ async def test_a_service_in_trouble_costs_no_patience(world: World, status: int)
         world.clock.advance(40)
     assert (await waiting(world), await quarantined(world)) == (1, [])
     async with world.database.reading() as session:
-        [row] = await quarantine.due_hints(session, "default", world.clock.now(), 10)
+        [row] = await hints.due_hints(session, "default", world.clock.now(), 10)
     assert row.attempts == 0
     world.service.failing.clear()
     world.clock.advance(400)

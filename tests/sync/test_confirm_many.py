@@ -10,12 +10,13 @@ import pytest
 
 from consumer.broker import EmbeddedBroker
 from consumer.events import Event, Source
-from consumer.ledger import Database, quarantine
-from consumer.sync.backfill import Backfill
-from consumer.sync.confirm import Confirm
-from consumer.sync.outlet import Outlet
-from consumer.sync.reader import Reader
-from consumer.sync.report import Progress
+from consumer.ledger import Database
+from consumer.ledger.reading import hints, quarantine
+from consumer.sync.api import Reader
+from consumer.sync.backfill.report import Progress
+from consumer.sync.backfill.stage import Backfill
+from consumer.sync.confirm.stage import Confirm
+from consumer.sync.publisher import Outlet
 from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, delivery, simulated
 from tests.sync.service import ScriptedService
 
@@ -66,12 +67,12 @@ async def hint(world: World, ids: Sequence[str]) -> None:
         for number, event_id in enumerate(ids)
     ]
     async with world.database.transaction() as session:
-        await quarantine.keep_hints(session, deliveries, world.clock.now())
+        await hints.keep_hints(session, deliveries, world.clock.now())
 
 
 async def waiting(world: World) -> int:
     async with world.database.reading() as session:
-        return await quarantine.count_hints(session)
+        return await hints.count_hints(session)
 
 
 async def test_many_hints_are_confirmed_a_hundred_a_read_with_their_delivery(
@@ -159,7 +160,7 @@ async def test_a_long_walk_under_way_does_not_hold_up_new_hints(world: World, se
         assert len(service_side.attempts) - before <= 2
         assert await waiting(world) == 60
         async with world.database.reading() as session:
-            denied = await quarantine.hints_of(session, "default", forged)
+            denied = await hints.hints_of(session, "default", forged)
         assert {row.attempts for row in denied} == {0}, "not all was looked at: nothing is denied"
     assert {event.id for event in await world.published()} >= set(news)
 
@@ -211,7 +212,7 @@ async def test_while_a_long_walk_from_the_oldest_event_on_is_under_way_fresh_hin
 
 async def _any_waits(world: World, ids: Sequence[str]) -> bool:
     async with world.database.reading() as session:
-        return bool(await quarantine.hint_ids_of(session, "default", ids))
+        return bool(await hints.hint_ids_of(session, "default", ids))
 
 
 @pytest.mark.parametrize("size", [500, 4000])
@@ -316,4 +317,4 @@ def _reads_until(read: Sequence[tuple[float, int]], number: int) -> int:
 
 async def _waits(world: World, event_id: str) -> bool:
     async with world.database.reading() as session:
-        return bool(await quarantine.hint_ids_of(session, "default", [event_id]))
+        return bool(await hints.hint_ids_of(session, "default", [event_id]))

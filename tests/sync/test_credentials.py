@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from consumer.broker import EmbeddedBroker
-from consumer.ledger import Database, quarantine
+from consumer.ledger import Database
+from consumer.ledger.reading import hints, quarantine
 from consumer.payments import Attempt, AuthenticationError, BudgetExhausted, CircuitOpen, Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.backfill import Backfill
-from consumer.sync.confirm import Confirm
-from consumer.sync.reader import Reader
-from consumer.sync.reconcile import Reconcile
+from consumer.sync.api import Reader
+from consumer.sync.backfill.stage import Backfill
+from consumer.sync.confirm.stage import Confirm
+from consumer.sync.reconcile.stage import Reconcile
 from tests.sync.conftest import SECRETS, SteppedClock, World, delivery, simulated
 from tests.sync.service import ScriptedService
 
@@ -71,7 +72,7 @@ async def test_a_secret_that_is_rolled_and_written_to_its_file_is_used_without_r
             hinted = wanted[-1]
             async with world.database.transaction() as session:
                 one = delivery(b'{"id":"%s"}' % hinted.encode(), 1, event_id=hinted)
-                await quarantine.keep_hints(session, [one], clock.now())
+                await hints.keep_hints(session, [one], clock.now())
             confirm = Confirm(world.reader, world.database, world.outlet, clock=clock)
             for _ in range(10):
                 with pytest.raises((AuthenticationError, CircuitOpen)):
@@ -152,9 +153,9 @@ async def test_all_stages_together_draw_no_429_from_a_service_that_counts(
     for number in range(60):
         event_id = made_up("order.paid", SECRETS[0], {"order_id": f"B-{number}"}, {}).id
         async with sqlite_ledger.transaction() as session:
-            hints = [delivery(b"{}", number * 100 + extra, event_id=f"evt_x{number}-{extra}") for extra in range(40)]
-            hints.append(delivery(b"{}", number * 100 + 99, event_id=event_id))
-            await quarantine.keep_hints(session, hints, clock.now())
+            made = [delivery(b"{}", number * 100 + extra, event_id=f"evt_x{number}-{extra}") for extra in range(40)]
+            made.append(delivery(b"{}", number * 100 + 99, event_id=event_id))
+            await hints.keep_hints(session, made, clock.now())
         with suppress(BudgetExhausted):
             await confirm.once()
         await reconcile.once()

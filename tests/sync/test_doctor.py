@@ -13,16 +13,18 @@ from aiohttp import web
 from consumer.broker import TopicReport
 from consumer.clock import SystemClock
 from consumer.events import Event, Locators, Source, Trust
-from consumer.ledger import Database, events, heard, quarantine
+from consumer.ledger import Database
+from consumer.ledger.handling import events
+from consumer.ledger.reading import heard, hints, quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync import doctor
-from consumer.sync.doctor import Grade
+from consumer.sync.api import Reader
+from consumer.sync.backfill.bookmark import ListOrder
+from consumer.sync.checks import doctor
+from consumer.sync.checks.discovery import propose
+from consumer.sync.checks.doctor import Grade
 from consumer.sync.identity import Identity
-from consumer.sync.learn import propose
-from consumer.sync.mark import ListOrder
-from consumer.sync.reader import Reader
 from tests.support.ports import free_port
 from tests.sync.conftest import SECRETS, Simulated, SteppedClock, World, delivery, simulated
 
@@ -177,7 +179,7 @@ async def test_a_test_event_is_followed_until_it_arrives(sqlite_ledger: Database
             found = propose([await request.json()], [dict(request.headers)], Locators())
             assert found.authenticity == "signature"
             event_id = (await request.json())["id"]
-            await quarantine.keep_hints(session, [delivery(raw, 1, event_id=event_id)], SystemClock().now())
+            await hints.keep_hints(session, [delivery(raw, 1, event_id=event_id)], SystemClock().now())
         return web.Response()
 
     app = web.Application()
@@ -219,7 +221,7 @@ async def came(database: Database, at: datetime, raw: bytes, where: str, event_i
     )  # fmt: skip
     async with database.transaction() as session:
         if where == "hint":
-            await quarantine.keep_hints(session, [webhook], at)
+            await hints.keep_hints(session, [webhook], at)
         elif where == "quarantine":
             await quarantine.put(session, [(webhook, Reason.NOT_CONFIRMED)], at)
         elif where == "listed":

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from consumer.ledger.reads import Observed
-from consumer.sync.drift import Drift, compare, weighs
+from consumer.ledger.reading.observations import Observed
 from consumer.sync.observation import ObjectKind, Observation, readable
+from consumer.sync.reconcile.drift import Drift, compare, weighs
 
 READ_AT = datetime(2026, 1, 2, tzinfo=UTC)
 BEFORE, AFTER = READ_AT - timedelta(hours=1), READ_AT + timedelta(hours=1)

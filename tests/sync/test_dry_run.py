@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from consumer.ledger.tables import BookmarkRow
-from consumer.sync.reader import Reader
-from consumer.sync.report import BackfillOptions, BackfillReport
+from consumer.sync.api import Reader
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
 

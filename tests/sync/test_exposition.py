@@ -7,10 +7,10 @@ from pathlib import Path
 
 from consumer.clock import DrivenClock
 from consumer.reason import Reason
-from consumer.sync import exposition
-from consumer.sync.exposition import APART, COUNTERS, GAUGES, Exposition
-from consumer.sync.figures import Figures
-from consumer.sync.heldup import STAGES
+from consumer.sync.health import prometheus as exposition
+from consumer.sync.health.prometheus import APART, COUNTERS, GAUGES, Exposition
+from consumer.sync.health.stalled import STAGES
+from consumer.sync.metrics import Figures
 from consumer.sync.observation import STATUSES
 from consumer.telemetry.metrics import Metrics
 
@@ -53,7 +53,7 @@ def test_every_figure_of_the_stages_has_a_declared_metric() -> None:
     }
     counted = re.compile(r"figures\.(?:gauge|count)\(f?\"([a-z_{}.]+)\"")
     found = set()
-    for path in Path(exposition.__file__).parent.glob("*.py"):
+    for path in Path(exposition.__file__).parents[1].rglob("*.py"):
         for name in counted.findall(path.read_text()):
             _, _, what = name.partition("{")
             values = names[what.rstrip("}")] if what else ("",)

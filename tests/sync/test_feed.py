@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from consumer.events import Locators
 from consumer.payments import ApiError, Cursor, CursorLoop, CursorsRefused, EventRecord, Page, RateLimitError
-from consumer.sync.feed import Walk
-from consumer.sync.feed_policy import FeedPolicy
-from consumer.sync.mark import ListOrder, Mark, order_of
+from consumer.sync.backfill.bookmark import ListOrder, Mark, order_of
+from consumer.sync.backfill.policy import FeedPolicy
+from consumer.sync.backfill.walk import Walk
 from tests.sync.scripted_list import LIMIT, START, Follower, ScriptedList, growing
 
 KINDS = [

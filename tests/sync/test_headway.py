@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from consumer.cli.progress import PREDICT_PAGES, remaining_s
-from consumer.sync.certificate import Certifier
-from consumer.sync.feed_policy import FeedPolicy
-from consumer.sync.headway import Beginning, Headway
-from consumer.sync.reader import Reader
-from consumer.sync.report import BackfillOptions, Progress
+from consumer.cli.walking.progress import PREDICT_PAGES, remaining_s
+from consumer.sync.api import Reader
+from consumer.sync.backfill.policy import FeedPolicy
+from consumer.sync.backfill.progress import Beginning, Headway
+from consumer.sync.backfill.report import BackfillOptions, Progress
+from consumer.sync.checks.certificate import Certifier
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
 from tests.sync.scripted_list import Follower, ScriptedList

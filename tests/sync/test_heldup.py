@@ -9,10 +9,10 @@ import pytest
 
 from consumer.clock import SystemClock
 from consumer.payments import Credentials, PaymentsClient
-from consumer.sync.application import SyncPolicy
-from consumer.sync.backfill import BackfillPolicy
-from consumer.sync.heldup import FRESH_FOR, SAY_AGAIN, HeldUp, Watch, after, held_up
-from consumer.sync.reader import Reader
+from consumer.sync.api import Reader
+from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.health.stalled import FRESH_FOR, SAY_AGAIN, HeldUp, Watch, after, held_up
+from consumer.sync.role import SyncPolicy
 from tests.support.ports import eventually
 from tests.sync.conftest import SteppedClock, World
 from tests.sync.service import Json

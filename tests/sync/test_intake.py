@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 
 from consumer.broker import Message
-from consumer.ledger import quarantine
+from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
-from consumer.sync.intake import Intake
+from consumer.sync.confirm.hints import Intake
 from tests.sync.conftest import DELIVERIES, World, delivery
 
 
@@ -42,9 +42,9 @@ async def reasons(world: World) -> list[str]:
         return sorted(row.reason for row in await quarantine.newest(session))
 
 
-async def hints(world: World) -> int:
+async def waiting(world: World) -> int:
     async with world.database.reading() as session:
-        return await quarantine.count_hints(session)
+        return await hints.count_hints(session)
 
 
 async def test_deliveries_become_hints_and_what_has_a_problem_is_quarantined(world: World) -> None:
@@ -55,7 +55,7 @@ async def test_deliveries_become_hints_and_what_has_a_problem_is_quarantined(wor
         delivery(b"{}", 3),
     )
     await taken_in(world)
-    assert await hints(world) == 1
+    assert await waiting(world) == 1
     assert await reasons(world) == ["no_event_id", "not_json"]
     assert await world.published() == []
     async with world.database.reading() as session:
@@ -69,7 +69,7 @@ async def test_the_same_delivery_again_changes_nothing(world: World) -> None:
     refused = delivery(b"x", 2, problem=Reason.NOT_JSON)
     await world.deliver(again, refused, again, refused)
     await taken_in(world)
-    assert (await hints(world), await reasons(world)) == (1, ["not_json"])
+    assert (await waiting(world), await reasons(world)) == (1, ["not_json"])
 
 
 async def test_after_a_crash_before_the_commit_the_batch_comes_again(world: World) -> None:
@@ -84,14 +84,14 @@ async def test_after_a_crash_before_the_commit_the_batch_comes_again(world: Worl
     await stage.close()  # as a crash: stored, not committed
 
     assert await taken_in(world) == 1
-    assert await hints(world) == 1
+    assert await waiting(world) == 1
 
 
 async def test_a_flood_is_bounded_and_what_is_over_the_bound_is_kept_raw(world: World) -> None:
     # case: I15
     await world.deliver(*(delivery(b'{"id":"evt_%d"}' % n, n, event_id=f"evt_{n}") for n in range(30)))
     assert await taken_in(world, max_hints=10, batch=10) == 30
-    assert await hints(world) == 10
+    assert await waiting(world) == 10
     assert await reasons(world) == ["flooded"] * 20
 
 
@@ -100,4 +100,4 @@ async def test_a_record_that_is_no_delivery_is_quarantined_and_does_not_stop_the
     await world.broker.publish(DELIVERIES, Message(key=b"default/x", value=b"garbage"))
     await world.deliver(delivery(b'{"id":"evt_1"}', 1, event_id="evt_1"))
     await taken_in(world)
-    assert (await hints(world), await reasons(world)) == (1, ["not_a_delivery"])
+    assert (await waiting(world), await reasons(world)) == (1, ["not_a_delivery"])

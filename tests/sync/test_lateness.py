@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from consumer.sync.feed_policy import FeedPolicy
-from consumer.sync.mark import Mark
+from consumer.sync.backfill.bookmark import Mark
+from consumer.sync.backfill.policy import FeedPolicy
 from tests.sync.scripted_list import Follower, ScriptedList, feed_policy, growing
 
 LATE_S = 16

@@ -9,7 +9,8 @@ import pytest
 
 from consumer.clock import DrivenClock, SystemClock
 from consumer.errors import LeaseLost
-from consumer.ledger import Database, bookmarks
+from consumer.ledger import Database
+from consumer.ledger.reading import sync_state as bookmarks
 from consumer.sync.leader import Leader
 from tests.support.clocks import WrongClock
 

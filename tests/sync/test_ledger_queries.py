@@ -6,14 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 from consumer.clock import DrivenClock
 from consumer.events import Event, Source, Trust
-from consumer.ledger import Database, events, outbox, quarantine, reads, runs
-from consumer.ledger.outcomes import derived_open, outcomes
-from consumer.ledger.reads import Observed
+from consumer.ledger import Database
+from consumer.ledger.handling import events, outbox, runs
+from consumer.ledger.handling.outcomes import derived_open, outcomes
+from consumer.ledger.reading import hints, observations, quarantine
+from consumer.ledger.reading.observations import Observed
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Emission
-from consumer.sync import sense
-from consumer.sync.denials import Denials
-from consumer.sync.figures import Figures
+from consumer.sync.backfill import silence as sense
+from consumer.sync.confirm.denials import Denials
+from consumer.sync.metrics import Figures
 from tests.sync.conftest import delivery
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,12 +32,12 @@ async def test_hints_by_id_and_by_age(database: Database) -> None:
     # case: G8, I15
     clock = DrivenClock(NOW)
     async with database.transaction() as session:
-        await quarantine.keep_hints(session, [delivery(b"{}", n, event_id=f"evt_{n}") for n in range(30)], NOW)
-        assert len(await quarantine.due_hint_ids(session, "default", NOW, 20)) == 20
-        assert await quarantine.due_hint_ids(session, "other", NOW, 20) == []
-        assert {row.event_id for row in await quarantine.hints_of(session, "default", ["evt_1", "evt_x"])} == {"evt_1"}
-        assert await quarantine.hint_ids_of(session, "default", ["evt_2", "evt_x"]) == ["evt_2"]
-        assert [row.event_id for row in await quarantine.newest_hints(session, "default", 2)] == ["evt_29", "evt_28"]
+        await hints.keep_hints(session, [delivery(b"{}", n, event_id=f"evt_{n}") for n in range(30)], NOW)
+        assert len(await hints.due_hint_ids(session, "default", NOW, 20)) == 20
+        assert await hints.due_hint_ids(session, "other", NOW, 20) == []
+        assert {row.event_id for row in await hints.hints_of(session, "default", ["evt_1", "evt_x"])} == {"evt_1"}
+        assert await hints.hint_ids_of(session, "default", ["evt_2", "evt_x"]) == ["evt_2"]
+        assert [row.event_id for row in await hints.newest_hints(session, "default", 2)] == ["evt_29", "evt_28"]
     denials = Denials("default", database, clock, Figures(), patience_s=5)
     left = {f"evt_{n}": 0 for n in range(30)}
     for attempts in range(1, 10):
@@ -44,7 +46,7 @@ async def test_hints_by_id_and_by_age(database: Database) -> None:
         left = dict.fromkeys(left, attempts)
         clock.advance(130)
     async with database.reading() as session:
-        assert await quarantine.count_hints(session) == 0
+        assert await hints.count_hints(session) == 0
         assert await quarantine.count(session) == 30
 
 
@@ -58,17 +60,17 @@ async def test_observations_seen_and_unseen(database: Database) -> None:
 
     later = NOW + timedelta(hours=1)
     async with database.transaction() as session:
-        await reads.keep_observations(
+        await observations.keep_observations(
             session, [observed("a", 1, "ACTIVE|"), observed("b", 2, "ENDED|"), observed("c", 3, "ACTIVE|")]
         )
-        await reads.keep_observations(session, [observed("a", 0, "ENDED|")])
-        found = await reads.last_observed(session, "default", "subscription", ["a", "b", "x"])
+        await observations.keep_observations(session, [observed("a", 0, "ENDED|")])
+        found = await observations.last_observed(session, "default", "subscription", ["a", "b", "x"])
         assert {name: one.state for name, one in found.items()} == {"a": "ACTIVE|", "b": "ENDED|"}
         assert found["a"].read_at == NOW
-        await reads.seen(session, "default", "subscription", ["c"], later)
-        unseen = await reads.unseen(session, "default", "subscription", later, unless="ENDED", limit=10)
+        await observations.seen(session, "default", "subscription", ["c"], later)
+        unseen = await observations.unseen(session, "default", "subscription", later, unless="ENDED", limit=10)
         assert unseen == ["a"]
-        assert await reads.last_observed(session, "other", "subscription", ["a"]) == {}
+        assert await observations.last_observed(session, "other", "subscription", ["a"]) == {}
 
 
 async def test_outcomes_sources_and_keys(database: Database) -> None:

@@ -16,14 +16,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.broker import EmbeddedBroker
 from consumer.clock import SystemClock
 from consumer.errors import LedgerUnavailable
-from consumer.ledger import Database, quarantine
+from consumer.ledger import Database
+from consumer.ledger.reading import quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.application import Sync, SyncPolicy
-from consumer.sync.backfill import BackfillPolicy
-from consumer.sync.certificate import Certifier
-from consumer.sync.confirm import ConfirmPolicy
-from consumer.sync.reader import Reader
+from consumer.sync.api import Reader
+from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.checks.certificate import Certifier
+from consumer.sync.confirm.stage import ConfirmPolicy
+from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, delivery
 from tests.sync.test_role import emit, running, until_published
 

@@ -8,12 +8,13 @@ import pytest
 
 from consumer.errors import WrongApplication
 from consumer.events import Event, Source, Trust
-from consumer.ledger import bookmarks, reads
+from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import sync_state as bookmarks
 from consumer.payments import AuthenticationError, ServerError
-from consumer.sync import sense
-from consumer.sync.drift import Drift
-from consumer.sync.reconcile import WALK, ReconcilePolicy
-from consumer.sync.refresh import Refresh
+from consumer.sync.backfill import silence as sense
+from consumer.sync.reconcile.drift import Drift
+from consumer.sync.reconcile.stage import WALK, ReconcilePolicy
+from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, lists, order, reconcile, recorded, remembered, seen, subscription
 

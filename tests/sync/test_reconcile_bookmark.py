@@ -7,13 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from consumer.ledger import bookmarks
+from consumer.ledger.reading import sync_state as bookmarks
 from consumer.payments import PaymentsError
-from consumer.sync import reconciled, sense
-from consumer.sync.alarms import Alarms
-from consumer.sync.cutover import FirstWalk
-from consumer.sync.figures import Figures
-from consumer.sync.reconcile import WALK, Reconcile, ReconcilePolicy
+from consumer.sync.backfill import silence as sense
+from consumer.sync.backfill.cutover import FirstWalk
+from consumer.sync.health.gauges import Alarms
+from consumer.sync.metrics import Figures
+from consumer.sync.reconcile import state as reconciled
+from consumer.sync.reconcile.stage import WALK, Reconcile, ReconcilePolicy
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, listing, lists, order, reconcile, remembered, seen
 from tests.sync.service import Json

@@ -6,12 +6,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.errors import BrokerUnavailable
-from consumer.ledger import reads
+from consumer.ledger.reading import read_requests as reads
 from consumer.payments import PaymentsError
-from consumer.sync import sense
-from consumer.sync.drift import Drift
-from consumer.sync.outlet import Outlet
-from consumer.sync.reconcile import ReconcilePolicy
+from consumer.sync.backfill import silence as sense
+from consumer.sync.publisher import Outlet
+from consumer.sync.reconcile.drift import Drift
+from consumer.sync.reconcile.stage import ReconcilePolicy
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, listing, lists, order, reconcile, recorded, remembered, seen, subscription
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.ledger import bookmarks
-from consumer.sync import sense
-from consumer.sync.reconcile import WALK, ReconcilePolicy
+from consumer.ledger.reading import sync_state as bookmarks
+from consumer.sync.backfill import silence as sense
+from consumer.sync.reconcile.stage import WALK, ReconcilePolicy
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, lists, order, reconcile, remembered, seen, subscription
 

@@ -8,13 +8,13 @@ from contextlib import suppress
 import pytest
 
 from consumer.events import Source, Trust
-from consumer.ledger import reads
+from consumer.ledger.reading import read_requests as reads
 from consumer.payments import PaymentsClient, PaymentsError
 from consumer.plugin import ReadRequest
-from consumer.sync.application import Sync, SyncPolicy
+from consumer.sync.api import Reader
 from consumer.sync.observation import digest, meaning, observation_id, shape
-from consumer.sync.reader import Reader
-from consumer.sync.refresh_policy import RefreshPolicy
+from consumer.sync.refresh.policy import RefreshPolicy
+from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, World
 from tests.sync.refreshing import answers, ask, paged, pending, refresh, subscription, while_a_walk_goes_on
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from consumer.ledger import reads
+from consumer.ledger.reading import read_requests as reads
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Kind as BudgetKind
 from consumer.payments import Priority
 from consumer.plugin import ReadKind, ReadRequest
-from consumer.sync.application import SyncPolicy
-from consumer.sync.refresh import Refresh
-from consumer.sync.refresh_policy import RefreshPolicy, in_turn
+from consumer.sync.refresh.policy import RefreshPolicy, in_turn
+from consumer.sync.refresh.stage import Refresh
+from consumer.sync.role import SyncPolicy
 from tests.sync.conftest import World
 from tests.sync.refreshing import ask, paged, refresh, subscription, while_a_walk_goes_on
 from tests.sync.service import EventsList, Json

@@ -8,9 +8,9 @@ import pytest
 import structlog
 
 from consumer.payments import CursorsRefused
-from consumer.sync.application import ApplicationSync
-from consumer.sync.backfill import Backfill
-from consumer.sync.report import BackfillOptions
+from consumer.sync.backfill.report import BackfillOptions
+from consumer.sync.backfill.stage import Backfill
+from consumer.sync.role import ApplicationSync
 from tests.sync.conftest import World
 
 

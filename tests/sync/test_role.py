@@ -13,15 +13,17 @@ import pytest
 from consumer.broker import EmbeddedBroker
 from consumer.clock import SystemClock
 from consumer.errors import WrongApplication
-from consumer.ledger import Database, events, quarantine
+from consumer.ledger import Database
+from consumer.ledger.handling import events
+from consumer.ledger.reading import hints, quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.application import Sync, SyncPolicy
-from consumer.sync.backfill import BackfillPolicy
-from consumer.sync.confirm import ConfirmPolicy
+from consumer.sync.api import Reader
+from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.confirm.stage import ConfirmPolicy
+from consumer.sync.health.status import standings
 from consumer.sync.identity import Identity
-from consumer.sync.reader import Reader
-from consumer.sync.standing import standings
+from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, delivery
 
 pytestmark = pytest.mark.slow
@@ -204,7 +206,7 @@ async def test_an_application_without_credentials_keeps_nobody_from_the_others(w
         async with world.database.transaction() as session:
             now = SystemClock().now()
             named = replace(delivery(b"{}", 9, event_id=announced[0]), application="club")
-            await quarantine.keep_hints(session, [named], now)
+            await hints.keep_hints(session, [named], now)
         async with running(given), asyncio.timeout(15):
             while await _waiting(world, "club"):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.05)
@@ -213,5 +215,5 @@ async def test_an_application_without_credentials_keeps_nobody_from_the_others(w
 
 async def _waiting(world: World, application: str) -> int:
     async with world.database.reading() as session:
-        found = await quarantine.newest_hints(session, application, 100)
+        found = await hints.newest_hints(session, application, 100)
     return len(found)

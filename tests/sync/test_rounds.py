@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from consumer.errors import ConsumerError, LedgerError, LedgerUnavailable
 from consumer.payments import ApiError, AuthenticationError, CircuitOpen
-from consumer.sync.rounds import Trouble, together
+from consumer.sync.loop import Trouble, together
 
 
 async def test_the_first_failure_ends_the_others_before_it_is_raised() -> None:

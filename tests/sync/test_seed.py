@@ -10,11 +10,12 @@ from sqlalchemy import select
 from consumer.broker import EmbeddedBroker
 from consumer.errors import UsageError
 from consumer.events import Event
-from consumer.ledger import Database, quarantine
+from consumer.ledger import Database
+from consumer.ledger.reading import hints
 from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Context, handles
-from consumer.sync.reader import Reader
-from consumer.sync.report import BackfillOptions, Progress
+from consumer.sync.api import Reader
+from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.wire import plan_of
 from tests.support.ports import eventually
 from tests.sync.backfilling import backfill
@@ -72,12 +73,12 @@ async def test_beside_a_running_deployment_a_seed_leaves_what_is_announced_or_yo
     pass_time(world, service_side, seconds=1)
     async with world.database.transaction() as session:
         told = [delivery(b"{}", number, event_id=one) for number, one in enumerate((old[0], young[0]))]
-        await quarantine.keep_hints(session, told, world.clock.now())
+        await hints.keep_hints(session, told, world.clock.now())
     report = await backfill(world, token=2).once(SEED)
     assert (report.published, report.left) == (4, 5)
     assert await plans(world) == dict.fromkeys(old[1:], "seed")
     async with world.database.reading() as session:
-        waiting = await quarantine.hint_ids_of(session, "default", old + young)
+        waiting = await hints.hint_ids_of(session, "default", old + young)
     assert set(waiting) == {old[0], young[0]}, "what a webhook told is left to be confirmed"
     await world.work()
     await backfill(world, token=3).once()

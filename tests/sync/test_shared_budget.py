@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from consumer.clock import SystemClock
 from consumer.ledger import Database
-from consumer.ledger.budgets import LedgerBudgetStore
+from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import Budget, BudgetExhausted, Kind, Limit, Limits, Priority, Scope
 
 

@@ -9,13 +9,13 @@ from contextlib import suppress
 import pytest
 
 from consumer.events import Event, Source, Trust
-from consumer.ledger import reads
+from consumer.ledger.reading import read_requests as reads
 from consumer.payments import Attempt, PaymentsClient, PaymentsError, Priority
 from consumer.payments import Kind as BudgetKind
 from consumer.plugin import ReadKind, ReadRequest
-from consumer.sync.reader import Reader
-from consumer.sync.refresh import Refresh
-from consumer.sync.refresh_policy import RefreshPolicy
+from consumer.sync.api import Reader
+from consumer.sync.refresh.policy import RefreshPolicy
+from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World
 from tests.sync.refreshing import answers, ask, paged, pending, refresh, subscription
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from consumer.broker import Broker
-from consumer.ledger import Database, handlers
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler, handles
-from consumer.work.guard import Guard
+from consumer.work.pausing.rules import Guard
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from consumer.broker import Broker, TopicConfig, open_broker
-from consumer.ledger import Database, handlers
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
 from consumer.plugin import Context, Event, handles
 from consumer.work.worker import WorkerConfig
 from tests.support.ports import eventually

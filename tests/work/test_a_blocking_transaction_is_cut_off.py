@@ -18,8 +18,10 @@ import pytest
 from sqlalchemy import text
 
 from consumer.broker import Broker, EmbeddedBroker, open_broker
-from consumer.ledger import Database, runs, schema
-from consumer.ledger import handlers as known_handlers
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import handlers as known_handlers
+from consumer.ledger.handling import runs
 from consumer.ledger.tables import AttemptRow, HandlerRow
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually

@@ -18,9 +18,10 @@ from aiohttp import web
 from sqlalchemy import select, text
 
 from consumer.broker import EmbeddedBroker
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from consumer.ledger.tables import RunRow
-from consumer.work.runner import CLAIM_LEASE_S
+from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S
 from tests.support.loopback import LoopbackServer
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from consumer.broker import Broker
 from consumer.events import Source, Trust
-from consumer.ledger import Database, heard
+from consumer.ledger import Database
+from consumer.ledger.reading import heard
 from consumer.plugin import Context, Event, handles
 from tests.support.ports import eventually
 from tests.work.workshop import AT, Workshop, order_paid

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from consumer.broker import Broker
-from consumer.ledger import Database, runs
+from consumer.ledger import Database
+from consumer.ledger.handling import runs
 from consumer.plugin import Context, Event, Reject, RetryLater, handles
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid

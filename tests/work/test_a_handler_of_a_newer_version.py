@@ -8,11 +8,12 @@ import pytest
 
 from consumer.broker import Broker, Message
 from consumer.clock import DrivenClock
-from consumer.ledger import Database, handlers
-from consumer.ledger.handlers import LIVE_S
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
+from consumer.ledger.handling.handlers import LIVE_S
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.wire import SEED, pack_event
-from consumer.work.newcomers import LOOK_EVERY_S, ROLLOUT_S, Newcomers
+from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, ROLLOUT_S, Newcomers
 from consumer.work.registry import Registry
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, order_paid

@@ -11,7 +11,7 @@ from consumer.clock import SystemClock
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, Snapshot, handles
 from consumer.sync.observation import Observation
-from consumer.work.contexts import Contexts
+from consumer.work.execution.contexts import Contexts
 from tests.support.ports import eventually
 from tests.work.workshop import AT, Workshop, order_paid
 

@@ -12,8 +12,8 @@ from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
 from consumer.telemetry.loop_watch import LoopWatch
-from consumer.work.across import Across
-from consumer.work.contexts import Contexts
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.loop_proxy import Across
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from consumer.broker import Broker
-from consumer.ledger import Database, handlers
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
 from consumer.plugin import Context, Event, handles
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid

@@ -13,9 +13,9 @@ from yarl import URL
 
 from consumer.errors import HandlerTimeout
 from consumer.payments import AuthenticationError, OrderAlreadyPaid, ServiceUnreachable
-from consumer.work.breaker import PATIENCE_S, Breaker, BreakerPolicy, Strike
+from consumer.work.dispatch.breaker import PATIENCE_S, Breaker, BreakerPolicy, Strike
 from consumer.work.outcome import failed
-from consumer.work.reach import is_unreachable
+from consumer.work.unreachable import is_unreachable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = BreakerPolicy(after=3, first_s=1, factor=2, ceiling_s=5)

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import update
 
 from consumer.broker import Broker
-from consumer.ledger import Database, handlers
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
 from consumer.ledger.tables import HandlerRow, RunRow
 from consumer.plugin import Context, Event, declared, handles
 from tests.support.desk import Desk

@@ -10,11 +10,12 @@ from sqlalchemy import select
 from consumer.broker import Broker
 from consumer.broker.base import Record
 from consumer.clock import SystemClock
-from consumer.ledger import Database, dead
-from consumer.ledger.dead import DeadFilter
+from consumer.ledger import Database
+from consumer.ledger.handling import dead
+from consumer.ledger.handling.dead import DeadFilter
 from consumer.ledger.tables import AuditRow
 from consumer.plugin import Context, Event, handles
-from consumer.work.letters import Letters
+from consumer.work.outbound.dead_letters import Letters
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, service_event
 

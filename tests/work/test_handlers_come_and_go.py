@@ -12,8 +12,9 @@ from sqlalchemy import select
 
 from consumer.broker import Broker, Message
 from consumer.errors import HandlerInvalid
-from consumer.ledger import Database, dead, handlers, health
-from consumer.ledger.dead import DeadFilter, DeadRun
+from consumer.ledger import Database, health
+from consumer.ledger.handling import dead, handlers
+from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.health import Figures
 from consumer.ledger.tables import AuditRow, HandlerRow
 from consumer.plugin import Context, Event, declared, handles

@@ -8,11 +8,12 @@ import pytest
 
 from consumer.broker import Broker
 from consumer.clock import SystemClock
-from consumer.ledger import Database, outbox
-from consumer.ledger.outbox import Emitted
+from consumer.ledger import Database
+from consumer.ledger.handling import outbox
+from consumer.ledger.handling.outbox import Emitted
 from consumer.plugin import Emission
-from consumer.work import relay
-from consumer.work.relay import Relay
+from consumer.work.outbound import relay
+from consumer.work.outbound.relay import Relay
 from tests.contract.ledger.facts import event
 from tests.support.clocks import WrongClock
 from tests.support.ports import eventually

@@ -19,16 +19,17 @@ from sqlalchemy import select
 
 from consumer.clock import DrivenClock
 from consumer.events import Event, Source, Trust
-from consumer.ledger import Database, dead, events, handlers, runs
-from consumer.ledger.dead import DeadFilter
-from consumer.ledger.runs import ClaimedRun, Finish, Run
+from consumer.ledger import Database
+from consumer.ledger.handling import dead, events, handlers, runs
+from consumer.ledger.handling.dead import DeadFilter
+from consumer.ledger.handling.runs import ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunRow, RunStatus
 from consumer.plugin import Context, Handler
 from consumer.retry import Failure, OnDead, RetryPolicy
 from consumer.testing.workbench import empty_ledger
-from consumer.work.breakers import Breakers
+from consumer.work.dispatch.breakers import Breakers
+from consumer.work.dispatch.result_writer import conclude, store
 from consumer.work.outcome import Failed, Outcome, Succeeded
-from consumer.work.results import conclude, store
 
 T = TypeVar("T")
 KEYS = ("order:a", "order:b")

@@ -12,11 +12,11 @@ import pytest
 from consumer.events import Event
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
-from consumer.work.cutoff import Cutoff
-from consumer.work.guard import CALM, CUTS_MAX, Guard
-from consumer.work.loops import Harm
+from consumer.work.execution.handler_call import Cut, Stay, entered, stay_at, staying, wants_care, was_cut
+from consumer.work.execution.loop_pool import Harm
+from consumer.work.execution.watchdog import Cutoff
 from consumer.work.outcome import Failed, Succeeded
-from consumer.work.stay import Cut, Stay, entered, stay_at, staying, wants_care, was_cut
+from consumer.work.pausing.rules import CALM, CUTS_MAX, Guard
 from tests.work.workshop import order_paid
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from consumer.ledger import Database, quarantine
+from consumer.ledger import Database
+from consumer.ledger.reading import quarantine
 from consumer.reason import Reason
-from consumer.work.intake import NAME_CHARS, event_delivery
+from consumer.work.ingest.ingest import NAME_CHARS, event_delivery
 from tests.work.workshop import AT, order_paid
 
 LONG = "e" * 240

@@ -21,7 +21,7 @@ from consumer.plugin import declared
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
 from consumer.wire import pack_event
-from consumer.work.contexts import Contexts
+from consumer.work.execution.contexts import Contexts
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry
 from consumer.work.worker import Worker, WorkerConfig, build_worker

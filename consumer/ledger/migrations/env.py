@@ -1,11 +1,11 @@
-"""Alembic's environment: runs on the connection that `consumer.ledger.schema` hands over."""
+"""Alembic's environment: runs on the connection that `consumer.ledger.engine.schema` hands over."""
 
 from __future__ import annotations
 
 from alembic import context
 from sqlmodel import SQLModel
 
-from consumer.ledger.revisions import remember
+from consumer.ledger.engine.revisions import remember
 
 connection = context.config.attributes["connection"]
 context.configure(

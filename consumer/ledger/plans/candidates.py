@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-
 from typing import Any, Final
 
 from sqlalchemy import Select, Table, and_, func, or_, select, text, tuple_

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-
 from typing import Any, Final
 
 from sqlalchemy import Table, and_, func, insert, or_, select, tuple_, update

@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import LedgerUnavailable
 from consumer.events import Delivery, Event, Source, Trust
-from consumer.ledger import Database, runs
-from consumer.ledger.runs import ClaimedRun, Finish, Run
+from consumer.ledger import Database
+from consumer.ledger.handling import runs
+from consumer.ledger.handling.runs import ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunRow, RunStatus
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

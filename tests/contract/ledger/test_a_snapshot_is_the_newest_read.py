@@ -12,8 +12,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import Event, Source, Trust
-from consumer.ledger import Database, events, snapshots
-from consumer.snapshot import SnapshotKind
+from consumer.ledger import Database
+from consumer.ledger.handling import events, snapshots
+from consumer.plugin.snapshot import SnapshotKind
 from consumer.sync.observation import ObjectKind, Observation
 from tests.contract.ledger.facts import NOW, event, later, undone
 

@@ -9,8 +9,9 @@ from sqlalchemy import Table, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger import Database, audit, events, outbox
-from consumer.ledger.outbox import Emitted
+from consumer.ledger import Database, audit
+from consumer.ledger.handling import events, outbox
+from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow
 from consumer.plugin import Emission
 from tests.contract.ledger.facts import NOW, Undone, event, persistently

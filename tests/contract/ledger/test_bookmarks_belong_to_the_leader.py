@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from consumer.errors import LeaseLost
-from consumer.ledger import Database, bookmarks
+from consumer.ledger import Database
+from consumer.ledger.reading import sync_state as bookmarks
 from tests.contract.ledger.facts import NOW
 
 

@@ -12,8 +12,9 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import Event
-from consumer.ledger import Database, events
-from consumer.ledger.events import EventKey
+from consumer.ledger import Database
+from consumer.ledger.handling import events
+from consumer.ledger.handling.events import EventKey
 from consumer.ledger.tables import EventRow
 from tests.contract.ledger.facts import NOW, event, later, persistently, undone
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from consumer.ledger import Database, handlers
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
 from consumer.ledger.tables import REASON_CHARS
 from consumer.plugin import Context, Event, Handler
 from tests.contract.ledger.facts import NOW, later, persistently

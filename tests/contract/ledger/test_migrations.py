@@ -21,7 +21,8 @@ from sqlalchemy.orm import Mapper
 from sqlmodel import SQLModel
 
 from consumer.errors import HandlerInvalid, SchemaOutdated
-from consumer.ledger import Database, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from tests.support.plugin import install_migrations
 from tests.support.postgres import copy_database
 

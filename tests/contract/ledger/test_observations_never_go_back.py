@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 
-from consumer.ledger import Database, reads
-from consumer.ledger.reads import Observed
+from consumer.ledger import Database
+from consumer.ledger.reading import observations
+from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading.observations import Observed
 from tests.contract.ledger.facts import later, persistently
 
 
@@ -24,12 +26,12 @@ def seen(version: int, object_id: str = "o1", *, kind: str = "order", applicatio
 
 
 async def keep(database: Database, *observed: Observed) -> None:
-    await persistently(database, lambda session: reads.keep_observations(session, observed))
+    await persistently(database, lambda session: observations.keep_observations(session, observed))
 
 
 async def version_of(database: Database, object_id: str = "o1") -> int:
     async with database.reading() as session:
-        return (await reads.last_observed(session, "default", "order", [object_id]))[object_id].version
+        return (await observations.last_observed(session, "default", "order", [object_id]))[object_id].version
 
 
 async def test_versions_begin_at_one_and_count_up(database: Database) -> None:
@@ -66,8 +68,8 @@ async def test_an_older_observation_does_not_overwrite_a_newer_one(database: Dat
     assert (await version_of(database), await version_of(database, "o2")) == (5, 7)
     await keep(database, seen(6))
     async with database.reading() as session:
-        assert await reads.last_observed(session, "default", "order", ["o1", "o3"]) == {"o1": seen(6)}
-        assert await reads.last_digests(session, "default", "order", ["o1", "o2", "o3"]) == {
+        assert await observations.last_observed(session, "default", "order", ["o1", "o3"]) == {"o1": seen(6)}
+        assert await observations.last_digests(session, "default", "order", ["o1", "o2", "o3"]) == {
             "o1": seen(6).digest,
             "o2": seen(7).digest,
         }
@@ -95,5 +97,5 @@ async def test_kinds_and_applications_are_apart(database: Database) -> None:
 async def test_nothing_is_fine(database: Database) -> None:
     await keep(database)
     async with database.reading() as session:
-        assert await reads.last_digests(session, "default", "order", []) == {}
-        assert await reads.last_observed(session, "default", "order", []) == {}
+        assert await observations.last_digests(session, "default", "order", []) == {}
+        assert await observations.last_observed(session, "default", "order", []) == {}

@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from consumer.ledger import Database, outbox
-from consumer.ledger.outbox import Emitted
+from consumer.ledger import Database
+from consumer.ledger.handling import outbox
+from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Emission
 from tests.contract.ledger.facts import NOW, event, later, undone

@@ -9,7 +9,9 @@ import pytest
 from sqlalchemy import func, select
 
 from consumer.errors import LedgerUnavailable
-from consumer.ledger import Database, events, schema
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import events
 from consumer.ledger.tables import EventRow
 from tests.contract.ledger.facts import NOW, event
 from tests.support.ports import eventually

@@ -7,7 +7,8 @@ from dataclasses import replace
 from sqlalchemy import update
 
 from consumer.events import Delivery
-from consumer.ledger import Database, quarantine
+from consumer.ledger import Database
+from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, reason_of
 from tests.contract.ledger.facts import NOW, delivery

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from consumer.ledger import Database, reads
+from consumer.ledger import Database
+from consumer.ledger.reading import read_requests as reads
 from consumer.ledger.tables import ReadRow
 from consumer.plugin import ReadRequest
 from tests.contract.ledger.facts import NOW, later, persistently

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
-from consumer.ledger import Database, runs
-from consumer.ledger.runs import ClaimedRun
+from consumer.ledger import Database
+from consumer.ledger.handling import runs
+from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.tables import RunStatus
 from tests.contract.ledger.facts import HANDLER, claim, end, finish, later, persistently, row, run, store
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from consumer.ledger import Database, runs
-from consumer.ledger.runs import Attempt
+from consumer.ledger import Database
+from consumer.ledger.handling import runs
+from consumer.ledger.handling.runs import Attempt
 from consumer.ledger.tables import REASON_CHARS, RunStatus
 from tests.contract.ledger.facts import (
     HANDLER,

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from consumer.ledger import Database, runs
+from consumer.ledger import Database
+from consumer.ledger.handling import runs
 from consumer.ledger.tables import RunStatus
 from tests.contract.ledger.facts import (
     HANDLER,

@@ -13,8 +13,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from consumer.errors import LedgerError, LedgerUnavailable, SchemaOutdated
-from consumer.ledger import Database, events, schema
-from consumer.ledger import database as database_module
+from consumer.ledger import Database
+from consumer.ledger.engine import database as database_module
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import events
 from consumer.ledger.tables import AuditRow
 from tests.contract.ledger.facts import NOW, Undone, event
 

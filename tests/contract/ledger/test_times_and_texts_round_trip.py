@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, StatementError
 
-from consumer.ledger import Database, events, outbox
-from consumer.ledger.outbox import Emitted
+from consumer.ledger import Database
+from consumer.ledger.handling import events, outbox
+from consumer.ledger.handling.outbox import Emitted
 from consumer.plugin import Emission
 from tests.contract.ledger.facts import NOW, event
 

@@ -1,0 +1,1 @@
+"""Commands for who develops: dev, demo, sandbox, handlers."""

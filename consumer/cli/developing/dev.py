@@ -1,0 +1,71 @@
+"""Development: every role in one process on ./data, with the sandbox unless a real service is configured."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from consumer.app import App
+from consumer.cli.developing.simulator import sandbox_config
+from consumer.cli.output import Output
+from consumer.cli.process import announce, stop_on_signals
+from consumer.clock import SystemClock
+from consumer.errors import UsageError
+from consumer.sandbox import Sandbox, SandboxClock, SandboxConfig, SandboxError
+from consumer.settings import Settings
+
+
+async def develop(settings: Settings, output: Output, data: Path, sandbox_port: int) -> None:
+    """Run until a signal; `data` is the folder of the sandbox's state. Raises UsageError when a port is taken."""
+    stop = stop_on_signals()
+    async with AsyncExitStack() as stack:
+        sandbox, clock = None, None
+        if not os.environ.get("SVC_BASE_URL"):
+            sandbox = await started(stack, sandbox_config(settings, port=sandbox_port, data=data))
+            settings = at_sandbox(settings, sandbox.base_url)
+            clock = SandboxTime(sandbox.engine.clock)
+        app = await stack.enter_async_context(App(settings, clock=clock))
+        await build_everything(app)
+        if sandbox is not None:
+            sandbox.set_webhook_url(f"{app.public_url}/webhooks/default")
+        announce(app, output, {"sandbox_url": sandbox.base_url if sandbox is not None else None})
+        await app.run(stop)
+
+
+class SandboxTime(SystemClock):
+    """The sandbox's time for the consumer too, so that months can pass in both."""
+
+    def __init__(self, clock: SandboxClock) -> None:
+        self._clock = clock
+
+    def now(self) -> datetime:
+        """The simulator's wall time."""
+        return self._clock.now()
+
+
+async def started(stack: AsyncExitStack, config: SandboxConfig) -> Sandbox:
+    """The simulator, running until the stack unwinds. Raises UsageError."""
+    try:
+        return await stack.enter_async_context(Sandbox(config))
+    except (SandboxError, OSError) as error:
+        raise UsageError(f"the sandbox cannot start: {error}") from error
+
+
+async def build_everything(app: App) -> None:
+    """All roles, in the order in which they must be there."""
+    await app.upgrade()
+    await app.internal(console=True)
+    await app.work()
+    await app.sync()
+    await app.receive()
+
+
+def at_sandbox(settings: Settings, base_url: str) -> Settings:
+    """The same settings, with the default application at a sandbox."""
+    applications = tuple(
+        replace(one, base_url=base_url) if one.name == "default" else one for one in settings.applications
+    )
+    return settings.model_copy(update={"applications": applications})

@@ -1,0 +1,180 @@
+"""`consumer handlers …`: the plugins."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from consumer.app.options import option_problems
+from consumer.cli.developing.scaffold import write_package
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_for
+from consumer.errors import LedgerError, NotFound
+from consumer.ledger import audit
+from consumer.ledger.handling import handlers as ledger_handlers
+from consumer.ledger.tables import HandlerRow
+from consumer.settings import Role, Settings
+from consumer.work.inspection import Problem, inspect_plugins
+from consumer.work.registry import Registry, load_registry
+
+app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
+
+
+def registry_of(settings: Settings) -> Registry:
+    """The handlers that these settings load."""
+    return load_registry(settings.handlers, {new: old for old, new in settings.renamed_handlers.items()})
+
+
+@app.command("list")
+def list_handlers(as_json: Json = False) -> None:
+    """Every handler that is installed, what it wants, and whether it runs."""
+    settings = settings_for(Role.OPERATE)
+    registry = registry_of(settings)
+    known = run(_known(settings))
+    rows: list[dict[str, Any]] = [
+        {
+            "name": handler.name,
+            "plugin": handler.plugin,
+            "types": list(handler.types),
+            "kind": "transactional" if handler.transactional else "effect",
+            "attempts": handler.retry.attempts,
+            "timeout_s": handler.timeout_s,
+            "on_dead": handler.on_dead,
+            "version": handler.version,
+            "breaker_after": handler.breaker_after,
+            "pause_after": handler.pause_after,
+            **_state(known.get(handler.name)),
+        }
+        for handler in registry.handlers
+    ]
+    broken = [{"plugin": plugin.plugin, "reason": plugin.reason} for plugin in registry.broken]
+    output = Output(as_json)
+    output.document({"handlers": rows, "broken": broken})
+    output.table(
+        ["name", "plugin", "types", "kind", "attempts", "timeout", "state"],
+        [
+            [row["name"], row["plugin"], " ".join(row["types"]), row["kind"], row["attempts"], f"{row['timeout_s']:g}s",
+             "paused" if row["paused"] else "waits" if row["waiting_since"] else "runs"]
+            for row in rows
+        ],
+        empty="no handler is installed",
+    )  # fmt: skip
+    for row in rows:
+        if row["paused"]:
+            output.line(f"paused: {row['name']}: by {row['paused_by']}: {row['paused_reason']}")
+        elif row["waiting_since"]:
+            since = f"{row['waiting_since']:%Y-%m-%d %H:%M} UTC"
+            output.line(
+                f"waits: {row['name']}: what it depends on does not answer since {since}: {row['waiting_reason']}"
+            )
+    for plugin in broken:
+        output.line(f"broken: {plugin['plugin']}: {plugin['reason']}")
+
+
+@app.command()
+def check(as_json: Json = False) -> None:
+    """Import every plugin and say what is wrong, one line a problem; exit 1 when there is one."""
+    settings = settings_for(Role.OPERATE)
+    registry = registry_of(settings)
+    renamed = {new: old for old, new in settings.renamed_handlers.items()}
+    problems = inspect_plugins(registry, allowed=settings.handlers, renamed=renamed)
+    told = [line.partition(": ") for line in option_problems(registry, settings.handler_options)]
+    problems += [Problem(plugin=place, text=text) for place, _, text in told]
+    output = Output(as_json)
+    output.document(
+        {
+            "handlers": [handler.name for handler in registry.handlers],
+            "problems": [{"plugin": one.plugin, "handler": one.handler, "problem": one.text} for one in problems],
+        }
+    )
+    for problem in problems:
+        output.line(problem.line())
+    output.line(f"{len(registry.handlers)} handler(s), {len(problems)} problem(s)")
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the package, like shop-shipping.")],
+    into: Annotated[Path, typer.Option(help="Folder in which its folder is made.")] = Path(),
+    tables: Annotated[bool, typer.Option("--tables", help="A handler with a table of its own and migrations.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a package with a handler, its tests and a pyproject.toml that installs."""
+    written = write_package(name, into, tables=tables)
+    output = Output(as_json)
+    output.document({"name": name, "folder": str(into / name), "files": [str(one) for one in written]})
+    for path in written:
+        output.line(str(path))
+    upgrade = " && consumer db upgrade" if tables else ""
+    output.line(f"next: pip install -e {into / name} && pytest {into / name} && consumer handlers check{upgrade}")
+
+
+@app.command()
+def pause(name: Name, reason: Reason, as_json: Json = False) -> None:
+    """Stop a handler; its runs wait and nothing else is held up."""
+    run(_set(name, reason, paused=True))
+    _said(name, "paused", as_json)
+
+
+@app.command()
+def resume(name: Name, reason: Reason, as_json: Json = False) -> None:
+    """Let a paused handler go on with what waited, oldest first."""
+    run(_set(name, reason, paused=False))
+    _said(name, "running", as_json)
+
+
+def _state(row: HandlerRow | None) -> dict[str, Any]:
+    """Whether it is paused (by whom, why), and whether it waits for what it depends on."""
+    return {
+        "paused": row is not None and row.paused_at is not None,
+        "paused_by": row.paused_by if row else None,
+        "paused_reason": row.paused_reason if row else None,
+        "waiting_since": row.waiting_since if row else None,
+        "waiting_reason": row.waiting_reason if row else None,
+    }
+
+
+def _said(name: str, state: str, as_json: bool) -> None:
+    output = Output(as_json)
+    output.document({"handler": name, "state": state})
+    output.line(f"{name}: {state}")
+
+
+async def _known(settings: Settings) -> dict[str, HandlerRow]:
+    """What the ledger knows; nothing when there is none yet, since the list is useful without it."""
+    try:
+        async with ledger(settings) as database, database.reading() as session:
+            return {row.name: row for row in await ledger_handlers.everyone(session)}
+    except LedgerError:
+        return {}
+
+
+async def _set(name: str, reason: str, *, paused: bool) -> None:
+    now = datetime.now(UTC)
+    async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
+        done = (
+            await ledger_handlers.pause(session, name, by="operator", reason=reason, now=now)
+            if paused
+            else await ledger_handlers.resume(session, name)
+        )
+        if not done:
+            raise NotFound("the ledger knows no such handler; see `consumer handlers list`", handler=name)
+        _audit(session, name, reason, now, paused=paused)
+
+
+def _audit(session: Any, name: str, reason: str, now: datetime, *, paused: bool) -> None:
+    audit.note(
+        session,
+        at=now,
+        application="",
+        actor="operator",
+        action="handler.pause" if paused else "handler.resume",
+        subject=f"handler:{name}",
+        reason=reason,
+    )

@@ -1,0 +1,194 @@
+"""`consumer doctor`: is the set-up right? One line each: ok, warn, fail; exit 1 when one fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+
+from consumer.app import App, parts
+from consumer.app.syncing import opened_readers
+from consumer.broker import open_broker
+from consumer.cli.filters import Application
+from consumer.cli.output import Json, Output
+from consumer.cli.process import run, settings_for
+from consumer.clock import SystemClock
+from consumer.errors import BrokerError, ConsumerError, SettingsError, UsageError
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.settings import ApplicationSettings, Authenticity, Role, Settings, load_settings
+from consumer.sync.api import Reader
+from consumer.sync.checks import doctor as sync_doctor
+from consumer.sync.checks.discovery import Proposal
+from consumer.sync.checks.doctor import Check, Grade
+
+ROLES = (Role.SERVE, Role.WORK, Role.SYNC, Role.CONSOLE)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put the command into the tree."""
+    app.command()(doctor)
+
+
+def doctor(
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Propose locators, list order and authenticity from what was captured.")
+    ] = False,
+    test_event: Annotated[
+        bool, typer.Option("--test-event", help="Have a test event sent and follow it (ten an hour are allowed).")
+    ] = False,
+    application: Application = None,
+    as_json: Json = False,
+) -> None:
+    """Check settings, database, broker, handlers, clocks and credentials; exit 1 when one fails."""
+    settings = settings_for(Role.OPERATE)
+    if application is not None and settings.application(application) is None:
+        raise UsageError("there is no such application", application=application)
+    output = Output(as_json)
+    checks, proposals = run(_examine(settings, application, learn=learn, test_event=test_event))
+    output.document(
+        {
+            "checks": [asdict(check) for check in checks],
+            "proposals": {name: _shown(proposal) for name, proposal in proposals.items()},
+        }
+    )
+    for check in checks:
+        output.line(f"{check.grade.value:<4}  {check.name}: {check.text}")
+    for name, proposal in proposals.items():
+        _say(name, proposal, output)
+    if any(check.grade is Grade.FAIL for check in checks):
+        raise typer.Exit(1)
+
+
+async def _examine(
+    settings: Settings, application: str | None, *, learn: bool, test_event: bool
+) -> tuple[list[Check], dict[str, Proposal]]:
+    """All checks that can be made: without a ledger those that need none."""
+    checks = [*_settings(), await _handlers(settings), *await _broker(settings)]
+    proposals: dict[str, Proposal] = {}
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        found, database = await _database(stack, settings)
+        checks.append(found)
+        if database is not None:
+            checks.append(await sync_doctor.clock_skew(database, clock))
+        asked = [one for one in settings.applications if application in (None, one.name)]
+        checks += [_without_credentials(one) for one in asked if not one.has_credentials]
+        if not any(one.has_credentials for one in asked):
+            return checks, proposals
+        readers = await opened_readers(stack, settings, database, clock, application)
+        for name, reader in readers.items():
+            theirs = [check async for check in _service(reader, database, settings)]
+            followed = await _test_event(reader, database) if test_event else None
+            if followed is not None:
+                theirs.append(followed)
+            if learn:
+                learned = await _learn(reader, database, followed)
+                if isinstance(learned, Check):
+                    theirs.append(learned)
+                else:
+                    proposals[name] = learned
+            checks += [replace(check, name=f"{name}: {check.name}") for check in theirs]
+    return checks, proposals
+
+
+async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[Check, Database | None]:
+    """How the ledger stands, and the ledger if it can be used."""
+    try:
+        database = Database(settings.database_url.get_secret_value(), pool_size=3, create=False)
+        stack.push_async_callback(database.stop)
+        await schema.require_current(database)
+    except ConsumerError as error:
+        return Check(name="database", grade=Grade.FAIL, text=error.line()), None
+    return Check(
+        name="database", grade=Grade.OK, text=f"{database.dialect} answers; the schema is up to date"
+    ), database
+
+
+async def _test_event(reader: Reader, database: Database | None) -> Check:
+    if database is None:
+        return Check(name="test event", grade=Grade.FAIL, text="not sent: without the ledger nobody sees it arrive")
+    return await sync_doctor.follow_test_event(reader, database, SystemClock())
+
+
+async def _learn(reader: Reader, database: Database | None, followed: Check | None) -> Proposal | Check:
+    if database is None:
+        text = "nothing was learned: what was captured lies in the ledger"
+        return Check(name="learn", grade=Grade.FAIL, text=text)
+    try:
+        return await sync_doctor.learn(reader, database, test_event=followed.grade if followed else None)
+    except ConsumerError as error:
+        return Check(name="learn", grade=Grade.FAIL, text=error.line())
+
+
+def _settings() -> list[Check]:
+    """Whether each role would start with this environment; a deployment may well run only some of them."""
+    found = []
+    for role in ROLES:
+        try:
+            load_settings(os.environ, role)
+        except SettingsError as error:
+            found += [Check(name=f"settings of {role.value}", grade=Grade.WARN, text=one) for one in error.problems]
+    return found or [Check(name="settings", grade=Grade.OK, text=f"{', '.join(ROLES)} can start")]
+
+
+async def _handlers(settings: Settings) -> Check:
+    async with App(settings) as app:
+        registry = app.registry
+    if registry.broken:
+        broken = "; ".join(f"{one.plugin}: {one.reason}" for one in registry.broken)
+        return Check(name="handlers", grade=Grade.FAIL, text=f"cannot be loaded: {broken}")
+    return Check(name="handlers", grade=Grade.OK, text=f"{len(registry.handlers)} loaded")
+
+
+async def _broker(settings: Settings) -> list[Check]:
+    """The broker, its topics and its clock; nothing is made and nothing is published."""
+    try:
+        broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
+        reports = await broker.look(parts.topics(settings))
+    except BrokerError as error:
+        return [Check(name="broker", grade=Grade.FAIL, text=error.line())]
+    own_machine = settings.broker_url.startswith("embedded:")
+    there = [report for report in reports if report.partitions is not None]
+    text = "answers" if there or not own_machine else "no log yet: the first role to start makes it"
+    return [
+        Check(name="broker", grade=Grade.OK, text=text),
+        *(sync_doctor.topic(report) for report in reports),
+        sync_doctor.broker_clock(reports, SystemClock(), own_machine=own_machine),
+    ]
+
+
+def _without_credentials(one: ApplicationSettings) -> Check:
+    return sync_doctor.without_credentials(one.name, waits=one.authenticity is not Authenticity.SIGNATURE)
+
+
+async def _service(reader: Reader, database: Database | None, settings: Settings) -> AsyncIterator[Check]:
+    one = settings.application(reader.application)
+    yield sync_doctor.environment((one.base_url if one else None) or "", settings.topic_prefix)
+    accepted = await sync_doctor.credentials(reader)
+    yield accepted
+    if accepted.grade is Grade.OK or reader.client.service_clock is not None:
+        yield sync_doctor.service_clock(reader)  # a refusal tells the time, too
+    if accepted.grade is Grade.OK:
+        if database is not None:
+            yield await sync_doctor.identity(reader, database, SystemClock())
+        yield await sync_doctor.event_list(reader)
+
+
+def _shown(proposal: Proposal) -> dict[str, Any]:
+    return {**asdict(proposal), "settings": proposal.settings}
+
+
+def _say(name: str, proposal: Proposal, output: Output) -> None:
+    output.line(f"{name}: learned from {proposal.bodies} captured bodies")
+    output.line(f"  list order: {proposal.list_order.value.replace('_', ' ')} (seen on every walk, nothing to set)")
+    output.line(f"  authenticity: {proposal.authenticity_text}")
+    for fact, places in proposal.places.items():
+        best = ", ".join(f"{place.pointer} {place.share:.0%}" for place in places) or "not found"
+        output.line(f"  {fact}: found in {proposal.fits[fact]:.0%} today; best: {best}")
+    for setting, value in proposal.settings.items():
+        output.line(f"  {setting}={value}")

@@ -1,0 +1,150 @@
+"""Verdict: from figures to healthy, degraded or stuck. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+
+from consumer.broker import TopicReport
+from consumer.console.queues import Queue
+from consumer.console.unfulfilled import Waiting
+from consumer.ledger.health import Figures
+from consumer.sync.health.status import Standing
+from consumer.sync.loop import REFUSED
+
+OVERDUE_STUCK_S = 300.0
+OUTBOX_STUCK_S = 120.0
+HINT_LATE_S = 900.0
+WORKER_GONE_S = 30.0
+UNFULFILLED_LATE_S = 300.0
+WALK_LATE_S = 900.0
+HELD_UP_S = 60.0
+
+
+class Grade(IntEnum):
+    """How things stand; the number is the exit code of `status`."""
+
+    HEALTHY = 0
+    DEGRADED = 1
+    STUCK = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    grade: Grade
+    code: str
+    text: str
+
+
+def judge(
+    figures: Figures,
+    *,
+    unfulfilled: Sequence[Waiting] = (),
+    queues: Sequence[Queue] = (),
+    broken_plugins: Sequence[str] = (),
+    topics: Sequence[TopicReport] | None = (),
+    standings: Sequence[Standing] = (),
+    walk_late_s: float = WALK_LATE_S,
+) -> list[Finding]:
+    """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `topics`:
+    how they stand, None when the broker does not answer."""
+    found = [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at)) is not None]
+    for one in standings:
+        found += _reading(one, figures.at, walk_late_s)
+    for queue in queues:
+        text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
+        found.append(Finding(Grade.DEGRADED, "findings_open", text))
+    found += _log(topics)
+    if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:
+        found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
+    if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
+        found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
+    if figures.worker_seen_at is None or _age_s(figures.worker_seen_at, figures.at) > WORKER_GONE_S:
+        seen = "ever" if figures.worker_seen_at is None else "lately"
+        found.append(Finding(Grade.DEGRADED, "no_worker", f"no `work` process was {seen} seen"))
+    if figures.dead:
+        found.append(Finding(Grade.DEGRADED, "dead_runs", f"{figures.dead} dead run(s)"))
+    if figures.paused_handlers:
+        found.append(Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}"))
+    if figures.waiting_handlers:
+        text = f"wait for what they cannot reach: {', '.join(figures.waiting_handlers)}"
+        found.append(Finding(Grade.DEGRADED, "handlers_waiting", text))
+    if figures.gone_handlers:
+        found.append(Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers)))
+    if broken_plugins:
+        found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
+    if _age_s(figures.oldest_hint_at, figures.at) > HINT_LATE_S:
+        found.append(Finding(Grade.DEGRADED, "hints_late", f"{figures.hints} delivery(s) wait to be confirmed"))
+    return sorted(found, key=lambda finding: -finding.grade)
+
+
+def _log(topics: Sequence[TopicReport] | None) -> list[Finding]:
+    """Whether the log can be used, and is there."""
+    if topics is None:
+        return [Finding(Grade.STUCK, "broker_away", "the broker does not answer")]
+    wrong = [Finding(Grade.STUCK, "topic_misconfigured", f"{one.name}: {why}") for one in topics for why in one.wrong]
+    missing = [one.name for one in topics if one.partitions is None]
+    if missing:
+        text = f"not there: {', '.join(missing)}; the first of `serve`, `work`, `sync` to start makes what is missing"
+        wrong.append(Finding(Grade.DEGRADED, "topics_missing", text))
+    return wrong
+
+
+def _gone(waits: Mapping[str, int]) -> str:
+    """Not stuck: it is over when somebody brings the handler back, or gives its runs up (cases H7, H8)."""
+    names = ", ".join(f"{name} ({count})" for name, count in sorted(waits.items()))
+    return f"runs wait for a handler nobody has: {names}; `consumer dead discard --handler NAME` gives them up"
+
+
+def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:
+    """Money was taken and nothing shipped: the business's own alarm (case O5)."""
+    age_s = _age_s(waiting.oldest_at, now)
+    if age_s < UNFULFILLED_LATE_S:
+        return None
+    text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
+    return Finding(Grade.DEGRADED, "paid_unfulfilled", text)
+
+
+def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:
+    """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32)."""
+    if not one.has_credentials:
+        wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
+        text = f"{one.application}: no API credentials: {wait}what webhooks lose stays lost"
+        return [Finding(Grade.DEGRADED, "no_credentials", text)]
+    found = {
+        "credentials_refused": one.refused_at and "the service refuses the credentials: `consumer doctor` says why",
+        "webhooks_silent": one.silent_since
+        and f"no webhook since {one.silent_since:%Y-%m-%d %H:%M} while the list finds events: is the endpoint or the "
+        "application disabled?",
+        "retention_gap": one.gap_at and "events were forgotten before they were read; `consumer reconcile` heals",
+        "reconcile_braked": one.reconcile_braked and "too many changes, none made: `consumer reconcile --dry-run`",
+        "walk_late": _age_s(one.walked_at, now) > walk_late_s
+        and f"the last complete walk is {_age_s(one.walked_at, now) / 60:.0f} min old",
+        "reading_held_up": _held_up(one, now),
+        "never_walked": one.walked_at is None and "the events were never walked to the end: does `sync` run?",
+    }
+    return [Finding(Grade.DEGRADED, code, f"{one.application}: {text}") for code, text in found.items() if text]
+
+
+def _held_up(one: Standing, now: datetime) -> str:
+    """The stages that have failed for a while, by the reason; credentials that are refused are told apart."""
+    stages: dict[str, list[str]] = {}
+    for stage in one.held_up:
+        is_told = one.refused_at is not None and stage.code in REFUSED
+        if not is_told and _age_s(stage.since, now) >= HELD_UP_S:
+            stages.setdefault(stage.code, []).append(f"{stage.stage} since {stage.since:%Y-%m-%d %H:%M}")
+    told = "; ".join(f"held up by {code}: {', '.join(names)}" for code, names in stages.items())
+    return f"{told}; `consumer doctor` says why" if told else ""
+
+
+def worst(findings: Sequence[Finding]) -> Grade:
+    """The grade of the whole."""
+    return max((finding.grade for finding in findings), default=Grade.HEALTHY)
+
+
+def _age_s(since: datetime | None, now: datetime) -> float:
+    return 0.0 if since is None else (now - since).total_seconds()

@@ -1,0 +1,1 @@
+"""Commands that repair: dead runs, an operator's word, the schema."""

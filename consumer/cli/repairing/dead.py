@@ -1,0 +1,190 @@
+"""`consumer dead …`: runs that used up their attempts, and what to do about them (cases R10, R12)."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any, Protocol
+
+import typer
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.cli.consent import Reason, Yes, checked_reason, consent
+from consumer.cli.filters import (
+    Application,
+    EventId,
+    HandlerName,
+    Limit,
+    Order,
+    Since,
+    SubscriptionId,
+    Type,
+    Until,
+    parse_moment,
+    takes,
+)
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_for
+from consumer.errors import UsageError
+from consumer.ledger.handling import dead
+from consumer.ledger.handling.dead import DeadFilter, DeadRun
+from consumer.ledger.tables import RunStatus
+from consumer.settings import Role
+
+app = typer.Typer(help="Dead runs: look, try again, give up.", no_args_is_help=True)
+
+Fingerprint = Annotated[str | None, typer.Option(help="Failures of the same kind and place, as `dead list` shows it.")]
+Everything = Annotated[bool, typer.Option("--all", help="All of them, without a filter.")]
+
+
+class Act(Protocol):
+    """What is done with the runs that fit: `dead.redrive`, `dead.discard`, `dead.restore`."""
+
+    def __call__(
+        self, session: AsyncSession, runs: Sequence[DeadRun], *, by: str, reason: str, now: datetime
+    ) -> Awaitable[int]:
+        """Do it to these runs; returns to how many."""
+        ...
+
+
+def chosen(
+    since: Since = None,
+    until: Until = None,
+    event_type: Type = None,
+    handler: HandlerName = None,
+    order: Order = None,
+    subscription: SubscriptionId = None,
+    event: EventId = None,
+    application: Application = None,
+    fingerprint: Fingerprint = None,
+) -> DeadFilter:
+    """The dead runs that these options choose. Raises UsageError."""
+    now = datetime.now(UTC)
+    return DeadFilter(
+        since=parse_moment(since, now),
+        until=parse_moment(until, now),
+        type=event_type,
+        handler=handler,
+        order_id=order,
+        subscription_id=subscription,
+        event_id=event,
+        application=application,
+        fingerprint=fingerprint,
+    )
+
+
+@app.command("list")
+@takes(chosen)
+def list_dead(
+    wanted: DeadFilter,
+    discarded: Annotated[bool, typer.Option("--discarded", help="Those that were given up instead.")] = False,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """The dead runs that fit, oldest event first."""
+    found = run(_search(replace(wanted, discarded=discarded, limit=limit)))
+    output = Output(as_json)
+    output.document({"dead": [_shown(one) for one in found]})
+    output.table(
+        ["died", "application", "event", "type", "handler", "attempts", "code", "fingerprint", "reason"],
+        [
+            [one.died_at, one.application, one.event_id, one.type, one.handler, one.attempts, one.code,
+             one.fingerprint, one.reason]
+            for one in found
+        ],
+        empty="nothing is dead" if not discarded else "nothing was discarded",
+    )  # fmt: skip
+
+
+@app.command()
+@takes(chosen)
+def redrive(
+    wanted: DeadFilter,
+    reason: Reason,
+    everything: Everything = False,
+    limit: Limit = 1000,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Let the dead runs that fit try again, with all their attempts and the same idempotency keys."""
+    _act(replace(wanted, limit=limit), everything, reason, yes, as_json, "redrive", dead.redrive)
+
+
+@app.command()
+@takes(chosen)
+def discard(
+    wanted: DeadFilter,
+    reason: Reason,
+    everything: Everything = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take a discard back: they are dead again.")] = False,
+    limit: Limit = 1000,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Give the dead runs that fit up, so that nothing waits for them; `--undo` takes it back. With `--handler`: also
+    the runs that wait for it, when no worker has it any more."""
+    verb, act = ("restore", dead.restore) if undo else ("discard", dead.discard)
+    waiting_at = datetime.now(UTC) if wanted.handler is not None and not undo else None
+    wanted = replace(wanted, limit=limit, discarded=undo, waiting_at=waiting_at)
+    _act(wanted, everything, reason, yes, as_json, verb, act)
+
+
+def _act(
+    wanted: DeadFilter, everything: bool, reason: str, yes: bool, as_json: bool, verb: str, act: Act
+) -> None:  # fmt: skip
+    reason = checked_reason(reason)
+    if not everything and replace(wanted, limit=0, discarded=False) == DeadFilter(limit=0):
+        raise UsageError(f"say which to {verb}: a filter, or --all")
+    found = run(_search(wanted))
+    if found:
+        consent(_question(verb, found), yes=yes)
+    done = run(_do(found, reason, act)) if found else 0
+    output = Output(as_json)
+    output.document({"action": verb, "found": len(found), "changed": done, "runs": [_shown(one) for one in found]})
+    output.line(f"{verb}: {done} of {len(found)} run(s)" if found else "no run fits")
+    if len(found) == wanted.limit:
+        output.line(f"there may be more: this was the first {wanted.limit}")
+
+
+def _question(verb: str, found: Sequence[DeadRun]) -> str:
+    names = ", ".join(sorted({one.handler for one in found}))
+    waiting = sum(one.status in (RunStatus.RETRYING, RunStatus.PARKED) for one in found)
+    why = f", {waiting} of them not dead, but waiting for a handler nobody has" if waiting else ""
+    return f"{verb} {len(found)} run(s) of {names}{why}?"
+
+
+async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
+    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+        return await dead.search(session, wanted)
+
+
+async def _do(found: Sequence[DeadRun], reason: str, act: Act) -> int:
+    async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
+        return await act(session, found, by=_operator(), reason=reason, now=datetime.now(UTC))
+
+
+def _operator() -> str:
+    try:
+        return f"operator:{getpass.getuser()}"[:100]
+    except (OSError, KeyError):
+        return "operator"
+
+
+def _shown(one: DeadRun) -> dict[str, Any]:
+    return {
+        "application": one.application,
+        "event_id": one.event_id,
+        "type": one.type,
+        "key": one.key,
+        "handler": one.handler,
+        "status": "discarded" if one.status == RunStatus.SKIPPED else one.status,
+        "blocking": one.blocking,
+        "attempts": one.attempts,
+        "code": one.code,
+        "reason": one.reason,
+        "fingerprint": one.fingerprint,
+        "code_version": one.code_version,
+        "died_at": one.died_at,
+    }

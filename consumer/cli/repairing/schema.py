@@ -1,0 +1,45 @@
+"""`consumer db …`: the schema."""
+
+from __future__ import annotations
+
+import typer
+
+from consumer.cli.output import Json, Output
+from consumer.cli.process import run, settings_for
+from consumer.ledger import Database
+from consumer.ledger.engine import schema as ledger_schema
+from consumer.ledger.engine.schema import SchemaState
+from consumer.settings import Role
+
+app = typer.Typer(help="The database schema.", no_args_is_help=True)
+
+
+@app.command()
+def upgrade(as_json: Json = False) -> None:
+    """Bring the database to this version: the ledger's tables and every plugin's."""
+    _show(run(_with_database(upgrade=True)), as_json)
+
+
+@app.command()
+def current(as_json: Json = False) -> None:
+    """Show which migrations the database has; exit 1 when one is missing, 2 when there is no database."""
+    found = run(_with_database(upgrade=False))
+    _show(found, as_json)
+    if not found.is_current:
+        raise typer.Exit(1)
+
+
+async def _with_database(*, upgrade: bool) -> SchemaState:
+    database = Database(settings_for(Role.OPERATE).database_url.get_secret_value(), pool_size=2, create=upgrade)
+    try:
+        return await (ledger_schema.upgrade(database) if upgrade else ledger_schema.state(database))
+    finally:
+        await database.stop()
+
+
+def _show(found: SchemaState, as_json: bool) -> None:
+    output = Output(as_json)
+    missing = sorted(found.missing)
+    output.document({"current": sorted(found.current), "wanted": sorted(found.wanted), "missing": missing})
+    output.line(f"schema at {', '.join(sorted(found.current)) or 'nothing'}")
+    output.line("up to date" if found.is_current else f"missing: {', '.join(missing)}; run `consumer db upgrade`")

@@ -1,0 +1,1 @@
+"""Commands that walk the service's lists: backfill, its certificate, reconcile."""

@@ -1,0 +1,158 @@
+"""`consumer backfill`: one walk of the service's events, now."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from consumer.app.parts import sync_policy
+from consumer.app.syncing import Syncing, open_syncing
+from consumer.cli.consent import Yes, consent
+from consumer.cli.filters import Application, Since, Until, parse_moment
+from consumer.cli.output import Json, Output
+from consumer.cli.process import run, settings_for
+from consumer.cli.walking.certificate import CertificateFile, certify
+from consumer.cli.walking.certificate import verify as verify_certificate
+from consumer.cli.walking.each import each, told
+from consumer.cli.walking.lead import BACKFILL, COMMAND, SYNC, Led, Wait, lease_of
+from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar, shown_duration
+from consumer.errors import UsageError
+from consumer.settings import Role
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport
+from consumer.sync.role import ApplicationSync
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands into the tree."""
+    app.command()(backfill)
+
+
+def backfill(
+    full: Annotated[bool, typer.Option("--full", help="The whole list, whatever was walked before.")] = False,
+    since: Since = None,
+    until: Until = None,
+    seed: Annotated[
+        bool, typer.Option("--seed", help="What is older than the cut-over (--until) is archived, without any effect.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what is missing; change nothing.")] = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="Change nothing; write into this file what became of each event from --since to --until."),
+    ] = None,
+    verify: Annotated[
+        Path | None, typer.Option(help="Check a certificate: its digest, its sums, its verdict. Asks nobody.")
+    ] = None,
+    application: Application = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """One walk of the service's events: what the ledger lacks is published."""
+    now = datetime.now(UTC)
+    begin, end = parse_moment(since, now), parse_moment(until, now)
+    output = Output(as_json)
+    if verify is not None:
+        if any((begin, end, full, seed, dry_run, certificate, application)):
+            raise UsageError("--verify FILE goes alone")
+        raise typer.Exit(verify_certificate(verify, output))
+    _check_window(begin, end, now)
+    if certificate is not None:
+        if begin is None or full or seed or dry_run:
+            raise UsageError("--certificate goes with --since and --until only")
+        raise typer.Exit(run(certify(CertificateFile(certificate), begin, end or now, application, output)))
+    if end is not None and not seed:
+        raise UsageError("--until goes with --certificate or --seed: a walk always goes up to now")
+    if seed and not dry_run:
+        consent("archive what the ledger lacks as history, so that no handler ever acts on it?", yes=yes)
+    options = BackfillOptions(full=full, since=begin, until=end, seed=seed, dry_run=dry_run)
+    raise typer.Exit(run(_backfill(options, application, output)))
+
+
+def _check_window(begin: datetime | None, end: datetime | None, now: datetime) -> None:
+    """Raises UsageError for a window in which nothing can lie."""
+    if begin is not None and begin > now:
+        raise UsageError("--since has not come yet")
+    if begin is not None and end is not None and end <= begin:
+        raise UsageError("--until must be later than --since")
+
+
+async def _backfill(options: BackfillOptions, application: str | None, output: Output) -> int:
+    """The exit code: 0 when each application was walked, or another process does it; see `told` for the others."""
+    settings = settings_for(Role.OPERATE)
+    lease_s = sync_policy(settings).lease_s
+    command = BACKFILL if options.follows_bookmark else COMMAND
+    async with open_syncing(
+        settings, application=application, publishes=not options.dry_run, command=command
+    ) as syncing:
+
+        async def walk(one: ApplicationSync) -> dict[str, Any]:
+            found, predicted_s = await _walk(one, options, syncing, lease_s)
+            if isinstance(found, Led):
+                output.line(f"{one.application}: {found.line()}")
+                return {"application": one.application, "another_leads": True, "led_by": found.by}
+            say_report(found, output)
+            return {**asdict(found), "another_leads": False, "predicted_s": predicted_s}
+
+        walks, failures = await each(syncing.applications, walk)
+    say_unread(syncing, output)
+    output.document({"walks": [*walks, *(one.shown() for one in failures)], "without_credentials": syncing.unread})
+    return told(failures, walked=bool(walks))
+
+
+def say_unread(syncing: Syncing, output: Output) -> None:
+    """Name the applications that were asked for and cannot be read."""
+    for name in syncing.unread:
+        output.line(f"{name}: has no API credentials; left out")
+
+
+async def _walk(
+    one: ApplicationSync, options: BackfillOptions, syncing: Syncing, lease_s: float
+) -> tuple[BackfillReport | Led, float | None]:
+    page_s = await one.backfill.predict_s(PREDICT_PAGES) / PREDICT_PAGES
+    with ProgressBar(one.application, page_s) as bar:
+        wait = Wait(
+            walk=lambda: one.backfill_once(options, bar.walked),
+            look=lambda: lease_of(syncing.database, one.leader.role),
+            clock=syncing.clock,
+            say=bar.say,
+            lease_s=lease_s,
+            served_by=() if options.seed else (SYNC, BACKFILL),
+        )
+        return await wait.done(), bar.first_prediction_s
+
+
+def say_report(report: BackfillReport, output: Output) -> None:
+    """What a walk found, in lines for people."""
+    verb = "missing" if report.dry_run else "published"
+    output.line(
+        f"{report.application}: {report.listed} listed on {report.pages} page(s), {report.known} known, "
+        f"{report.published} {verb}, {report.recovered} of them announced by no webhook, "
+        f"in {shown_duration(report.seconds)}"
+    )
+    if report.history:
+        output.line(
+            f"  at least {report.history} from before the first walk left alone: `--seed --full` archives them, "
+            "`--full` acts"
+        )
+    if report.cut_over is not None:
+        output.line(f"  cut-over {report.cut_over.isoformat()}: only what is older is archived without effects")
+    if report.left:
+        output.line(
+            f"  {report.left} left to `sync`, which acts on them: announced by a webhook, younger, or without a time; "
+            f"`backfill --since {report.cut_over:%Y-%m-%dT%H:%M:%SZ}` acts on the younger ones at once"
+        )
+    if report.without_time:
+        output.line(
+            f"  {report.without_time} archived although no time is found in them: see `consumer doctor --learn`"
+        )
+    if report.strange:
+        output.line(f"  {report.strange} not understood: see `consumer quarantine list`")
+    if report.refused:
+        output.line(
+            f"  {report.refused} cursor(s) that the service did not take: what lay behind was looked for from the head"
+        )
+    if report.gap:
+        output.line("  the service has forgotten events meanwhile: `consumer reconcile` heals by state")

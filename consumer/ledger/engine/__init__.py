@@ -1,0 +1,1 @@
+"""Engine: the database, its time, its schema and migrations' bookkeeping."""

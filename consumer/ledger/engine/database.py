@@ -1,0 +1,235 @@
+"""Database: the engine, and the two ways to use it: `transaction` (writes, all or nothing) and `reading`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event, text
+from sqlalchemy.engine import Connection, ExceptionContext, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from consumer.errors import DatabaseMissing, LedgerCorrupt, LedgerError, LedgerUnavailable, SchemaOutdated
+from consumer.ledger.engine.discretion import hide_values
+
+BUSY_TIMEOUT_S = 15.0
+POOL_SIZE = 10
+
+# SQLSTATE classes and codes after which the same may well work: connection, transaction rollback (deadlock), out of
+# resources, operator intervention, i/o error; a lock not had in time, a server that is a standby just now, a
+# connection that was cut because its transaction stood idle.
+_PASSING_CLASSES = ("08", "40", "53", "57", "58")
+_PASSING_STATES = ("55P03", "25006", "25P03", "25P04")
+
+
+class Database:
+    """One database, SQLite or PostgreSQL. `url` as in `CONSUMER_DATABASE_URL`; nothing connects before first use.
+
+    `create`: make SQLite's file when it is not there; without, raises DatabaseMissing.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = POOL_SIZE, create: bool = True) -> None:
+        self._engine, self.dialect = _engine(url, pool_size, create=create)
+        # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
+        self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine, for migrations and tests."""
+        return self._engine
+
+    async def stop(self) -> None:
+        """Close every connection."""
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        """One unit of work: commits at the end, rolls back on any exception. Never commit inside.
+
+        Raises LedgerUnavailable when the database does not answer, SchemaOutdated when tables are missing.
+        """
+        async with AsyncExitStack() as stack:
+            if self._writer is not None:
+                await stack.enter_async_context(self._writer)
+            with translated():
+                async with self._session(writes=True) as session, session.begin():
+                    yield session
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """A session that only reads. Raises as `transaction` does."""
+        with translated():
+            async with self._session(writes=False) as session:
+                yield session
+
+    async def ready(self) -> bool:
+        """Whether the database answers now; bounded, never raises."""
+        try:
+            async with asyncio.timeout(5):
+                async with self.reading() as session:
+                    await session.execute(text("SELECT 1"))
+        except (LedgerError, TimeoutError):
+            return False
+        return True
+
+    def _session(self, *, writes: bool) -> AsyncSession:
+        engine = self._engine.execution_options(consumer_writes=writes) if self.dialect == "sqlite" else self._engine
+        return AsyncSession(engine, expire_on_commit=False, autoflush=True)
+
+
+class translated:  # noqa: N801 - reads as a word: with translated():
+    """Turns the driver's errors into ours; the original stays as the cause."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, PoolTimeout | OSError | ConnectionError):
+            raise LedgerUnavailable(reason=type(error).__name__) from error
+        if isinstance(error, DBAPIError):
+            if is_unavailable(error):
+                raise LedgerUnavailable(reason=type(error.orig).__name__) from error
+            if is_missing_table(error):
+                raise SchemaOutdated from error
+            if is_corrupt(error):
+                raise LedgerCorrupt(reason=str(error.orig)) from error
+
+
+def is_unavailable(error: DBAPIError) -> bool:
+    """Whether trying the same again can help: the connection broke, the file is locked, a deadlock was resolved."""
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None) or ""
+    words = str(error.orig).lower()
+    return (
+        error.connection_invalidated
+        or state[:2] in _PASSING_CLASSES
+        or state in _PASSING_STATES
+        or "locked" in words
+        or "disk i/o" in words
+        or "unable to open database" in words
+        or "disk is full" in words
+        or "connection is closed" in words
+        or "connection was closed" in words
+    )
+
+
+def is_missing_table(error: DBAPIError) -> bool:
+    """Whether the schema is not there."""
+    words = str(error.orig).lower()
+    return isinstance(error, OperationalError | ProgrammingError) and (
+        "no such table" in words or "no such column" in words or "undefinedtable" in words or "does not exist" in words
+    )
+
+
+def is_corrupt(error: DBAPIError) -> bool:
+    """Whether the file is no database any more."""
+    words = str(error.orig).lower()
+    is_file = getattr(error.orig, "sqlstate", None) is None  # PostgreSQL calls a wrong literal malformed, too
+    return is_file and ("file is not a database" in words or "malformed" in words)
+
+
+def _engine(url: str, pool_size: int, *, create: bool) -> tuple[AsyncEngine, str]:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise LedgerError("the database URL is not one") from error
+    match parsed.drivername:
+        case "sqlite+aiosqlite":
+            if parsed.database and parsed.database != ":memory:":
+                _see_to_file(Path(parsed.database), create=create)
+            return _sqlite(url, pool_size), "sqlite"
+        case "postgresql+asyncpg":
+            return _postgresql(url, pool_size), "postgresql"
+    raise LedgerError("the database URL must begin with sqlite+aiosqlite:// or postgresql+asyncpg://")
+
+
+def _see_to_file(path: Path, *, create: bool) -> None:
+    """Make the file before SQLite does, readable by nobody else: it holds raw bodies. Never opens one that is there,
+    which would drop the locks SQLite holds on it in this process. Raises LedgerError; DatabaseMissing rather than make
+    one without `create`."""
+    if not create:
+        if not path.exists():
+            raise DatabaseMissing(path=str(path))
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise LedgerError("the database's file cannot be made", path=str(path), reason=error.strerror) from error
+
+
+def _sqlite(url: str, pool_size: int) -> AsyncEngine:
+    engine = create_async_engine(
+        url,
+        pool_size=pool_size,
+        pool_timeout=BUSY_TIMEOUT_S,
+        connect_args={"timeout": BUSY_TIMEOUT_S},
+        hide_parameters=True,  # an error's text must not carry a body or a customer
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves, below
+        cursor = connection.cursor()
+        # FULL: offsets are committed in another file, so a commit here must survive a power cut.
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-16000"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "invalidate")
+    def give_up(connection: Any, _: Any, __: BaseException | None) -> None:
+        _roll_back_soon(connection.driver_connection)
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        # IMMEDIATE: a transaction that will write takes the lock first, so it can never fail half way with "locked".
+        writes = connection.get_execution_options().get("consumer_writes", True)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _roll_back_soon(connection: Any) -> None:
+    """Before a connection that was given up is closed: a cancelled task leaves a statement half way, and SQLite would
+    keep the transaction's lock until that statement is collected, with every other writer shut out.
+
+    It goes to the driver's thread ahead of the close and is not waited for: no second cancellation can stop it.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # the loop is gone, and the driver's thread with it
+        return
+    rollback = loop.create_task(connection.rollback())
+    rollback.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # a closed one has nothing to undo
+
+
+def _postgresql(url: str, pool_size: int) -> AsyncEngine:
+    engine = create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=5,
+        pool_timeout=10,
+        pool_pre_ping=True,
+        hide_parameters=True,
+        connect_args={
+            "timeout": 10,
+            "command_timeout": 60,
+            "server_settings": {
+                "application_name": "payments-consumer",
+                "idle_in_transaction_session_timeout": "120000",
+                "lock_timeout": "30000",
+            },
+        },
+    )
+
+    @event.listens_for(engine.sync_engine, "handle_error")
+    def keep_discreet(context: ExceptionContext) -> None:
+        hide_values(context.sqlalchemy_exception, context.original_exception)
+
+    return engine

@@ -1,0 +1,119 @@
+"""Schema: brings the database to this version, the ledger's branch and every plugin's (`consumer db upgrade`).
+
+A plugin's branch is found by the entry-point group `consumer.migrations`: the name is its branch label, the value a
+package that contains `versions`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+from consumer.errors import HandlerInvalid, SchemaOutdated
+from consumer.ledger.engine import revisions
+from consumer.ledger.engine.database import Database, translated
+
+GROUP = "consumer.migrations"
+LEDGER = "ledger"
+_LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for each other
+
+
+@dataclass(frozen=True)
+class SchemaState:
+    """The newest revision the database has of each branch, those this version wants, and all that were applied."""
+
+    current: frozenset[str]
+    wanted: frozenset[str]
+    applied: frozenset[str]
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The wanted revisions that were not applied."""
+        return self.wanted - self.applied
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing is missing; a newer database (expand first, contract later) is fine too (case O9)."""
+        return not self.missing
+
+
+def branches() -> Mapping[str, Path]:
+    """Branch label to the folder of its migrations. Raises HandlerInvalid for a package that cannot be imported."""
+    found = {LEDGER: Path(__file__).parents[1] / "migrations" / "versions"}
+    for entry in entry_points(group=GROUP):
+        try:
+            package = import_module(entry.value)
+        except Exception as error:
+            raise HandlerInvalid("a plugin's migrations cannot be imported", plugin=entry.name) from error
+        found[entry.name] = Path(package.__path__[0]) / "versions"
+    return found
+
+
+def alembic_config() -> Config:
+    """Alembic's configuration for all branches, without a file."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parents[1] / "migrations"))
+    config.set_main_option("path_separator", "os")
+    config.set_main_option("version_locations", os.pathsep.join(str(path) for path in branches().values()))
+    return config
+
+
+async def upgrade(database: Database) -> SchemaState:
+    """Bring all branches to their heads, in one transaction; safe to run from several processes at once.
+
+    Branches of which the database has more than this version knows, and those of plugins that are not installed (any
+    more), stay as they are.
+    """
+    config = alembic_config()
+    script = ScriptDirectory.from_config(config)
+
+    def run(connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        config.attributes["connection"] = connection
+        begin_at = revisions.starts(revisions.applied_to(connection, script), script)
+
+        def steps(_: object, __: object) -> object:
+            # What `alembic upgrade heads` does, but from what is known here: it stops at a revision it does not know.
+            return script._upgrade_revs("heads", begin_at)  # type: ignore[arg-type]  # it takes several, as Alembic's own do
+
+        with EnvironmentContext(config, script, fn=steps, destination_rev="heads"):
+            script.run_env()
+        revisions.note_all(connection, script)
+
+    with translated():
+        async with database.engine.begin() as connection:
+            await connection.run_sync(run)
+    return await state(database)
+
+
+async def state(database: Database) -> SchemaState:
+    """What the database has against what this version wants."""
+    script = ScriptDirectory.from_config(alembic_config())
+    wanted = frozenset(script.get_heads())
+
+    def look(connection: Connection) -> SchemaState:
+        current = revisions.heads_of(connection)
+        return SchemaState(current=current, wanted=wanted, applied=revisions.applied_to(connection, script))
+
+    with translated():
+        # It only looks: on SQLite it must not wait for whoever writes.
+        async with database.engine.execution_options(consumer_writes=False).connect() as connection:
+            return await connection.run_sync(look)
+
+
+async def require_current(database: Database) -> None:
+    """Raise SchemaOutdated when the database lacks a migration of this version."""
+    found = await state(database)
+    if not found.is_current:
+        raise SchemaOutdated(missing=",".join(sorted(found.missing)))

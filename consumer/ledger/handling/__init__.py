@@ -1,0 +1,1 @@
+"""Handling: events, and what handlers did about them."""

@@ -1,0 +1,336 @@
+"""Dead runs: their letters for the topic `events.dead`, and what an operator may do about them (cases R10, R12).
+
+Runs that wait for a handler which no living worker has any more can be given up in the same way (case H7)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import Table, and_, insert, or_, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger import audit
+from consumer.ledger.handling import handlers
+from consumer.ledger.handling.runs import RunId
+from consumer.ledger.tables import AttemptRow, DeadLetterRow, EventRow, RunRow, RunStatus
+
+_RUNS: Table = RunRow.__table__
+_EVENTS: Table = EventRow.__table__
+_LETTERS: Table = DeadLetterRow.__table__
+_ATTEMPTS: Table = AttemptRow.__table__
+
+DISCARDED = "discarded"
+DISCARDED_WAITING = "discarded_waiting"
+"""The codes of runs that were given up: when they were dead, and when they waited for a handler that is gone."""
+REDRIVEN = "redriven"
+ATTEMPTS_IN_LETTER = 100
+_KEPT = ("application", "event_id", "handler", "blocking", "attempts", "code", "reason", "fingerprint", "code_version")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadFilter:
+    """Which dead runs are meant; None means any. `discarded` means the discarded ones instead. `waiting_at`: the
+    waiting runs of `handler`, too, if as of this time no living worker has it."""
+
+    application: str | None = None
+    handler: str | None = None
+    event_id: str | None = None
+    type: str | None = None
+    order_id: str | None = None
+    subscription_id: str | None = None
+    fingerprint: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    discarded: bool = False
+    waiting_at: datetime | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadRun:
+    """A dead (or discarded, or waiting) run with what there is to know of its event. `died_at` of one that is not
+    dead: when it was changed last."""
+
+    application: str
+    event_id: str
+    handler: str
+    seq: int
+    key: str
+    type: str
+    status: str
+    blocking: bool
+    attempts: int
+    code: str | None
+    reason: str | None
+    fingerprint: str | None
+    code_version: str
+    died_at: datetime
+
+    @property
+    def id(self) -> RunId:
+        """(application, event id, handler)."""
+        return (self.application, self.event_id, self.handler)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """A death that is not on the topic yet, with everything the topic gets."""
+
+    row: DeadLetterRow
+    event: EventRow
+    attempts: Sequence[AttemptRow]
+
+
+# --- dying -----------------------------------------------------------------------------------------------------
+
+
+async def bury(session: AsyncSession, ids: Collection[RunId], now: datetime) -> None:
+    """Write the letters of these runs, those of them that are dead, in the transaction in which they died."""
+    if not ids:
+        return
+    columns = [_RUNS.c[name] for name in _KEPT]
+    dead = select(*columns).where(_is_one_of(ids), _RUNS.c.status == RunStatus.DEAD.value)
+    rows = [{**row, "died_at": now} for row in (await session.execute(dead)).mappings()]
+    if rows:
+        await session.execute(insert(_LETTERS), rows)
+
+
+async def unpublished(session: AsyncSession, limit: int) -> Sequence[Letter]:
+    """Letters that the topic does not have yet, oldest first."""
+    statement = select(DeadLetterRow).where(_LETTERS.c.published_at.is_(None)).order_by(_LETTERS.c.id).limit(limit)
+    rows = (await session.execute(statement)).scalars().all()
+    return [await _letter(session, row) for row in rows]
+
+
+async def _letter(session: AsyncSession, row: DeadLetterRow) -> Letter:
+    event = select(EventRow).where(_EVENTS.c.application == row.application, _EVENTS.c.id == row.event_id)
+    attempts = (
+        select(AttemptRow)
+        .where(
+            _ATTEMPTS.c.application == row.application,
+            _ATTEMPTS.c.event_id == row.event_id,
+            _ATTEMPTS.c.handler == row.handler,
+            _ATTEMPTS.c.finished_at <= row.died_at,
+        )
+        .order_by(_ATTEMPTS.c.id.desc())
+        .limit(ATTEMPTS_IN_LETTER)
+    )
+    kept = (await session.execute(attempts)).scalars().all()
+    return Letter(row=row, event=(await session.execute(event)).scalar_one(), attempts=list(reversed(kept)))
+
+
+async def mark_published(session: AsyncSession, letters: Sequence[Letter], now: datetime) -> None:
+    """These are durable on the topic."""
+    if letters:
+        numbers = [letter.row.id for letter in letters]
+        await session.execute(update(_LETTERS).where(_LETTERS.c.id.in_(numbers)).values(published_at=now))
+
+
+# --- looking ---------------------------------------------------------------------------------------------------
+
+
+async def search(session: AsyncSession, wanted: DeadFilter) -> Sequence[DeadRun]:
+    """The dead runs that fit, oldest event first."""
+    statement = (
+        select(*[_RUNS.c[name] for name in _KEPT], _RUNS.c.seq, _RUNS.c.key, _RUNS.c.status,
+               _RUNS.c.updated_at.label("died_at"), _EVENTS.c.type)
+        .join(_EVENTS, and_(_EVENTS.c.application == _RUNS.c.application, _EVENTS.c.id == _RUNS.c.event_id))
+        .where(await _states(session, wanted), *_conditions(wanted))
+        .order_by(_RUNS.c.seq, _RUNS.c.handler)
+        .limit(wanted.limit)
+    )  # fmt: skip
+    return [DeadRun(**row) for row in (await session.execute(statement)).mappings()]
+
+
+async def _states(session: AsyncSession, wanted: DeadFilter) -> Any:
+    state, at, handler = _state(discarded=wanted.discarded), wanted.waiting_at, wanted.handler
+    if at is None or handler is None or not await handlers.gone(session, [handler], at):
+        return state
+    return or_(state, _waits(at))
+
+
+def _state(*, discarded: bool) -> Any:
+    if discarded:
+        return and_(_RUNS.c.status == RunStatus.SKIPPED.value, _RUNS.c.code.in_([DISCARDED, DISCARDED_WAITING]))
+    return _RUNS.c.status == RunStatus.DEAD.value
+
+
+def _waits(now: datetime) -> Any:
+    """Unfinished, and nobody is at it."""
+    return and_(
+        _RUNS.c.status.in_([RunStatus.RETRYING.value, RunStatus.PARKED.value]),
+        or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
+    )
+
+
+def _conditions(wanted: DeadFilter) -> list[Any]:
+    exact = {
+        _RUNS.c.application: wanted.application,
+        _RUNS.c.handler: wanted.handler,
+        _RUNS.c.event_id: wanted.event_id,
+        _RUNS.c.fingerprint: wanted.fingerprint,
+        _EVENTS.c.order_id: wanted.order_id,
+        _EVENTS.c.subscription_id: wanted.subscription_id,
+    }
+    found = [column == value for column, value in exact.items() if value is not None]
+    if wanted.type is not None:
+        is_wildcard = wanted.type.endswith(".*")
+        prefix = _EVENTS.c.type.startswith(wanted.type[:-1], autoescape=True)
+        found.append(prefix if is_wildcard else _EVENTS.c.type == wanted.type)
+    if wanted.since is not None:
+        found.append(_RUNS.c.updated_at >= wanted.since)
+    if wanted.until is not None:
+        found.append(_RUNS.c.updated_at < wanted.until)
+    return found
+
+
+# --- acting ----------------------------------------------------------------------------------------------------
+
+
+async def redrive(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, reason: str, now: datetime) -> int:
+    """Let dead runs try again, with all their attempts, in their place in their lanes; returns how many did."""
+    changed = await _change(
+        session,
+        runs,
+        _state(discarded=False),
+        {"status": RunStatus.RETRYING.value, "blocking": True, "attempts": 0, "next_at": now, "claimed_by": None,
+         "claimed_until": None, "updated_at": now},
+    )  # fmt: skip
+    await _settle(session, changed, REDRIVEN, now)
+    _audit(session, changed, "dead.redrive", RunStatus.RETRYING.value, by=by, reason=reason, now=now)
+    return len(changed)
+
+
+async def discard(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, reason: str, now: datetime) -> int:
+    """Give runs up: they block nothing any more. `restore` takes it back. Takes dead ones, and waiting ones of a
+    handler that no living worker has; returns how many."""
+    given_up = {"status": RunStatus.SKIPPED.value, "blocking": False, "updated_at": now}
+    died = [run for run in runs if run.status == RunStatus.DEAD.value]
+    died = await _change(session, died, _state(discarded=False), {**given_up, "code": DISCARDED})
+    await _settle(session, died, DISCARDED, now)
+    gone = await handlers.gone(session, {run.handler for run in runs}, now)
+    waited = [run for run in runs if run.status != RunStatus.DEAD.value and run.handler in gone]
+    unclaimed = {"next_at": None, "claimed_by": None, "claimed_until": None}
+    waited = await _change(session, waited, _waits(now), {**given_up, **unclaimed, "code": DISCARDED_WAITING})
+    _audit(session, [*died, *waited], "dead.discard", DISCARDED, by=by, reason=reason, now=now)
+    return len(died) + len(waited)
+
+
+async def restore(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, reason: str, now: datetime) -> int:
+    """Take a discard back: the runs are dead again, or wait again, as they were, and what comes after them waits."""
+    died, waited = [], []
+    for run in runs:
+        if run.code == DISCARDED_WAITING:
+            # Parked, whether or not it is the head of its lane: a worker lets heads go, and it knows which those are.
+            values = {"code": await _last_code(session, run), "blocking": True, "status": RunStatus.PARKED.value}
+            waited += await _change(session, [run], _state(discarded=True), {**values, "updated_at": now})
+        else:
+            letter = await _last_letter(session, run)
+            values = {"code": letter.code, "blocking": letter.blocking} if letter else {"code": None, "blocking": True}
+            values["status"] = RunStatus.DEAD.value
+            died += await _change(session, [run], _state(discarded=True), {**values, "updated_at": now})
+        if values["blocking"]:
+            await _park_behind(session, run, now)
+    await _settle(session, died, None, now)
+    _audit(session, died, "dead.restore", RunStatus.DEAD.value, by=by, reason=reason, now=now)
+    _audit(session, waited, "dead.restore", RunStatus.PARKED.value, by=by, reason=reason, now=now)
+    return len(died) + len(waited)
+
+
+async def _change(session: AsyncSession, runs: Sequence[DeadRun], state: Any, values: dict[str, Any]) -> list[DeadRun]:
+    """Set `values` on those that still are in `state`; another operator may have been quicker."""
+    if not runs:
+        return []
+    done = await session.execute(
+        update(_RUNS)
+        .where(_is_one_of([run.id for run in runs]), state)
+        .values(values)
+        .returning(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
+    )
+    changed = {(application, event_id, handler) for application, event_id, handler in done}
+    return [run for run in runs if run.id in changed]
+
+
+async def _last_letter(session: AsyncSession, run: DeadRun) -> DeadLetterRow | None:
+    statement = (
+        select(DeadLetterRow)
+        .where(
+            _LETTERS.c.application == run.application,
+            _LETTERS.c.event_id == run.event_id,
+            _LETTERS.c.handler == run.handler,
+        )
+        .order_by(_LETTERS.c.id.desc())
+        .limit(1)
+    )
+    return (await session.execute(statement)).scalars().first()
+
+
+async def _last_code(session: AsyncSession, run: DeadRun) -> str | None:
+    """How its last attempt ended, None before the first."""
+    statement = (
+        select(_ATTEMPTS.c.code)
+        .where(
+            _ATTEMPTS.c.application == run.application,
+            _ATTEMPTS.c.event_id == run.event_id,
+            _ATTEMPTS.c.handler == run.handler,
+        )
+        .order_by(_ATTEMPTS.c.id.desc())
+        .limit(1)
+    )
+    return (await session.execute(statement)).scalars().first()
+
+
+async def _park_behind(session: AsyncSession, run: DeadRun, now: datetime) -> None:
+    await session.execute(
+        update(_RUNS)
+        .where(
+            _RUNS.c.application == run.application,
+            _RUNS.c.key == run.key,
+            _RUNS.c.handler == run.handler,
+            _RUNS.c.seq > run.seq,
+            _RUNS.c.status == RunStatus.RETRYING.value,
+            or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
+        )
+        .values(status=RunStatus.PARKED.value, next_at=None, updated_at=now)
+    )
+
+
+async def _settle(session: AsyncSession, runs: Sequence[DeadRun], how: str | None, now: datetime) -> None:
+    for run in runs:
+        letter = await _last_letter(session, run)
+        if letter is not None:
+            await session.execute(
+                update(_LETTERS)
+                .where(_LETTERS.c.id == letter.id)
+                .values(settled_as=how, settled_at=now if how is not None else None)
+            )
+
+
+def _audit(
+    session: AsyncSession, runs: Sequence[DeadRun], action: str, after: str, *, by: str, reason: str, now: datetime
+) -> None:
+    for run in runs:
+        audit.note(
+            session,
+            at=now,
+            application=run.application,
+            actor=by,
+            action=action,
+            subject=run.key,
+            before=_said(run, DISCARDED if run.status == RunStatus.SKIPPED.value else run.status),
+            after=_said(run, after),
+            reason=reason,
+            code_version=run.code_version,
+        )
+
+
+def _said(run: DeadRun, status: str) -> str:
+    return orjson.dumps({"handler": run.handler, "event_id": run.event_id, "status": status}).decode()
+
+
+def _is_one_of(ids: Collection[RunId]) -> Any:
+    return tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_(sorted(ids))

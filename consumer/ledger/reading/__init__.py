@@ -1,0 +1,1 @@
+"""Reading: what is remembered of the reading of the service."""

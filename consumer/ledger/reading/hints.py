@@ -1,0 +1,147 @@
+"""The hints: deliveries that wait to be confirmed by an authenticated read, one per (application, event id)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import orjson
+from sqlalchemy import Table, case, delete, func, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.events import Delivery
+from consumer.ledger.handling.events import EventKey
+from consumer.ledger.tables import HintRow
+
+_HINTS: Table = HintRow.__table__
+
+AGAIN: Final = timedelta(seconds=5)
+
+
+async def keep_hints(session: AsyncSession, deliveries: Sequence[Delivery], now: datetime) -> None:
+    """Hints to be confirmed, one per (application, event id); a later delivery of the same id joins the first.
+
+    It may be the real one, and the first a forgery that was denied: one that waits for longer than `AGAIN` is looked
+    at after `AGAIN` then, and the wait that this cuts short does not count as patience (its denial is taken back). So
+    one who forges an id again and again has it looked at every `AGAIN`, and no sooner given up.
+    """
+    unique = {(one.application, one.event_id): one for one in deliveries[::-1] if one.event_id is not None}
+    if unique:
+        waits = tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(unique)) & (_HINTS.c.next_at > now + AGAIN)
+        fewer = case((_HINTS.c.attempts > 0, _HINTS.c.attempts - 1), else_=0)
+        await session.execute(update(_HINTS).where(waits).values(next_at=now + AGAIN, attempts=fewer))
+        insert = insert_into(_HINTS, session.get_bind().dialect.name)
+        statement = insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
+        await session.execute(statement, [_hint_values(delivery, now) for delivery in unique.values()])
+
+
+def _hint_values(delivery: Delivery, now: datetime) -> dict[str, object]:
+    return {
+        "application": delivery.application,
+        "event_id": delivery.event_id,
+        "delivery_id": delivery.id,
+        "raw": delivery.raw,
+        "headers": orjson.dumps(dict(delivery.headers)).decode(),
+        "received_at": delivery.received_at,
+        "next_at": now,
+        "attempts": 0,
+        "traceparent": delivery.traceparent,
+    }
+
+
+def hint_delivery(row: HintRow) -> Delivery:
+    """The delivery that a hint came with."""
+    return Delivery(
+        application=row.application,
+        id=row.delivery_id,
+        raw=row.raw,
+        received_at=row.received_at,
+        headers=orjson.loads(row.headers),
+        event_id=row.event_id,
+        traceparent=row.traceparent,
+    )
+
+
+async def due_hints(session: AsyncSession, application: str, now: datetime, limit: int) -> Sequence[HintRow]:
+    """The hints to look at now, those with the fewest attempts first: a flood of forged ids waits behind fresh ones."""
+    statement = (
+        select(HintRow)
+        .where(_HINTS.c.application == application, _HINTS.c.next_at <= now)
+        .order_by(_HINTS.c.attempts, _HINTS.c.next_at)
+        .limit(limit)
+    )
+    return (await session.execute(statement)).scalars().all()
+
+
+async def due_hint_ids(session: AsyncSession, application: str, now: datetime, limit: int) -> Sequence[tuple[str, int]]:
+    """Event id and number of denials of the due hints, without their bodies; those with the fewest denials first."""
+    statement = (
+        select(_HINTS.c.event_id, _HINTS.c.attempts)
+        .where(_HINTS.c.application == application, _HINTS.c.next_at <= now)
+        .order_by(_HINTS.c.attempts, _HINTS.c.next_at)
+        .limit(limit)
+    )
+    return [(event_id, attempts) for event_id, attempts in await session.execute(statement)]
+
+
+async def hints_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[HintRow]:
+    """The hints that announced these events, due or not. At most a few hundred ids at once."""
+    if not event_ids:
+        return []
+    where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
+    return (await session.execute(select(HintRow).where(where))).scalars().all()
+
+
+async def newest_hints(session: AsyncSession, application: str, limit: int) -> Sequence[HintRow]:
+    """The hints that came last and still wait, newest first."""
+    statement = select(HintRow).where(_HINTS.c.application == application).order_by(_HINTS.c.received_at.desc())
+    return (await session.execute(statement.limit(limit))).scalars().all()
+
+
+async def hint_ids_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[str]:
+    """Which of these events have a hint that still waits. At most a few hundred ids at once."""
+    if not event_ids:
+        return []
+    where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
+    return list(await session.scalars(select(_HINTS.c.event_id).where(where)))
+
+
+async def newest_hint_at(session: AsyncSession, application: str, event_ids: Sequence[str]) -> datetime | None:
+    """When the newest of these hints was received. At most a few hundred ids at once."""
+    where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
+    found: datetime | None = await session.scalar(select(func.max(_HINTS.c.received_at)).where(where))
+    return found
+
+
+async def put_off_hints(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:
+    """Look at these again at `next_at`; `counted` says whether the service denied them this time."""
+    if keys:
+        more = 1 if counted else 0
+        await session.execute(
+            update(_HINTS)
+            .where(tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(keys)))
+            .values(next_at=next_at, attempts=_HINTS.c.attempts + more)
+        )
+
+
+async def drop_hints(session: AsyncSession, keys: Sequence[EventKey]) -> None:
+    """These are confirmed, or in quarantine."""
+    if keys:
+        await session.execute(delete(_HINTS).where(tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(keys))))
+
+
+async def oldest_hint_each(session: AsyncSession) -> dict[str, datetime]:
+    """When the oldest hint of each application came; one that has none is left out."""
+    column = _HINTS.c.application
+    rows = await session.execute(select(column, func.min(_HINTS.c.received_at)).group_by(column))
+    return {row[0]: row[1] for row in rows}
+
+
+async def count_hints(session: AsyncSession, application: str | None = None) -> int:
+    """How many hints wait: of this application, or of all."""
+    statement = select(func.count()).select_from(_HINTS)
+    if application is not None:
+        statement = statement.where(_HINTS.c.application == application)
+    return int((await session.execute(statement)).scalar_one())

@@ -1,0 +1,109 @@
+"""The last observation that was published of each object: a later one goes out only when it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Table, func, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.ledger.tables import ObservationRow
+
+_OBSERVATIONS: Table = ObservationRow.__table__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What was read of one object, and in which version of the world. `state` is its meaning in documented fields,
+    `shape` tells which fields the record had: reconcile compares by them."""
+
+    application: str
+    kind: str
+    object_id: str
+    version: int
+    digest: str
+    read_at: datetime
+    state: str = ""
+    shape: str = ""
+
+
+async def last_digests(session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]) -> dict[str, str]:
+    """Object id to the digest of its last published observation."""
+    if not object_ids:
+        return {}
+    statement = select(_OBSERVATIONS.c.object_id, _OBSERVATIONS.c.digest).where(
+        tuple_(_OBSERVATIONS.c.application, _OBSERVATIONS.c.kind).in_([(application, kind)]),
+        _OBSERVATIONS.c.object_id.in_(list(object_ids)),
+    )
+    return {row.object_id: row.digest for row in await session.execute(statement)}
+
+
+async def keep_observations(session: AsyncSession, observed: Sequence[Observed]) -> None:
+    """Remember what was published; an older read never overwrites a newer one."""
+    if not observed:
+        return
+    insert = insert_into(_OBSERVATIONS, session.get_bind().dialect.name)
+    newer = insert.excluded
+    statement = insert.on_conflict_do_update(
+        index_elements=["application", "kind", "object_id"],
+        set_={name: newer[name] for name in ("version", "digest", "read_at", "state", "shape")},
+        where=newer.version > _OBSERVATIONS.c.version,
+    )
+    unique = {(one.application, one.kind, one.object_id): one for one in sorted(observed, key=lambda o: o.version)}
+    await session.execute(statement, [dict(unique[key].__dict__) for key in sorted(unique)])
+
+
+async def last_observed(
+    session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]
+) -> dict[str, Observed]:
+    """Object id to its last published observation. At most a few hundred ids at once."""
+    if not object_ids:
+        return {}
+    where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
+    rows = await session.execute(select(_OBSERVATIONS).where(where, _OBSERVATIONS.c.object_id.in_(list(object_ids))))
+    return {row["object_id"]: Observed(**row) for row in rows.mappings()}
+
+
+async def seen(session: AsyncSession, application: str, kind: str, object_ids: Sequence[str], now: datetime) -> None:
+    """These were read again just now and did not differ."""
+    if object_ids:
+        where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
+        await session.execute(
+            update(_OBSERVATIONS).where(where, _OBSERVATIONS.c.object_id.in_(list(object_ids))).values(read_at=now)
+        )
+
+
+async def unseen(
+    session: AsyncSession, application: str, kind: str, before: datetime, *, unless: str, limit: int
+) -> Sequence[str]:
+    """Objects last read before then, unless their state begins with `unless`; those not seen for longest first."""
+    statement = (
+        select(_OBSERVATIONS.c.object_id)
+        .where(
+            _OBSERVATIONS.c.application == application,
+            _OBSERVATIONS.c.kind == kind,
+            _OBSERVATIONS.c.read_at < before,
+            _OBSERVATIONS.c.state.not_like(f"{unless}%"),
+        )
+        .order_by(_OBSERVATIONS.c.read_at)
+        .limit(limit)
+    )
+    return list(await session.scalars(statement))
+
+
+async def count_unseen(session: AsyncSession, application: str, kind: str, before: datetime, *, unless: str) -> int:
+    """How many were last read before then, unless their state begins with `unless` (see `unseen`)."""
+    statement = (
+        select(func.count())
+        .select_from(_OBSERVATIONS)
+        .where(
+            _OBSERVATIONS.c.application == application,
+            _OBSERVATIONS.c.kind == kind,
+            _OBSERVATIONS.c.read_at < before,
+            _OBSERVATIONS.c.state.not_like(f"{unless}%"),
+        )
+    )
+    return (await session.execute(statement)).scalar_one()

@@ -1,0 +1,78 @@
+"""The quarantine: deliveries and records that could not be verified or understood, kept raw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import orjson
+from sqlalchemy import Table, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.events import Delivery
+from consumer.ledger.tables import QuarantineRow
+from consumer.reason import Reason, stored_as
+
+_QUARANTINE: Table = QuarantineRow.__table__
+
+
+async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, Reason]], now: datetime) -> None:
+    """Keep deliveries with a reason code each; the same delivery is kept once."""
+    if deliveries:
+        insert = insert_into(_QUARANTINE, session.get_bind().dialect.name)
+        statement = insert.on_conflict_do_nothing(index_elements=["application", "delivery_id"])
+        await session.execute(statement, [_values(delivery, reason, now) for delivery, reason in deliveries])
+
+
+def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, object]:
+    """What is not understood may be anything: its names are cut and rid of NULs (PostgreSQL's text holds none), so
+    that keeping it never fails; the raw bytes stay as they came."""
+    return {
+        "application": _storable(delivery.application, 64),
+        "delivery_id": _storable(delivery.id, 100),
+        "event_id": _storable(delivery.event_id, 255) if delivery.event_id is not None else None,
+        "reason": reason.value,
+        "raw": delivery.raw,
+        "headers": orjson.dumps(dict(delivery.headers)).decode(),
+        "received_at": delivery.received_at,
+        "created_at": now,
+    }
+
+
+def _storable(name: str, max_chars: int) -> str:
+    return name.replace("\0", "")[:max_chars]
+
+
+async def newest(
+    session: AsyncSession,
+    *,
+    application: str | None = None,
+    reason: Reason | None = None,
+    event_id: str | None = None,
+    limit: int = 100,
+) -> Sequence[QuarantineRow]:
+    """The newest quarantined deliveries, newest first; `reason_of` reads the column, whose old rows hold sentences."""
+    statement = select(QuarantineRow).order_by(_QUARANTINE.c.id.desc()).limit(limit)
+    if application is not None:
+        statement = statement.where(_QUARANTINE.c.application == application)
+    if reason is not None:
+        statement = statement.where(_QUARANTINE.c.reason.in_(stored_as(reason)))
+    if event_id is not None:
+        statement = statement.where(_QUARANTINE.c.event_id == event_id)
+    return (await session.execute(statement)).scalars().all()
+
+
+async def count(session: AsyncSession) -> int:
+    """How many deliveries lie in quarantine."""
+    return int((await session.execute(select(func.count()).select_from(_QUARANTINE))).scalar_one())
+
+
+async def count_each(session: AsyncSession) -> dict[str, int]:
+    """How many deliveries of each application lie in quarantine; one that has none is left out."""
+    column = _QUARANTINE.c.application
+    rows = await session.execute(select(column, func.count()).group_by(column))
+    return {row[0]: row[1] for row in rows}
+
+
+# --- hints ---------------------------------------------------------------------------------------------------

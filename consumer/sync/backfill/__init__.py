@@ -1,0 +1,1 @@
+"""Backfill: walks the list of events and publishes what the ledger lacks."""

@@ -1,0 +1,85 @@
+"""Headway: how far a walk has come through the times of the list, and how long the rest takes (case B29).
+
+Nothing is said where nothing is known: without times, in no order, or where nobody knows how far back a list goes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from consumer.clock import Clock
+from consumer.events import parse_time
+from consumer.ledger import Database
+from consumer.ledger.reading import sync_state as bookmarks
+from consumer.sync.backfill.bookmark import ListOrder
+from consumer.sync.backfill.report import Progress
+from consumer.sync.backfill.walk import FeedPage, Walk
+
+WALK: Final = "list_begins"  # a row among the bookmarks, of no leader: whoever walks to the end of the list writes it
+
+
+class Beginning:
+    """When the oldest event of a newest-first list happened, as the last walk to its end saw it."""
+
+    def __init__(self, database: Database, application: str) -> None:
+        self._database = database
+        self._application = application
+        self._kept: datetime | None = None
+
+    async def at(self) -> datetime | None:
+        """None when no walk has come there yet. Raises LedgerError."""
+        async with self._database.reading() as session:
+            state = await bookmarks.load(session, self._application, WALK)
+        return parse_time(state.get("at")) if state else None
+
+    async def keep(self, at: datetime | None, now: datetime) -> None:
+        """Remember it, if it is known and news. Raises LedgerError."""
+        if at is None or at == self._kept:
+            return
+        async with self._database.transaction() as session:
+            await bookmarks.keep(session, self._application, WALK, {"at": at.isoformat()}, token=0, now=now)
+        self._kept = at
+
+
+class Headway:
+    """How far one walk is. Newest first a walk ends at its `goal_at`, or where the list begins (`begins_at`) if that is
+    later; oldest first it ends at the newest event, which it does not know: at the latest when it began."""
+
+    def __init__(self, walk: Walk, clock: Clock, *, begins_at: datetime | None) -> None:
+        self._walk = walk
+        self._clock = clock
+        self._began_s = clock.monotonic()
+        self._begins_at = begins_at
+        self._from: datetime | None = None
+
+    def progress(self, page: FeedPage, *, listed: int, published: int | None = None) -> Progress:
+        """After this page. `eta_s` goes by the pace so far: what the budget leaves is for the caller to add."""
+        share = self._share(page)
+        spent_s = self._clock.monotonic() - self._began_s
+        return Progress(
+            pages=self._walk.pages_read,
+            listed=listed,
+            published=published,
+            reached_at=page.reached_at,
+            share=share,
+            eta_s=spent_s * (1 - share) / share if share is not None and share > 0.01 else None,
+        )
+
+    def _share(self, page: FeedPage) -> float | None:
+        if page.oldest_at is None or page.newest_at is None:
+            return None
+        match self._walk.order:
+            case ListOrder.NEWEST_FIRST:
+                self._from = self._from or page.newest_at
+                goal_at = self._walk.goal_at
+                goal = max((one for one in (goal_at, self._begins_at) if one is not None), default=None)
+                if goal is None or (goal != goal_at and page.oldest_at < goal):
+                    return None  # the list goes back further than it did: nobody knows how far
+                way, whole = self._from - page.oldest_at, self._from - goal
+            case ListOrder.OLDEST_FIRST:
+                self._from = self._from or page.oldest_at
+                way, whole = page.newest_at - self._from, self._walk.now - self._from
+            case _:
+                return None
+        return min(1.0, max(0.0, way / whole)) if whole.total_seconds() > 0 else None

@@ -1,0 +1,37 @@
+"""Refusals: cursors that the service handed out and does not take (case B11): counted, and said until it is over."""
+
+from __future__ import annotations
+
+import structlog
+
+from consumer.sync.metrics import Figures
+
+LOG = structlog.get_logger()
+
+
+class Refusals:
+    """Those of one application's walks."""
+
+    def __init__(self, application: str, figures: Figures | None = None) -> None:
+        self._application = application
+        self._figures = figures
+        self._last = False
+
+    def seen(self, refused: int) -> None:
+        """A walk under way has met so many by now."""
+        if refused and not self._last:
+            self._last = True
+            LOG.warning(
+                "the service refuses cursors that it handed out: walks begin again at the head of the list",
+                application=self._application,
+                code="cursors_refused",
+            )
+
+    def ended(self, refused: int, *, is_complete: bool) -> None:
+        """A walk that met so many is over; `is_complete`: by itself, and not by a failure."""
+        self.seen(refused)
+        if refused and self._figures is not None:
+            self._figures.count("cursors_refused", self._application, refused)
+        if is_complete and not refused and self._last:
+            self._last = False
+            LOG.info("the service takes its cursors again", application=self._application)

@@ -1,0 +1,84 @@
+"""What a backfill walk is asked to do, how far it is, and what it found. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from consumer.sync.backfill.bookmark import ListOrder
+
+
+class Sight(StrEnum):
+    """How much of the list a walk for hints has seen: all of it up to now, the newest part, or neither."""
+
+    ALL = "all"
+    NEWEST = "newest"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillOptions:
+    """`full`: the whole list, whatever the bookmark says. `since`: only events from then on. `dry_run`: the same walk,
+    and nothing is published or stored. `seed`: what happened before the cut-over, `until` or as decision 0004 has it,
+    is published as plan `seed`, which workers archive without effects (case B30); the bookmark stays, so that the loop
+    brings the rest.
+    """
+
+    full: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
+    seed: bool = False
+    dry_run: bool = False
+
+    @property
+    def follows_bookmark(self) -> bool:
+        """Whether the walk continues, and moves, the bookmark."""
+        return self.reads_bookmark and not self.dry_run
+
+    @property
+    def reads_bookmark(self) -> bool:
+        """Whether the walk continues where the bookmark is: a dry run does so to foretell what the walk would do."""
+        return not (self.full or self.since or self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a walk is. `share` is from 0 to 1 and `eta_s` in seconds, both None while they cannot be told;
+    `published` is None where nothing is to be."""
+
+    pages: int
+    listed: int
+    published: int | None
+    reached_at: datetime | None = None
+    share: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillReport:
+    """What a walk found. `published` is what the ledger lacked (in a dry run: lacks), `recovered` what of it no
+    delivery had announced; `strange` was not understood.
+
+    `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11). `history`:
+    events from before the first walk that the ledger lacks and that were left alone (B30): so many at least, as a walk
+    reads no further than it has to. Of a seed: `cut_over`, and how many it `left`, because they are younger, announced
+    by a webhook that waits, or without a time. Where nothing has run yet it takes those, too: `without_time`.
+    """
+
+    application: str
+    order: ListOrder
+    pages: int
+    listed: int
+    known: int
+    published: int
+    recovered: int
+    strange: int
+    gap: bool
+    refused: int
+    history: int
+    seconds: float
+    dry_run: bool = False
+    cut_over: datetime | None = None
+    left: int = 0
+    without_time: int = 0

@@ -1,0 +1,149 @@
+"""Sense: notices when webhooks fall silent while the list goes on, and when the list has a gap; starts the cure.
+
+Silent webhooks (case O1: the endpoint or the application may be disabled): backfill walks more often, as it is all
+that brings events now. A retention gap (B13): reconcile, as state is all that is left. Both are kept in the ledger for
+`status` until they are over.
+
+That a walk found an event which the ledger lacks proves no silence: its webhook may wait in the log for a worker. So
+what a walk found is judged when it is recorded. Records of one key lie in one partition, in order: when the webhook's
+came first, the event is recorded as the webhook's, and webhooks are heard. When the walk was quicker, the worker notes
+the webhook that came after it (`ledger/heard.py`), and that is heard as well: late is not silent. While no worker
+records, nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.events import Source, parse_time
+from consumer.ledger.handling import events
+from consumer.ledger.handling.outcomes import outcomes
+from consumer.ledger.reading import heard
+from consumer.ledger.reading import sync_state as bookmarks
+
+LOG = structlog.get_logger()
+
+WALK: Final = "sense"
+SILENT_AFTER_EVENTS: Final = 3
+SILENT_AFTER_WALKS: Final = 2
+LOOK_BACK: Final = timedelta(days=1)
+PENDING_MAX: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """`silent_since`: webhooks are silent since then. `gap_at`: a gap was found then and is not yet reconciled.
+
+    `recovered` events in `walks` walks were brought by the list and by no webhook, since the last webhook. `pending`
+    were found by walks and are not recorded yet: the newest PENDING_MAX.
+    """
+
+    silent_since: datetime | None = None
+    gap_at: datetime | None = None
+    last_webhook_at: datetime | None = None
+    recovered: int = 0
+    walks: int = 0
+    pending: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any] | None) -> Condition:
+        """From JSON; a fresh one for None."""
+        if state is None:
+            return cls()
+        return cls(
+            silent_since=parse_time(state.get("silent_since")),
+            gap_at=parse_time(state.get("gap_at")),
+            last_webhook_at=parse_time(state.get("last_webhook_at")),
+            recovered=int(state.get("recovered") or 0),
+            walks=int(state.get("walks") or 0),
+            pending=tuple(str(one) for one in state.get("pending") or ()),
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON, for the ledger."""
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(self).items()
+        }
+
+
+def after_walk(
+    before: Condition,
+    *,
+    recovered: Sequence[str],
+    recorded: Mapping[str, Source],
+    gap: bool,
+    last_webhook_at: datetime | None,
+    now: datetime,
+) -> Condition:
+    """The condition after a walk that found these events unannounced; `recorded`: what brought those of the pending
+    ones that the ledger has by now. Pure."""
+    waiting = dict.fromkeys((*(one for one in before.pending if one not in recorded), *recovered))
+    found = replace(before, gap_at=now if gap else before.gap_at, pending=tuple(waiting)[-PENDING_MAX:])
+    newer = last_webhook_at is not None and (before.last_webhook_at is None or last_webhook_at > before.last_webhook_at)
+    if newer or Source.WEBHOOK in recorded.values():
+        at = last_webhook_at if newer else before.last_webhook_at
+        return replace(found, last_webhook_at=at, recovered=0, walks=0, silent_since=None)
+    unheard = len(recorded)
+    if not unheard:
+        return found
+    found = replace(found, recovered=found.recovered + unheard, walks=found.walks + 1)
+    silent = found.recovered >= SILENT_AFTER_EVENTS and found.walks >= SILENT_AFTER_WALKS
+    return replace(found, silent_since=found.silent_since or now) if silent else found
+
+
+async def condition(session: AsyncSession, application: str) -> Condition:
+    """What is known about an application now; for `status` too."""
+    return Condition.load(await bookmarks.load(session, application, WALK))
+
+
+async def note_walk(
+    session: AsyncSession,
+    application: str,
+    *,
+    recovered: Sequence[str],
+    gap: bool,
+    heard_at: datetime | None = None,
+    token: int,
+    now: datetime,
+) -> Condition:
+    """Store what a walk tells, and say what changed. `heard_at`: when the newest webhook came that a read confirmed,
+    as far as this process knows; the rest is in the ledger. Raises LeaseLost."""
+    before = await condition(session, application)
+    since = before.last_webhook_at or now - LOOK_BACK
+    recorded_at = await events.last_received(session, application, Source.WEBHOOK, since)
+    noted_at = await heard.last(session, application)
+    recorded = await outcomes(session, application, before.pending)
+    found = after_walk(
+        before,
+        recovered=recovered,
+        recorded={event_id: outcome.source for event_id, outcome in recorded.items()},
+        gap=gap,
+        last_webhook_at=max(filter(None, (recorded_at, noted_at, heard_at)), default=None),
+        now=now,
+    )
+    if found != before:
+        await bookmarks.keep(session, application, WALK, found.dump(), token=token, now=now)
+    if found.silent_since and not before.silent_since:
+        LOG.error(
+            "webhooks silent, backfill finding events: is the endpoint or the application disabled?",
+            application=application,
+            recovered=found.recovered,
+        )
+    if before.silent_since and not found.silent_since:
+        LOG.info("webhooks are heard again", application=application)
+    return found
+
+
+async def note_reconciled(session: AsyncSession, application: str, *, began: datetime, token: int) -> None:
+    """A reconcile walk that began then is complete: a gap found before is closed as far as it can be."""
+    before = await condition(session, application)
+    if before.gap_at is not None and before.gap_at <= began:
+        state = replace(before, gap_at=None).dump()
+        await bookmarks.keep(session, application, WALK, state, token=token, now=began)
+        LOG.info("the gap is reconciled by state", application=application)

@@ -1,0 +1,1 @@
+"""Checks: what a command asks of the service and of the set-up: doctor, discovery, certificate."""

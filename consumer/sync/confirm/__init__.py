@@ -1,0 +1,1 @@
+"""Confirm: hints become events by an authenticated read, or end in quarantine."""

@@ -1,0 +1,123 @@
+"""Verdict: what becomes of a hint after the service was asked about its event (cases I15-I17, U30)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from consumer.errors import NotUnderstood
+from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, locate, parse_json
+from consumer.reason import Reason
+from consumer.retry import RetryPolicy
+from consumer.sync.metrics import Figures
+
+LOG = structlog.get_logger()
+
+PATIENCE_S: Final = 600.0
+_WAITS: Final = RetryPolicy(attempts=1000, first_s=2.0, factor=3.0, ceiling_s=120.0, jitter=0.0)
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The service knows the event: this is what it says."""
+
+    event: Event
+
+
+@dataclass(frozen=True)
+class Denied:
+    """The service does not show such an event to this application."""
+
+    reason: Reason = Reason.NOT_CONFIRMED
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The service did not answer the question; that proves nothing."""
+
+    code: str
+
+
+Verdict = Confirmed | Denied | Failed
+
+
+def confirmed(delivery: Delivery, raw: bytes, locators: Locators) -> Confirmed | Denied:
+    """The event in the record that the service returned for the hint's id; the record wins over the delivery (I16).
+
+    A record with another id, or one in which the locators find none, confirms nothing.
+    """
+    try:
+        event = build_event(
+            raw,
+            locators,
+            application=delivery.application,
+            trust=Trust.READ,
+            source=Source.WEBHOOK,
+            received_at=delivery.received_at,
+            delivery_id=delivery.id,
+            traceparent=delivery.traceparent,
+        )
+    except NotUnderstood:
+        return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
+    if event.id != delivery.event_id:
+        return Denied(Reason.OTHER_EVENT_FETCHED)
+    return Confirmed(event)
+
+
+def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str, ...]:
+    """Which of id, type and object id the delivery states otherwise than the service (a sign of forgery, I16, U28).
+
+    What the delivery leaves out is no difference: a thin body may name the event only.
+    """
+    try:
+        claimed = locate(parse_json(delivery.raw), locators)
+    except NotUnderstood:
+        return ("body",)
+    found = []
+    if claimed.id != event.id:
+        found.append("id")
+    if claimed.type not in (event.type, "unknown.type"):
+        found.append("type")
+    if (
+        claimed.type == event.type
+        and claimed.object_id is not None
+        and event.object_id not in (None, claimed.object_id)
+    ):
+        found.append("object_id")
+    return tuple(found)
+
+
+def say_differences(delivery: Delivery, event: Event, locators: Locators, figures: Figures) -> None:
+    """Count and log a delivery that states something else than the service does; never what it states."""
+    if differs := differing(delivery, event, locators):
+        figures.count("body_mismatch", event.application)
+        LOG.warning(
+            "a delivery differs from the service's record, which wins",
+            application=event.application,
+            delivery_id=delivery.id,
+            event_id=event.id,
+            differs="+".join(differs),
+        )
+
+
+def next_look_s(denials: int, patience_s: float = PATIENCE_S) -> float | None:
+    """Seconds until a hint that was denied `denials` times is looked at again; None when patience is over.
+
+    The waits between the looks, not the age of the hint, are what patience counts: an outage of ours or of the
+    service uses up nothing (reads may lag behind deliveries, case U30).
+    """
+    waited = sum(_WAITS.wait_s(number, 0) for number in range(1, denials))
+    return None if waited >= patience_s else _WAITS.wait_s(denials, 0)
+
+
+def as_webhook(event: Event, delivery: Delivery) -> Event:
+    """A listed event that a delivery had announced, with the delivery's provenance."""
+    return replace(
+        event,
+        source=Source.WEBHOOK,
+        received_at=delivery.received_at,
+        delivery_id=delivery.id,
+        traceparent=delivery.traceparent,
+    )

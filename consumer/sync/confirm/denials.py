@@ -1,0 +1,78 @@
+"""Denials: hints that the service did not confirm this time: looked at again, and quarantined when patience is over."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.ledger import Database
+from consumer.ledger.reading import hints, quarantine
+from consumer.reason import Reason
+from consumer.sync.confirm.decision import Denied, next_look_s
+from consumer.sync.metrics import Figures
+
+LOG = structlog.get_logger()
+
+FAILED_AGAIN_S: Final = 30.0
+CHUNK: Final = 500
+
+
+class Denials:
+    """Stores the denials of one application's hints."""
+
+    def __init__(self, application: str, database: Database, clock: Clock, figures: Figures, patience_s: float) -> None:
+        self._application = application
+        self._database = database
+        self._clock = clock
+        self._figures = figures
+        self._patience_s = patience_s
+
+    def is_last(self, denials: int) -> bool:
+        """Whether another denial after so many ends patience."""
+        return next_look_s(denials + 1, self._patience_s) is None
+
+    async def store(self, denied: Mapping[str, int], reasons: Mapping[str, Reason] | None = None) -> int:
+        """Count a denial of these hints (event id to the denials before it); returns how many went to quarantine."""
+        by_attempts: defaultdict[int, list[str]] = defaultdict(list)
+        for event_id, attempts in denied.items():
+            by_attempts[attempts].append(event_id)
+        over = 0
+        for attempts, ids in sorted(by_attempts.items()):
+            wait_s = next_look_s(attempts + 1, self._patience_s)
+            for start in range(0, len(ids), CHUNK):
+                chunk = ids[start : start + CHUNK]
+                if wait_s is None:
+                    over += await self._quarantine(chunk, reasons or {})
+                else:
+                    await self._put_off(chunk, wait_s, counted=True)
+        if over:
+            self._figures.count("hints_not_confirmed", self._application, over)
+            LOG.warning("deliveries were not confirmed: quarantined", application=self._application, deliveries=over)
+        return over
+
+    async def failed(self, ids: Sequence[str]) -> None:
+        """The service did not answer for these very events: looked at again soon, nothing is counted (case G7)."""
+        if ids:
+            await self._put_off(ids, FAILED_AGAIN_S, counted=False)
+
+    async def _put_off(self, ids: Sequence[str], wait_s: float, *, counted: bool) -> None:
+        keys = [(self._application, event_id) for event_id in ids]
+        async with self._database.transaction() as session:
+            at = self._clock.now() + timedelta(seconds=wait_s)
+            await hints.put_off_hints(session, keys, at, counted=counted)
+
+    async def _quarantine(self, ids: Sequence[str], reasons: Mapping[str, Reason]) -> int:
+        now = self._clock.now()
+        async with self._database.transaction() as session:
+            denied = await hints.hints_of(session, self._application, ids)
+            kept = [(hints.hint_delivery(one), reasons.get(one.event_id, Denied().reason)) for one in denied]
+            await quarantine.put(session, kept, now)
+            await hints.drop_hints(session, [(self._application, event_id) for event_id in ids])
+        for _, reason in kept:
+            self._figures.count(f"quarantined_{reason}", self._application)
+        return len(kept)

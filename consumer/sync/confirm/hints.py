@@ -1,0 +1,174 @@
+"""Intake: topic `deliveries` into the ledger: hints to be confirmed, and what was not understood into quarantine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+import structlog
+
+from consumer.broker import Broker, Partition, Record, Subscription
+from consumer.clock import Clock
+from consumer.errors import BrokerError, NotUnderstood
+from consumer.events import Delivery
+from consumer.ledger import Database
+from consumer.ledger.reading import hints, quarantine
+from consumer.reason import Reason
+from consumer.sync.loop import Trouble, repeat
+from consumer.sync.metrics import Figures
+from consumer.wire import unpack_delivery
+
+LOG = structlog.get_logger()
+
+GROUP = "confirm"
+MAX_HINTS = 200_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sorted:
+    """A batch of deliveries, apart: `hints` name an event to be confirmed, `refused` carry a reason code each."""
+
+    hints: tuple[Delivery, ...]
+    refused: tuple[tuple[Delivery, Reason], ...]
+
+
+def sort_deliveries(records: Sequence[Record], applications: Collection[str]) -> Sorted:
+    """Tell hints from what can only be kept. Pure (cases I10, I15)."""
+    hints: list[Delivery] = []
+    refused: list[tuple[Delivery, Reason]] = []
+    for record in records:
+        try:
+            delivery = unpack_delivery(record.key, record.value, record.headers)
+        except (NotUnderstood, orjson.JSONDecodeError):
+            refused.append((_unreadable(record), Reason.NOT_A_DELIVERY))
+            continue
+        if delivery.problem is not None:
+            refused.append((delivery, delivery.problem))
+        elif delivery.event_id is None:
+            refused.append((delivery, Reason.NO_EVENT_ID))
+        elif delivery.application not in applications:
+            refused.append((delivery, Reason.UNKNOWN_APPLICATION))
+        else:
+            hints.append(delivery)
+    return Sorted(hints=tuple(hints), refused=tuple(refused))
+
+
+def _unreadable(record: Record) -> Delivery:
+    where = f"{record.partition.topic}/{record.partition.number}/{record.offset}"
+    application = record.key.decode("utf-8", "replace").partition("/")[0]
+    return Delivery(application=application, id=where, raw=record.value, received_at=record.published_at)
+
+
+class Intake:
+    """Reads topic `deliveries` in group `confirm`. Every process may run one; it needs no API.
+
+    `on_hints` is told for which applications hints were stored. `max_hints` bounds how many hints wait in all: what a
+    flood brings beyond it goes to quarantine as `flooded`, and what was real among it is found by backfill.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        database: Database,
+        *,
+        topic: str,
+        applications: Collection[str],
+        clock: Clock,
+        figures: Figures | None = None,
+        wake_confirm: asyncio.Event | None = None,
+        on_hints: Callable[[Collection[str]], None] | None = None,
+        group: str = GROUP,
+        batch: int = 500,
+        max_hints: int = MAX_HINTS,
+    ) -> None:
+        self._broker = broker
+        self._database = database
+        self._topic = topic
+        self._group = group
+        self._applications = frozenset(applications)
+        self._clock = clock
+        self.figures = figures or Figures()
+        self._wake_confirm = wake_confirm or asyncio.Event()
+        self._on_hints = on_hints
+        self._batch = batch
+        self._max_hints = max_hints
+        self._subscription: Subscription | None = None
+        self.trouble = Trouble("intake of deliveries")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; leaves the group at the end."""
+        try:
+            await repeat(self._step, stop=stop, wake=asyncio.Event(), clock=self._clock, trouble=self.trouble)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Leave the group."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.stop()
+
+    async def once(self, timeout_s: float = 0.5) -> int:
+        """Take in one batch; returns how many deliveries it held. Raises BrokerError, LedgerError.
+
+        Offsets are committed after the transaction: after a crash in between the batch comes again and changes
+        nothing but when its hints are looked at. After an error the group is joined anew, so that what was not
+        committed is read again.
+        """
+        subscription = await self._joined()
+        try:
+            records = await subscription.poll(self._batch, timeout_s)
+            if records:
+                await self._store(records, self._clock.now())
+                await subscription.commit(_next_offsets(records))
+        except BaseException:
+            await self.close()
+            raise
+        return len(records)
+
+    async def _step(self) -> float:
+        await self.once()
+        return 0.0
+
+    async def _joined(self) -> Subscription:
+        if self._subscription is None:
+            subscription = self._broker.subscribe((self._topic,), self._group)
+            try:
+                await subscription.start()
+            except BrokerError:
+                await subscription.stop()
+                raise
+            self._subscription = subscription
+        return self._subscription
+
+    async def _store(self, records: Sequence[Record], now: datetime) -> None:
+        found = sort_deliveries(records, self._applications)
+        async with self._database.transaction() as session:
+            room = self._max_hints - await hints.count_hints(session)
+            kept, flooded = found.hints[: max(0, room)], found.hints[max(0, room) :]
+            refused = [*found.refused, *((delivery, Reason.FLOODED) for delivery in flooded)]
+            await hints.keep_hints(session, kept, now)
+            await quarantine.put(session, refused, now)
+        for delivery, reason in refused:
+            self.figures.count(f"quarantined_{reason}", self._known(delivery.application))
+        for delivery in kept:
+            self.figures.count("hints_taken", delivery.application)
+        if flooded:
+            LOG.error("too many hints wait: deliveries go to quarantine unread", deliveries=len(flooded))
+        if kept:
+            self._wake_confirm.set()
+            if self._on_hints is not None:
+                self._on_hints({delivery.application for delivery in kept})
+
+    def _known(self, application: str) -> str:
+        return application if application in self._applications else "unknown"
+
+
+def _next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
+    offsets: dict[Partition, int] = {}
+    for record in records:
+        offsets[record.partition] = max(offsets.get(record.partition, 0), record.offset + 1)
+    return offsets

@@ -1,0 +1,1 @@
+"""Health: how the reading of the service stands, for `status` and the metrics."""

@@ -1,0 +1,69 @@
+"""Alarms: the gauges of one application that only its leader knows. Taken up from the ledger with the lead, so that a
+restart forgets no alarm, and dropped with it, so that none stays raised in a process that can no longer know."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from consumer.clock import Clock
+from consumer.ledger import Database
+from consumer.sync.api import Reader
+from consumer.sync.backfill.cutover import FirstWalk
+from consumer.sync.health.status import standing
+from consumer.sync.metrics import Figures
+from consumer.sync.reconcile import state as reconciled
+
+FLAGS: Final = (
+    "webhooks_silent",
+    "gap_open",
+    "reconcile_braked",
+    "reconcile_unplaced_paid",
+    "reconcile_unplaced_other",
+    "wrong_application",
+    "circuit_open",
+    "hints_due",
+)
+TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history")
+
+
+class Alarms:
+    """The alarms of one application (cases O1, O3, B13, B31)."""
+
+    def __init__(
+        self, reader: Reader, database: Database, first_walk: FirstWalk, *, clock: Clock, figures: Figures
+    ) -> None:
+        self._application = reader.application
+        self._client = reader.client
+        self._database = database
+        self._first_walk = first_walk
+        self._clock = clock
+        self._figures = figures
+
+    async def take_up(self) -> None:
+        """Show what the ledger says. Raises LedgerError.
+
+        Where no walk was ever completed, the first one is late from when it began, or from now on.
+        """
+        now = self._clock.now()
+        async with self._database.reading() as session:
+            found = await standing(session, self._application, self._client.credentials.app_id, now)
+            ended = (await reconciled.load(session, self._application)).ended
+        walked_at = found.walked_at or await self._first_walk.began() or now
+        self._gauge("last_walk_at", walked_at.timestamp())
+        if ended is not None:
+            self._gauge("last_reconcile_at", ended.timestamp())
+        self._gauge("webhooks_silent", int(found.silent_since is not None))
+        self._gauge("gap_open", int(found.gap_at is not None))
+        self._gauge("reconcile_braked", int(found.reconcile_braked))
+        self._gauge("circuit_open", int(self._client.circuit.is_open))
+        self._gauge("hints_due", found.hints)
+
+    def drop(self) -> None:
+        """Whoever leads now tells; here nothing is known any more."""
+        for name in FLAGS:
+            self._gauge(name, 0)
+        for name in TIMES:
+            self._figures.forget(name, self._application)
+
+    def _gauge(self, name: str, value: float) -> None:
+        self._figures.gauge(name, self._application, value)

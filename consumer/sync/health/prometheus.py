@@ -1,0 +1,109 @@
+"""Exposition: the stages' figures as the process's metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from consumer.clock import Clock
+from consumer.reason import Reason
+from consumer.sync.health.stalled import STAGES
+from consumer.sync.metrics import Figures
+from consumer.sync.observation import STATUSES
+from consumer.telemetry.metrics import Metrics
+
+PREFIX: Final = "consumer_sync_"
+
+# Figure to the declared metric that shows it, and its labels after the application's.
+COUNTERS: Final = {
+    "hints_confirmed": ("confirmed", ("confirmed",)),
+    "hints_known": ("confirmed", ("known",)),
+    "hints_not_confirmed": ("confirmed", ("not_confirmed",)),
+    "body_mismatch": ("mismatches", ()),
+    **{f"quarantined_{reason}": ("quarantined", (reason.value,)) for reason in Reason},
+    "events_listed": ("walked", ("listed",)),
+    "events_recovered": ("walked", ("recovered",)),
+    "events_strange": ("walked", ("strange",)),
+    "retention_gaps": ("retention_gaps", ()),
+    "cursors_refused": ("cursors_refused", ()),
+    "drift_changed": ("drift", ("changed",)),
+    "drift_unknown": ("drift", ("unknown",)),
+    "hints_taken": ("hints_taken", ()),
+    "reads_answered": ("reads_answered", ()),
+    "reads_unreadable": ("reads_unreadable", ()),
+    "reads_failed": ("reads_failed", ()),
+    "reads_not_found": ("reads_not_found", ()),
+    "reads_without_order_id": ("reads_without_order_id", ()),
+    **{f"unknown_status_{kind}": ("unknown_enums", (f"{kind}.status",)) for kind in STATUSES},
+}
+GAUGES: Final = {
+    "hints_due": ("hints_waiting", ()),
+    "webhooks_silent": ("webhooks_silent", ()),
+    "gap_open": ("gap_open", ()),
+    "reconcile_braked": ("reconcile_braked", ()),
+    "reconcile_unplaced_paid": ("reconcile_unplaced", ("paid",)),
+    "reconcile_unplaced_other": ("reconcile_unplaced", ("other",)),
+    "wrong_application": ("wrong_application", ()),
+    "credentials_missing": ("credentials_missing", ()),
+    "circuit_open": ("circuit_open", ()),
+    "events_history": ("events_history", ()),
+    "last_reconcile_at": ("last_reconcile", ()),
+    **{f"held_up_{stage}": ("held_up", (stage,)) for stage in STAGES},
+}
+
+# Shown in a way of their own.
+APART: Final = frozenset({"leads", "last_walk_at", "walk_s"})
+
+
+class Exposition(Collector):
+    """Shows on the metrics' registry what has no metric of its own, and keeps those that have one up to date."""
+
+    def __init__(self, figures: Figures, metrics: Metrics, clock: Clock) -> None:
+        self._figures = figures
+        self._metrics = metrics
+        self._clock = clock
+        figures.listener = self._changed
+        metrics.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures without a declared metric, as `consumer_sync_…` by application."""
+        families: dict[str, Metric] = {}
+        for figure in self._figures:
+            if figure.name in COUNTERS or figure.name in GAUGES or figure.name in APART:
+                continue
+            kind = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
+            meaning = f"Sync: {figure.name.replace('_', ' ')}"
+            family = families.setdefault(figure.name, kind(PREFIX + figure.name, meaning, labels=["application"]))
+            family.add_metric([figure.application], figure.value)  # type: ignore[attr-defined] # both kinds have it
+        yield from families.values()
+
+    def describe(self) -> list[Metric]:
+        """Nothing is known before it is counted."""
+        return []
+
+    def _changed(self, name: str, application: str, by: float | None, value: float | None) -> None:
+        if value is None:
+            self._gone(name, application)
+        elif name in COUNTERS and by:
+            metric, labels = COUNTERS[name]
+            getattr(self._metrics, metric).labels(application, *labels).inc(by)
+        elif name in GAUGES:
+            metric, labels = GAUGES[name]
+            getattr(self._metrics, metric).labels(application, *labels).set(value)
+        elif name == "leads":
+            self._metrics.leader.labels(f"sync/{application}").set(value)
+        elif name == "walk_s" and by is not None:
+            self._metrics.walk_seconds.labels("events").observe(by)
+        elif name == "last_walk_at":
+            age = self._metrics.bookmark_seconds.labels(application)
+            age.set_function(lambda: max(0.0, self._clock.now().timestamp() - value))
+
+    def _gone(self, name: str, application: str) -> None:
+        if name in GAUGES:
+            metric, labels = GAUGES[name]
+            getattr(self._metrics, metric).remove(application, *labels)
+        elif name == "last_walk_at":
+            self._metrics.bookmark_seconds.remove(application)

@@ -1,0 +1,84 @@
+"""Standing: how the reading of the service stands for one application, for `status`: from the ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import orjson
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.events import parse_time
+from consumer.ledger.reading import budgets, hints
+from consumer.ledger.reading import sync_state as bookmarks
+from consumer.payments.circuit import PROBE_EVERY_S
+from consumer.sync.backfill import silence as sense
+from consumer.sync.backfill import stage as backfill
+from consumer.sync.backfill.bookmark import Mark
+from consumer.sync.health.stalled import HeldUp, held_up
+from consumer.sync.reconcile import stage as reconcile
+
+# While credentials are refused somebody probes every PROBE_EVERY_S: an older refusal is nobody's any more.
+REFUSAL_COUNTS: Final = timedelta(seconds=4 * PROBE_EVERY_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One application. `has_credentials`: whether it can be read at all; `hints`: deliveries that wait for that (I15).
+    `walked_at`: when the last complete walk of the events began. `silent_since`: webhooks are
+    silent (O1). `gap_at`: events were forgotten before they were read, and state is not yet reconciled (B13).
+    `refused_at`: the service refused the credentials then, and has not taken any since (O3).
+    `held_up`: stages of `sync` that fail again and again, with the reason (B7, B32)."""
+
+    application: str
+    has_credentials: bool = True
+    hints: int = 0
+    walked_at: datetime | None = None
+    silent_since: datetime | None = None
+    gap_at: datetime | None = None
+    reconciled_at: datetime | None = None
+    reconcile_braked: bool = False
+    refused_at: datetime | None = None
+    held_up: tuple[HeldUp, ...] = ()
+
+
+async def standing(session: AsyncSession, application: str, app_id: str | None, now: datetime) -> Standing:
+    """How it stands now; `app_id` None for one without credentials."""
+    waiting = await hints.count_hints(session, application)
+    if app_id is None:
+        return Standing(application=application, has_credentials=False, hints=waiting)
+    mark = Mark.load(await bookmarks.load(session, application, backfill.WALK))
+    condition = await sense.condition(session, application)
+    reconciled = await bookmarks.load(session, application, reconcile.WALK) or {}
+    circuit = await budgets.load(session, f"circuit/{app_id}")
+    return Standing(
+        application=application,
+        hints=waiting,
+        walked_at=mark.walked_at,
+        silent_since=condition.silent_since,
+        gap_at=condition.gap_at,
+        reconciled_at=parse_time(reconciled.get("began")),
+        reconcile_braked=bool(reconciled.get("braked")),
+        refused_at=refused_at(circuit, now, walked_at=mark.walked_at),
+        held_up=await held_up(session, application, now),
+    )
+
+
+async def standings(session: AsyncSession, app_ids: Sequence[tuple[str, str | None]], now: datetime) -> list[Standing]:
+    """Of several applications, given as (name, app id or None)."""
+    return [await standing(session, name, app_id, now) for name, app_id in app_ids]
+
+
+def refused_at(circuit: str | None, now: datetime, *, walked_at: datetime | None = None) -> datetime | None:
+    """The last refusal, from the circuit's shared text `[last refused or probed, last accepted]` in epoch seconds;
+    None when the credentials were taken since (`walked_at`: a walk that began later was completed; a single command
+    with a mistyped secret alarms nobody for long), or nobody has tried for long. Pure."""
+    try:
+        probed, accepted = orjson.loads(circuit or "[0, 0]")
+        at = datetime.fromtimestamp(float(probed), UTC)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    is_taken = probed <= accepted or (walked_at is not None and walked_at > at)
+    return at if not is_taken and now - at <= REFUSAL_COUNTS else None

@@ -1,0 +1,1 @@
+"""Reconcile: walks orders, subscriptions and payments, and publishes what differs."""

@@ -1,0 +1,122 @@
+"""Reconciled: what is remembered of the reconcile walks of an application, and of one that was made beside the leader.
+
+Only the leader, with its fencing token, writes its own bookmark. A command beside it that has healed what the leader's
+walk could not (a brake that an operator released, a gap) says what it healed; the leader compares and takes it over. It
+compares what was there, not times: the two may be on machines whose clocks differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.events import parse_time
+from consumer.ledger.reading import sync_state as bookmarks
+from consumer.sync.backfill import silence as sense
+
+LOG = structlog.get_logger()
+
+WALK: Final = "reconcile"
+BESIDE: Final = "reconcile/beside"
+ANYBODY: Final = 0
+"""A token below any leader's: what is kept under it is a note, and no claim to lead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconciled:
+    """The last walk that counts. `began`: when; None while none was made, so that one is due. `baselined`: what was
+    there at first is remembered, so what is found unknown from now on is news (case B30). `ended`: when its orders and
+    subscriptions were through. `owes_payments`: its payments were not read to their end; `payments_baselined`: those of
+    some walk were. `unplaced`, `unplaced_paid`: see DriftReport; `gap_at`: see sense. `beside`: the brake that a walk
+    beside the leader's released last, and `answered` the one the leader knew of when it wrote this."""
+
+    began: datetime | None = None
+    ended: datetime | None = None
+    braked: bool = False
+    baselined: bool = False
+    owes_payments: bool = False
+    payments_baselined: bool = False
+    changes: int = 0
+    unplaced: int = 0
+    unplaced_paid: int = 0
+    answered: str | None = None
+    gap_at: datetime | None = None
+    beside: str | None = None
+
+    @property
+    def is_healed_in_part(self) -> bool:
+        """Whether a brake was released beside the leader that is not the one of this walk, which was under way then:
+        how much is left only another walk can tell."""
+        return self.braked and self.beside is not None and self.beside != self.answered
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON, for the bookmark; the gap and the note of a walk beside have their own."""
+        found = asdict(self) | {"began": _text(self.began), "ended": _text(self.ended)}
+        del found["gap_at"], found["beside"]
+        return found
+
+
+async def load(session: AsyncSession, application: str) -> Reconciled:
+    """How it stands."""
+    kept = await bookmarks.load(session, application, WALK) or {}
+    healed = await bookmarks.load(session, application, BESIDE) or {}
+    gap_at = (await sense.condition(session, application)).gap_at
+    began = parse_time(kept.get("began"))
+    # A bookmark of an older version says nothing of a baseline: the walk that left it had made one.
+    baselined = bool(kept.get("baselined", began is not None))
+    return Reconciled(
+        began=began,
+        ended=parse_time(kept.get("ended")) or began,
+        braked=bool(kept.get("braked")),
+        baselined=baselined,
+        owes_payments=bool(kept.get("owes_payments")),
+        payments_baselined=bool(kept.get("payments_baselined", baselined)),
+        answered=kept.get("answered"),
+        gap_at=gap_at,
+        beside=healed.get("braked"),
+        **{name: int(kept.get(name) or 0) for name in ("changes", "unplaced", "unplaced_paid")},
+    )
+
+
+async def keep(session: AsyncSession, application: str, state: Reconciled, *, token: int, now: datetime) -> None:
+    """Remember a walk of the leader's. Raises LeaseLost."""
+    await bookmarks.keep(session, application, WALK, state.dump(), token=token, now=now)
+    if not state.braked and state.began is not None:
+        await sense.note_reconciled(session, application, began=state.began, token=token)
+
+
+async def note_beside(session: AsyncSession, application: str, before: Reconciled, now: datetime) -> None:
+    """A complete walk was made beside the leader and not braked; `before`: how it stood when that walk began."""
+    healed = _healed(before)
+    if healed != _healed(Reconciled()):
+        await bookmarks.keep(session, application, BESIDE, healed, token=ANYBODY, now=now)
+
+
+async def take_over(session: AsyncSession, application: str, *, token: int, now: datetime) -> Reconciled:
+    """How it stands, after what a walk beside the leader has healed is noted as the leader's own. Raises LeaseLost."""
+    state = await load(session, application)
+    healed, mine = await bookmarks.load(session, application, BESIDE) or {}, _healed(state)
+    # A walk of the events that was noted at the same moment may have put back a gap that a walk of ours had closed.
+    walked = None if state.braked else state.began
+    is_closed = walked is not None and state.gap_at is not None and state.gap_at <= walked
+    if state.gap_at is not None and (is_closed or healed.get("gap_at") == mine["gap_at"]):
+        await sense.note_reconciled(session, application, began=state.gap_at, token=token)
+        state = replace(state, gap_at=None)
+    if mine["braked"] is not None and healed.get("braked") == mine["braked"]:
+        state = replace(state, braked=False, answered=state.beside)
+        await bookmarks.keep(session, application, WALK, state.dump(), token=token, now=now)
+        LOG.info("a walk beside this one made the changes that were braked", application=application)
+    return state
+
+
+def _healed(state: Reconciled) -> dict[str, str | None]:
+    """What a walk that goes through heals: the brake of the walk that began then, the gap that was found then."""
+    return {"braked": _text(state.began) if state.braked else None, "gap_at": _text(state.gap_at)}
+
+
+def _text(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

@@ -1,0 +1,1 @@
+"""Refresh: the reads that handlers asked for."""

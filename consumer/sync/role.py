@@ -1,0 +1,285 @@
+"""ApplicationSync: all stages that read the service for one application, led by one process at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from consumer.broker import Broker
+from consumer.clock import Clock
+from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
+from consumer.ledger import Database
+from consumer.payments import Priority
+from consumer.sync.api import Reader
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
+from consumer.sync.backfill.stage import Backfill, BackfillPolicy
+from consumer.sync.confirm.hints import GROUP, Intake
+from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
+from consumer.sync.health.gauges import Alarms
+from consumer.sync.health.stalled import STAGES, Watch
+from consumer.sync.identity import Identity
+from consumer.sync.leader import Leader
+from consumer.sync.loop import REFUSED, Trouble, rest
+from consumer.sync.metrics import Figures
+from consumer.sync.publisher import Outlet
+from consumer.sync.reconcile.drift import DriftReport
+from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
+from consumer.sync.refresh.policy import RefreshPolicy
+from consumer.sync.refresh.stage import Refresh
+
+LOG = structlog.get_logger()
+T = TypeVar("T")
+
+REFRESH_PER_S_MIN: Final = 0.3
+REFRESH_BURST_MIN: Final = 6
+ORDER_PER_S_MIN: Final = 0.2
+ORDER_BURST_MIN: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncPolicy:
+    """How the stages of an application behave. `lease_s` bounds a takeover (see Leader)."""
+
+    lease_s: float = 15.0
+    confirm: ConfirmPolicy = field(default_factory=ConfirmPolicy)
+    refresh: RefreshPolicy = field(default_factory=RefreshPolicy)
+    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+    reconcile: ReconcilePolicy = field(default_factory=ReconcilePolicy)
+
+    def among(self, applications: int) -> SyncPolicy:
+        """The same for one of so many at one API address: they share its limit, and so what the reads that handlers
+        asked for may take of it (cases B23, C15). Each keeps `REFRESH_PER_S_MIN` a second, `REFRESH_BURST_MIN` at once,
+        and for orders `ORDER_PER_S_MIN` and `ORDER_BURST_MIN` of that."""
+        one = self.refresh
+        return replace(
+            self,
+            refresh=replace(
+                one,
+                per_s=min(one.per_s, max(REFRESH_PER_S_MIN, one.per_s / applications)),
+                burst=min(one.burst, max(REFRESH_BURST_MIN, one.burst // applications)),
+                order_per_s=min(one.order_per_s, max(ORDER_PER_S_MIN, one.order_per_s / applications)),
+                order_burst=min(one.order_burst, max(ORDER_BURST_MIN, one.order_burst // applications)),
+            ),
+        )
+
+
+class ApplicationSync:
+    """One application's stages. `holder` is unique per process and start.
+
+    `run` is the role; `backfill_once` and `reconcile_once` are the one-shot commands.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        database: Database,
+        outlet: Outlet,
+        *,
+        clock: Clock,
+        holder: str,
+        figures: Figures | None = None,
+        policy: SyncPolicy | None = None,
+    ) -> None:
+        policy = policy or SyncPolicy()
+        self.application = reader.application
+        self.figures = figures or Figures()
+        self._clock = clock
+        self.leader = Leader(
+            database, role=f"sync/{reader.application}", holder=holder, clock=clock, lease_s=policy.lease_s
+        )
+
+        def token() -> int:
+            return self.leader.token
+
+        self.identity = Identity(reader, database, clock=clock, token=token, figures=self.figures)
+        self.reconcile = Reconcile(
+            reader, database, outlet, clock=clock, token=token, figures=self.figures, policy=policy.reconcile
+        )
+        self.backfill = Backfill(
+            reader,
+            database,
+            outlet,
+            clock=clock,
+            token=token,
+            figures=self.figures,
+            policy=policy.backfill,
+            on_gap=self.reconcile.wake.set,
+        )
+        self.confirm = Confirm(
+            reader,
+            database,
+            outlet,
+            clock=clock,
+            figures=self.figures,
+            policy=policy.confirm,
+            walk=self.backfill.catch_up,
+            published=self.backfill.recent,
+            heard=self.backfill.heard,
+        )
+        self.refresh = Refresh(reader, database, outlet, clock=clock, figures=self.figures, policy=policy.refresh)
+        self._client = reader.client
+        self._alarms = Alarms(reader, database, self.backfill.first_walk, clock=clock, figures=self.figures)
+        self._trouble = Trouble(f"identity {reader.application}")
+        self._credentials = Trouble(f"credentials {reader.application}")
+        self._watch = Watch(database, reader.application, self._look, clock=clock, token=token, figures=self.figures)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Compete for the lead, and read the service while this process has it; until `stop`."""
+        await self.leader.run(stop, self._lead)
+
+    # --- one-shot commands -------------------------------------------------------------------------------------
+
+    async def backfill_once(
+        self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None = None
+    ) -> BackfillReport:
+        """`consumer backfill`: one walk. A walk that moves the bookmark, and a seed before the first walk, need the
+        lead: raises AnotherLeads when another process has it (case B26). The others run beside it."""
+
+        async def walk() -> BackfillReport:
+            await self.identity.check(remember=not options.dry_run, priority=Priority.BACKFILL)
+            return await self.backfill.once(options, on_progress)
+
+        found = await self._leading(walk)
+        if found is not None:
+            return found
+        sets_cut_over = options.seed and not options.dry_run and await self.backfill.first_walk.began() is None
+        if options.follows_bookmark or sets_cut_over:
+            raise AnotherLeads(role=self.leader.role)
+        await self.identity.check(remember=False, priority=Priority.BACKFILL)
+        return await self.backfill.once(options, on_progress)
+
+    async def reconcile_once(self, *, dry_run: bool = False, max_changes: int | None = None) -> DriftReport:
+        """`consumer reconcile`: one walk, beside the leader's own if there is one."""
+
+        async def walk() -> DriftReport:
+            return await self.reconcile.once(dry_run=dry_run, max_changes=max_changes)
+
+        found = await self._leading(walk)
+        if found is not None:
+            return found
+        return await self.reconcile.once(dry_run=dry_run, max_changes=max_changes, leads=False)
+
+    async def _leading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Do it with the lead; None when another process has it."""
+        results: list[T] = []
+
+        async def keep() -> None:
+            results.append(await work())
+
+        return results[0] if await self.leader.once(keep) else None
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """Stage to the code of what holds it up now; empty while all is well. A stage that waits for its next try
+        after credentials were refused is not held up any more once they are taken again."""
+        stages = (self.confirm, self.refresh, self.backfill, self.reconcile)
+        troubles = (self._trouble, self._credentials, *(stage.trouble for stage in stages))
+        over = frozenset[str]() if self._client.circuit.is_open else REFUSED
+        codes = {name: one.code for name, one in zip(STAGES, troubles, strict=True) if one.code is not None}
+        return {name: code for name, code in codes.items() if code not in over}
+
+    def _look(self) -> Mapping[str, str]:
+        """The troubles after a look at the secret file: it may break while nothing is asked (case S4)."""
+        if problem := self._client.credentials.look():
+            self._credentials.failed(SecretFileBroken(problem=problem))
+        else:
+            self._credentials.well()
+        return self.troubles
+
+    async def _lead(self, stop: asyncio.Event) -> None:
+        self.figures.gauge("leads", self.application, 1)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch.run(stop))
+                # What the last leader knew is shown before anything fails; then whose credentials these are (B32).
+                if await self._through(self._alarms.take_up, stop) and await self._through(self.identity.check, stop):
+                    for stage in (self.confirm, self.refresh, self.backfill, self.reconcile):
+                        group.create_task(stage.run(stop))
+        finally:
+            self._alarms.drop()
+            self.figures.gauge("leads", self.application, 0)
+
+    async def _through(self, step: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> bool:
+        """Try until it went through; False when told to stop before."""
+        while not stop.is_set():
+            try:
+                await step()
+            except ConsumerError as error:
+                self._trouble.failed(error)
+                await rest(self._clock, self._trouble.wait_s(), stop)
+            else:
+                self._trouble.well()
+                return True
+        return False
+
+
+class Sync:
+    """The role `sync`: the intake of deliveries, which every process does, and the stages of each application.
+
+    `applications` are all that are received for. One without a reader (no API credentials) keeps nobody from the
+    others: its deliveries are taken in and wait, and its lack of credentials is said and gauged.
+    """
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        broker: Broker,
+        database: Database,
+        *,
+        deliveries_topic: str,
+        events_topic: str,
+        group: str = GROUP,
+        applications: Collection[str],
+        clock: Clock,
+        holder: str,
+        policy: SyncPolicy | None = None,
+    ) -> None:
+        self.figures = Figures()
+        self.unread = tuple(sorted(set(applications) - {reader.application for reader in readers}))
+        outlet, policy = Outlet(broker, events_topic), policy or SyncPolicy()
+        sharing = Counter(reader.address for reader in readers)
+        self.applications = {
+            reader.application: ApplicationSync(
+                reader,
+                database,
+                outlet,
+                clock=clock,
+                holder=holder,
+                figures=self.figures,
+                policy=policy.among(sharing[reader.address]),
+            )
+            for reader in readers
+        }
+        self.intake = Intake(
+            broker,
+            database,
+            topic=deliveries_topic,
+            group=group,
+            applications=applications,
+            clock=clock,
+            figures=self.figures,
+            on_hints=self._wake,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        for name in self.unread:
+            LOG.warning(
+                "an application has no API credentials: it is not read", application=name, code="no_credentials"
+            )
+        for name in (*self.applications, *self.unread):
+            self.figures.gauge("credentials_missing", name, int(name in self.unread))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.intake.run(stop))
+            for one in self.applications.values():
+                group.create_task(one.run(stop))
+
+    def _wake(self, applications: Collection[str]) -> None:
+        for name in applications:
+            if name in self.applications:
+                self.applications[name].confirm.wake.set()

@@ -1,0 +1,85 @@
+"""Breakers: every effect handler's breaker in this process, and what they make of outcomes (case R11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+import structlog
+
+from consumer.errors import HandlerTimeout
+from consumer.ledger.handling.runs import ClaimedRun
+from consumer.plugin import Handler
+from consumer.work.dispatch.breaker import Breaker, BreakerPolicy, Strike
+from consumer.work.outcome import Failed, Outcome, Succeeded
+
+_log = structlog.get_logger(__name__)
+
+
+class Breakers:
+    """`on_change` is told when one opens or closes: handler's name, and whether it is open."""
+
+    def __init__(self, on_change: Callable[[str, bool], None] = lambda _name, _open: None) -> None:
+        self._on_change = on_change
+        self._all: dict[str, Breaker] = {}
+
+    def open(self) -> Mapping[str, Breaker]:
+        """Those that are open now, by handler."""
+        return {name: one for name, one in self._all.items() if one.is_open}
+
+    def room(self, handler: Handler, now: datetime, limit: int) -> int:
+        """How many of the handler's runs may start now, of `limit` that could."""
+        found = self._all.get(handler.name)
+        return limit if found is None else found.room(now, limit)
+
+    def started(self, handler: Handler) -> None:
+        """Runs of the handler were started; while it is half-open that is the probe."""
+        found = self._all.get(handler.name)
+        if found is not None and found.is_open:
+            self._all[handler.name] = found.probed()
+
+    def forget(self, handler: str) -> None:
+        """The handler was resumed by an operator: it starts anew."""
+        self._set(handler, Breaker())
+
+    def judge(self, handler: Handler, run: ClaimedRun, outcome: Outcome, now: datetime) -> Outcome:
+        """Take a run's outcome in; returns it as it counts: a spared failure costs no attempt and has its time."""
+        found = self._all.get(handler.name, Breaker())
+        match outcome:
+            case Succeeded():
+                self._set(handler.name, found.answered(succeeded=True))
+                return outcome
+            case Failed(failure, _) if failure.unreachable and not failure.permanent:
+                strike = Strike(
+                    run=f"{run.application}/{run.event_id}",
+                    age_s=(now - run.created_at).total_seconds(),
+                    is_last=run.attempts + 1 >= handler.retry.attempts,
+                    certain=failure.code != HandlerTimeout.code,
+                )
+                policy = BreakerPolicy(after=handler.breaker_after)
+                after, is_spared = found.unreachable(policy, now, failure.reason, strike)
+                self._set(handler.name, after)
+                return _spared(outcome, after, now) if is_spared else outcome
+            case Failed(failure, _) if failure.after_s is not None:
+                self._set(handler.name, found.unprobed())
+                return outcome
+            case Failed():
+                self._set(handler.name, found.answered(succeeded=False))
+                return outcome
+
+    def _set(self, handler: str, after: Breaker) -> None:
+        before = self._all.get(handler, Breaker())
+        self._all[handler] = after
+        if after.is_open and not before.is_open:
+            _log.error("handler_waits", handler=handler, because="what it depends on does not answer",
+                       reason=after.reason, failures=after.streak)  # fmt: skip
+            self._on_change(handler, True)
+        elif before.is_open and not after.is_open:
+            _log.warning("handler_goes_on", handler=handler)
+            self._on_change(handler, False)
+
+
+def _spared(outcome: Failed, breaker: Breaker, now: datetime) -> Failed:
+    until_s = (breaker.until - now).total_seconds() if breaker.until is not None else 0.0
+    return replace(outcome, failure=replace(outcome.failure, after_s=max(until_s, 0.0)))

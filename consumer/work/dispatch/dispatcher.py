@@ -1,0 +1,287 @@
+"""Runner: works on the runs that the intake left: effect handlers, and transactional ones that failed before.
+
+Claim due heads of lanes, run them (effects outside transactions, concurrently across lanes), store what became of
+them, which lets the next of each lane go. The ledger is the queue: nothing is held only in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.errors import LedgerError
+from consumer.events import Event
+from consumer.ledger import Database
+from consumer.ledger.handling import events, runs
+from consumer.ledger.handling.runs import ClaimedRun
+from consumer.plugin import Context, Handler
+from consumer.work.dispatch.breakers import Breakers
+from consumer.work.dispatch.result_writer import Result, Results, conclude, store
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.execution.handler_call import was_cut
+from consumer.work.execution.loop_thread import HandlerLoop
+from consumer.work.execution.savepoint import in_savepoint
+from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
+from consumer.work.registry import Registry
+from consumer.work.unit_of_work import Batch
+
+CLAIM_LEASE_S = 15.0
+IDLE_S = 0.5
+RETRY_S = 0.5
+
+_log = structlog.get_logger(__name__)
+
+
+class Runner:
+    """Claims and works on due runs until told to stop. `wake()` it when there may be some."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        registry: Registry,
+        contexts: Contexts,
+        executor: Executor,
+        breakers: Breakers,
+        clock: Clock,
+        worker: str,
+        concurrency: int = 64,
+        observe: Callable[[Result], None],
+        on_emitted: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._registry = registry
+        self._contexts = contexts
+        self._executor = executor
+        self._breakers = breakers
+        self._clock = clock
+        self._worker = worker
+        self._concurrency = concurrency
+        self._observe = observe
+        self._on_emitted = on_emitted
+        self._wake = asyncio.Event()
+        self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
+        self._busy: Counter[str] = Counter()
+        self._hung: set[str] = set()
+        self._upcoming: list[datetime] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._results = Results(database=database, clock=clock, worker=worker, on_stored=self._stored)
+        self.paused: frozenset[str] = frozenset()
+
+    def wake(self) -> None:
+        """There may be due runs: look now."""
+        self._wake.set()
+
+    def go_singly(self, handler: str) -> None:
+        """The handler harmed those it shared a worker with: one run of it at a time, until one succeeds."""
+        self._hung.add(handler)
+
+    @property
+    def in_flight(self) -> int:
+        """How many runs are worked on, or wait to be stored."""
+        return len(self._claimed)
+
+    async def run(self, stop: asyncio.Event, drain_s: float) -> None:
+        """Claim and work until `stop`; then let what runs finish, at most `drain_s`, and give the rest back."""
+        storing = asyncio.create_task(self._results.run(), name="runner:results")
+        try:
+            while not stop.is_set():
+                if storing.done():
+                    storing.result()  # it never ends by itself: what ended it must be seen, and ends the worker
+                self._wake.clear()
+                if not await self._claim():
+                    await self._wait_for_work()
+            await self._drain(drain_s)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            storing.cancel()
+            await asyncio.gather(storing, return_exceptions=True)
+            await self._give_back()
+
+    async def once(self, *, store: bool = True) -> int:
+        """One round: work on what is due now and store it; returns how many. For the test kit, which drives time, and
+        which ends "between the effect and its mark" by not storing. Raises LedgerError.
+        """
+        started = await self._claim()
+        await asyncio.gather(*self._tasks)
+        if store:
+            await self._results.flush()
+        return started
+
+    async def renew_claims(self) -> None:
+        """Keep what is being worked on ours. Call well within CLAIM_LEASE_S. Raises LedgerError."""
+        if self._claimed:
+            async with self._database.transaction() as session:
+                await runs.renew(
+                    session, list(self._claimed), worker=self._worker, now=self._clock.now(), lease_s=CLAIM_LEASE_S
+                )
+
+    async def _wait_for_work(self) -> None:
+        """Until woken, until the next run is due, or a short while: other processes leave work too."""
+        soonest_s = min(((at - self._clock.now()).total_seconds() for at in self._upcoming), default=IDLE_S)
+        try:
+            async with asyncio.timeout(max(0.01, min(soonest_s, IDLE_S))):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    # --- claim -------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> int:
+        """Claim due runs for the handlers that have room, and start them; returns how many."""
+        started = 0
+        try:
+            async with self._database.reading() as session:
+                due = await runs.next_due(session, now := self._clock.now())
+            self._upcoming = [at for at in due.values() if at > now]
+            for name in sorted(name for name, at in due.items() if at <= now and name not in self.paused):
+                handler = self._registry.get(name)
+                room = self._room(handler, now) if handler else 0
+                if handler and room > 0:
+                    started += await self._claim_for(handler, room)
+        except LedgerError as error:
+            _log.warning("claim_failed", code=error.code)
+            await self._clock.sleep(RETRY_S)
+        return started
+
+    def _room(self, handler: Handler, now: datetime) -> int:
+        # A handler that hung in its transaction, or blocked it, goes one at a time: on SQLite everybody waits for it.
+        own = 1 if handler.name in self._hung else handler.concurrency
+        room = min(own - self._busy[handler.name], self._concurrency - len(self._claimed))
+        return self._breakers.room(handler, now, room) if room > 0 else 0
+
+    async def _claim_for(self, handler: Handler, limit: int) -> int:
+        async with self._database.transaction() as session:
+            claimed = await runs.claim(
+                session,
+                handler=handler.name,
+                worker=self._worker,
+                limit=limit,
+                now=self._clock.now(),
+                lease_s=CLAIM_LEASE_S,
+            )
+            found = await events.load(session, {(run.application, run.event_id) for run in claimed})
+        fresh = [run for run in claimed if run.id not in self._claimed]
+        for run in fresh:
+            self._start(handler, run, found[run.application, run.event_id])
+        if fresh:
+            self._breakers.started(handler)
+        return len(fresh)
+
+    def _start(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
+        self._claimed[run.id] = run
+        self._busy[handler.name] += 1
+        work = self._in_transaction if handler.transactional else self._outside
+        task = asyncio.create_task(work(handler, run, event), name=f"run:{handler.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- work --------------------------------------------------------------------------------------------------
+
+    async def _outside(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
+        """An effect handler's attempt."""
+        started_at = self._clock.now()
+        home, attempt = asyncio.get_running_loop(), run.attempts + 1
+
+        def make(loop: HandlerLoop) -> Context:
+            http = None if self._contexts.http is not None else loop.http
+            return self._contexts.make(handler, event, attempt=attempt, plan=run.plan, key_plan=run.key_plan, http=http,
+                                       home=home)  # fmt: skip
+
+        try:
+            outcome = await self._executor.effect(handler, event, make)
+            now = self._clock.now()
+            outcome = self._breakers.judge(handler, run, outcome, now)
+        except Exception as error:  # noqa: BLE001 - a claimed run must come to a result, or it holds its place for good
+            _log.exception("attempt_broke", handler=handler.name, event_id=event.id)
+            outcome, now = failed(error), self._clock.now()
+        self._results.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
+
+    async def _in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
+        """A transactional handler's further attempt: its writes, what it emits and its mark commit together."""
+        started_at = self._clock.now()
+        try:
+            if handler.name in self.paused:  # since it was claimed
+                await self._give_back_one(run)
+                return
+            result = await self._attempt_in_transaction(handler, run, event)
+        except LedgerError as error:
+            _log.warning("run_not_stored", handler=handler.name, event_id=event.id, code=error.code)
+            self._forget([run])
+        except Exception as error:  # noqa: BLE001 - it is the run's failure, and stored as such
+            _log.exception("transaction_broke", handler=handler.name, event_id=event.id)
+            self._results.add(
+                conclude(handler, run, event, failed(error), worker=self._worker, started_at=started_at,
+                         now=self._clock.now())
+            )  # fmt: skip
+        else:
+            if result is None:
+                self._forget([run])
+            else:
+                self._stored([result])
+
+    async def _give_back_one(self, run: ClaimedRun) -> None:
+        async with self._database.transaction() as session:
+            await runs.give_back(session, [run.id], worker=self._worker)
+        self._forget([run])
+
+    async def _attempt_in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> Result | None:
+        started_at = self._clock.now()
+        async with self._database.transaction() as session:
+            if not await runs.still_claimed(session, run, worker=self._worker):
+                return None
+            ctx = self._contexts.make(handler, event, attempt=run.attempts + 1, plan=run.plan, session=session)
+            outcome = await in_savepoint(session, self._executor, handler, event, ctx)
+            self._remember_hanging(handler, outcome)
+            now = self._clock.now()
+            batch = Batch(now)
+            if not isinstance(outcome, Failed):
+                batch.take_from(ctx, handler, event, run.plan)
+            await batch.store(session)
+            result = conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now)
+            await store(session, [result], worker=self._worker, now=now)
+        if batch.emitted:
+            self._on_emitted()
+        return result
+
+    def _remember_hanging(self, handler: Handler, outcome: Outcome) -> None:
+        if has_timed_out(outcome) or was_cut(outcome):
+            self._hung.add(handler.name)
+        else:
+            self._hung.discard(handler.name)
+
+    # --- end ---------------------------------------------------------------------------------------------------
+
+    def _stored(self, results: Sequence[Result]) -> None:
+        self._forget([result.run for result in results])
+        for result in results:
+            self._observe(result)
+
+    def _forget(self, done: Sequence[ClaimedRun]) -> None:
+        for run in done:
+            if self._claimed.pop(run.id, None) is not None:
+                self._busy[run.handler] -= 1
+        self.wake()
+
+    async def _drain(self, drain_s: float) -> None:
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=drain_s)
+
+    async def _give_back(self) -> None:
+        """Store what is finished and end the other claims, so that another worker need not wait for their end."""
+        try:
+            async with asyncio.timeout(5):
+                await self._results.flush()
+                if self._claimed:
+                    async with self._database.transaction() as session:
+                        await runs.give_back(session, list(self._claimed), worker=self._worker)
+        except (LedgerError, TimeoutError) as error:
+            _log.warning("claims_not_given_back", claims=len(self._claimed), error=type(error).__name__)

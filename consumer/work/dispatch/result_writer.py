@@ -1,0 +1,113 @@
+"""Results: what became of claimed runs, stored in groups; storing one lets the next of its lane go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.clock import Clock
+from consumer.errors import LedgerError
+from consumer.events import Event
+from consumer.ledger import Database
+from consumer.ledger.handling import dead, runs
+from consumer.ledger.handling.runs import Attempt, ClaimedRun, Finish
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import Handler
+from consumer.work.outcome import Outcome
+from consumer.work.transition import attempt_row, resolve
+
+GROUP_MAX = 200
+RETRY_S = 0.5
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A claimed run after its attempt. `seconds` is how long the attempt took."""
+
+    finish: Finish
+    attempt: Attempt | None
+    seconds: float
+
+    @property
+    def run(self) -> ClaimedRun:
+        """The run it is about."""
+        return self.finish.run
+
+
+def conclude(
+    handler: Handler, run: ClaimedRun, event: Event, outcome: Outcome, *, worker: str, started_at: datetime,
+    now: datetime,
+) -> Result:  # fmt: skip
+    """What an outcome makes of a claimed run. A success at the first try leaves no attempt row."""
+    resolution = resolve(handler, outcome, used=run.attempts, now=now)
+    attempt = None
+    if resolution.status is not RunStatus.SUCCEEDED or run.attempts:
+        attempt = attempt_row(
+            handler, event, resolution, number=run.attempts + 1, worker=worker, started_at=started_at, finished_at=now
+        )
+    finish = Finish(
+        run=run,
+        status=resolution.status,
+        blocking=resolution.blocking,
+        attempts=resolution.attempts,
+        next_at=resolution.next_at,
+        code=resolution.code,
+        reason=resolution.reason,
+        fingerprint=resolution.fingerprint,
+        code_version=handler.version,
+    )
+    return Result(finish=finish, attempt=attempt, seconds=(now - started_at).total_seconds())
+
+
+async def store(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> None:
+    """Write results in this transaction."""
+    await runs.add_attempts(session, [result.attempt for result in results if result.attempt is not None])
+    await runs.finish(session, [result.finish for result in results], worker=worker, now=now)
+    died = [result.run.id for result in results if result.finish.status is RunStatus.DEAD]
+    await dead.bury(session, died, now)
+
+
+class Results:
+    """Collects results of effect handlers and stores them together. A result is kept until the ledger has it."""
+
+    def __init__(
+        self, *, database: Database, clock: Clock, worker: str, on_stored: Callable[[Sequence[Result]], None]
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._worker = worker
+        self._on_stored = on_stored
+        self._waiting: list[Result] = []
+        self._there = asyncio.Event()
+
+    def add(self, result: Result) -> None:
+        """Store it soon."""
+        self._waiting.append(result)
+        self._there.set()
+
+    async def run(self) -> None:
+        """Store until cancelled; an unavailable ledger is tried again."""
+        while True:
+            await self._there.wait()
+            try:
+                await self.flush()
+            except LedgerError as error:
+                _log.warning("results_not_stored", waiting=len(self._waiting), code=error.code)
+                await self._clock.sleep(RETRY_S)
+
+    async def flush(self) -> None:
+        """Store everything that waits. Raises LedgerError when the ledger cannot take it."""
+        while self._waiting:
+            group = self._waiting[:GROUP_MAX]
+            async with self._database.transaction() as session:
+                await store(session, group, worker=self._worker, now=self._clock.now())
+            del self._waiting[: len(group)]
+            self._on_stored(group)
+        self._there.clear()

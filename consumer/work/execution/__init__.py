@@ -1,0 +1,1 @@
+"""Execution: one handler on one event, kept apart from everything else."""

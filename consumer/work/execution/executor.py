@@ -1,0 +1,123 @@
+"""Executor: one handler on one event: perform, normalise. Nothing a handler does gets past it.
+
+Effect handlers run on the loop of their plugin, in a thread, cut off at their time. Transactional handlers run in the
+caller's transaction, on the caller's loop, so they are cut off in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
+from consumer.plugin import Context, Event, Handler
+from consumer.work.execution.handler_call import entered, staying
+from consumer.work.execution.loop_call import Errand
+from consumer.work.execution.loop_pool import TASK_PREFIX, Loops
+from consumer.work.execution.loop_thread import HandlerLoop
+from consumer.work.outcome import Outcome, Succeeded, failed
+
+CANCEL_GRACE_S = 2.0
+BREATH_S = 0.05
+ABANDONED_MAX = 100
+
+Make = Callable[[HandlerLoop], Context]
+"""Makes the context on the loop where the handler runs."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Executor:
+    """Runs handlers. Keeps those that ignore their cancellation in sight, so that they can be counted."""
+
+    def __init__(self, loops: Loops | None = None) -> None:
+        self.loops = loops or Loops()
+        self._abandoned: list[Errand] = []
+
+    @property
+    def abandoned(self) -> int:
+        """How many handlers still run although their time is over and they were cancelled."""
+        return sum(self.abandoned_by().values())
+
+    def abandoned_by(self) -> Counter[str]:
+        """The same by handler."""
+        self._abandoned = [errand for errand in self._abandoned if errand.is_running]
+        return Counter(errand.handler.name for errand in self._abandoned)
+
+    async def effect(self, handler: Handler, event: Event, make: Make) -> Outcome:
+        """Run an effect handler, at most `timeout_s` (and a short grace to end)."""
+
+        async def attempt(loop: HandlerLoop) -> Outcome:
+            return await _guarded(handler, event, make(loop))
+
+        errand = self.loops.begin(handler, attempt)
+        try:
+            done, _ = await asyncio.wait({errand.future}, timeout=handler.timeout_s)
+            if done:
+                return errand.future.result()
+            errand.cancel()
+            done, _ = await asyncio.wait({errand.future}, timeout=CANCEL_GRACE_S)
+        except asyncio.CancelledError:
+            errand.cancel()
+            raise
+        finally:
+            self.loops.forget(errand)
+        if not done and errand.is_running:
+            self._abandon(errand)
+        return failed(HandlerTimeout(f"the handler did not finish in {handler.timeout_s:g} s"))
+
+    async def transactional(
+        self, handler: Handler, event: Event, ctx: Context, *, limit_s: float | None = None
+    ) -> Outcome:
+        """Run a transactional handler in the caller's transaction, at most `timeout_s` (or `limit_s`, if less)."""
+        allowed_s = handler.timeout_s if limit_s is None else min(handler.timeout_s, limit_s)
+        task = asyncio.current_task()
+        name = task.get_name() if task is not None else ""
+        if task is not None:
+            task.set_name(TASK_PREFIX + handler.name)  # so that a blocked loop is blamed on the right one
+        try:
+            with staying(handler) as stay:
+                outcome = stay.outcome(await _in_time(handler, event, ctx, allowed_s))
+            if stay.cuts:
+                # Everything else on the loop is late now: let it go first, the next handler may block it again.
+                await asyncio.sleep(BREATH_S)
+            return outcome
+        finally:
+            if task is not None:
+                task.set_name(name)
+
+    def _abandon(self, errand: Errand) -> None:
+        count = self.abandoned + 1
+        _log.error("handler_ignores_cancellation", handler=errand.handler.name, abandoned=count)
+        if count <= ABANDONED_MAX:
+            self._abandoned.append(errand)
+
+
+async def _in_time(handler: Handler, event: Event, ctx: Context, allowed_s: float) -> Outcome:
+    try:
+        async with asyncio.timeout(allowed_s) as limit:
+            return await _guarded(handler, event, ctx)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return failed(HandlerTimeout(f"the handler did not finish in {allowed_s:g} s"))
+
+
+async def _guarded(handler: Handler, event: Event, ctx: Context) -> Outcome:
+    function: Callable[[Event, Context], Awaitable[object]] = handler.function
+    try:
+        result = await entered(function, event, ctx)
+    except asyncio.CancelledError:
+        # Ours (time over, worker stops) goes on up; the handler's own invention is a failure like any other.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return failed(HandlerCrashed("the handler raised CancelledError"))
+    except BaseException as error:  # noqa: BLE001 - sys.exit() and the like must not end the worker
+        return failed(error)
+    if result is not None:
+        return failed(HandlerMisuse(f"a handler returns None, this one returned {type(result).__name__}"))
+    return Succeeded()

@@ -1,0 +1,95 @@
+"""Errand: one attempt on its way to the loop of its handler, and back with its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from consumer.plugin import Handler
+from consumer.retry import Failure
+from consumer.work.execution.loop_thread import HandlerLoop
+from consumer.work.outcome import Failed, Outcome, failed
+
+Attempt = Callable[[HandlerLoop], Coroutine[object, object, Outcome]]
+"""What is to be done, given the loop it is done on."""
+
+CANCELLED = Failed(Failure("handler_crashed", "the handler was cancelled from elsewhere"), "cancelled")
+
+DISPLACED = Failed(
+    Failure("handler_displaced", "another handler blocked the loop it ran on; it starts anew", after_s=0.0), "displaced"
+)
+ENDED = Failed(Failure("handler_displaced", "the loop it ran on has ended", after_s=0.0), "displaced")
+
+
+class Errand:
+    """Settled once, with the first outcome there is: the handler's, or that it was displaced."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        attempt: Attempt,
+        asker: asyncio.AbstractEventLoop,
+        is_home: Callable[[HandlerLoop, Handler], bool],
+    ) -> None:
+        self.handler = handler
+        self.future: asyncio.Future[Outcome] = asker.create_future()
+        self.loop: HandlerLoop | None = None
+        self._attempt = attempt
+        self._asker = asker
+        self._is_home = is_home
+        self._task: asyncio.Task[Outcome | None] | None = None
+        self._is_over = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the handler still runs."""
+        return self._task is not None and not self._task.done()
+
+    def send_to(self, loop: HandlerLoop, *, on_moved: Callable[[Errand], None]) -> None:
+        """Have it started on `loop`; `on_moved` hears when the handler lives elsewhere by then."""
+        self.loop = loop
+        if not loop.call(self._begin, loop, on_moved):
+            self.settle(ENDED)
+
+    def settle(self, outcome: Outcome) -> None:
+        """From the asker's loop: this is what came of it, unless that is known already."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def cancel(self) -> None:
+        """From the asker's loop: stop the handler, or never start it."""
+        self._is_over = True
+        if self.loop is not None:
+            self.loop.call(self._cancel)
+
+    # --- on the handler's loop ---------------------------------------------------------------------------------
+
+    def _begin(self, loop: HandlerLoop, on_moved: Callable[[Errand], None]) -> None:
+        if self._is_over or self.future.done():
+            return
+        self._task = loop.create_task(self._enter(loop), name=f"handler:{self.handler.name}")
+        self._task.add_done_callback(lambda task: self._done(task, on_moved))
+
+    async def _enter(self, loop: HandlerLoop) -> Outcome | None:
+        """The attempt, or None when the handler lives elsewhere by now (it was moved while this stood in line)."""
+        return await self._attempt(loop) if self._is_home(loop, self.handler) else None
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _done(self, task: asyncio.Task[Outcome | None], on_moved: Callable[[Errand], None]) -> None:
+        if task.cancelled():
+            self._tell(self.settle, CANCELLED)
+        elif (error := task.exception()) is not None:
+            self._tell(self.settle, failed(error))
+        elif (outcome := task.result()) is not None:
+            self._tell(self.settle, outcome)
+        elif not self._is_over:
+            self._tell(on_moved, self)
+
+    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._asker.call_soon_threadsafe(what, *arguments)
+        except RuntimeError:
+            return  # the worker has gone; the run's claim ends by itself

@@ -1,0 +1,354 @@
+"""Intake: a batch of records becomes events, runs and derived events, in one transaction (group commit).
+
+Three ways, each slower and safer than the one before; a batch takes the first that works:
+  together   all transactional handlers of the batch share the transaction: one failure undoes the batch;
+  isolated   a savepoint per event and handler: a failure undoes that handler's writes only;
+  singly     a transaction per event, and if even that breaks, its runs are stored as failed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.broker.base import Record
+from consumer.clock import Clock
+from consumer.errors import LedgerError, NotUnderstood
+from consumer.events import Delivery, Event, Locators, Source
+from consumer.ledger import Database
+from consumer.ledger.handling import events, runs
+from consumer.ledger.handling.events import EventKey
+from consumer.ledger.handling.runs import Lane, Run
+from consumer.ledger.reading import heard, quarantine
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import Handler
+from consumer.reason import Reason
+from consumer.wire import SEED, is_replay, plan_of, unpack_event
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.execution.handler_call import was_cut
+from consumer.work.execution.savepoint import in_savepoint
+from consumer.work.ingest import replayed
+from consumer.work.ingest.replayed import Replayed
+from consumer.work.ingest.rolling_deploy import Newcomers
+from consumer.work.ingest.slow_handlers import Detour
+from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
+from consumer.work.registry import Registry
+from consumer.work.transition import attempt_row, resolve
+from consumer.work.unit_of_work import Arrival, Batch, finished, skipped, waiting
+
+NAME_CHARS = 100
+
+_log = structlog.get_logger(__name__)
+
+
+class Way(Enum):
+    """How a batch is handled; see the module's text."""
+
+    TOGETHER = 1
+    ISOLATED = 2
+    SINGLY = 3
+
+
+class _Disturbed(Exception):
+    """A handler failed while the batch shared one transaction without savepoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What became of a batch, for metrics and for waking others."""
+
+    recorded: Sequence[Event]
+    duplicates: int
+    refused: int
+    runs: Sequence[Run]
+    emitted: int
+    reads: int
+
+
+class Intake:
+    """Stores batches. Everything it needs to know comes in; `paused` is refreshed by the worker."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        registry: Registry,
+        locators: Mapping[str, Locators],
+        contexts: Contexts,
+        executor: Executor,
+        clock: Clock,
+        worker: str,
+    ) -> None:
+        self._database = database
+        self._registry = registry
+        self._newcomers = Newcomers(registry, clock)
+        self._locators = locators
+        self._contexts = contexts
+        self._executor = executor
+        self._clock = clock
+        self._worker = worker
+        self._way = Way.TOGETHER
+        self._detour = Detour(clock)
+        self._cut: dict[tuple[EventKey, str], Failed] = {}
+        self.paused: frozenset[str] = frozenset()
+
+    async def take(self, records: Sequence[Record]) -> Taken:
+        """Store a batch of records; when this returns, their offsets may be committed.
+
+        Raises LedgerError when the ledger cannot take it (now); nothing of the batch is stored then, or, singly,
+        whole events of it are: taking the same batch again is always safe.
+        """
+        self._cut.clear()
+        arrived, refused = self._decode(records)
+        if self._way is Way.TOGETHER:
+            try:
+                return await self._store(arrived, refused, Way.TOGETHER)
+            except LedgerError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whoever it was, the next way finds out
+                _log.debug("batch_disturbed", events=len(arrived), error=type(error).__name__)
+        return await self._take_apart(arrived, refused)
+
+    async def _take_apart(self, arrived: Sequence[Arrival], refused: Sequence[tuple[Delivery, Reason]]) -> Taken:
+        try:
+            taken = await self._store(arrived, refused, Way.ISOLATED)
+        except LedgerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - savepoints did not help: one event at a time
+            _log.warning("batch_taken_singly", events=len(arrived), error=type(error).__name__)
+        else:
+            # A batch without a failure: the next may go together again.
+            self._way = (
+                Way.ISOLATED
+                if any(run.code and run.status is not RunStatus.SKIPPED for run in taken.runs)
+                else Way.TOGETHER
+            )
+            return taken
+        parts = [await self._store([], refused, Way.ISOLATED)]
+        parts += [await self._take_one(arrival) for arrival in arrived]
+        return _sum(parts)
+
+    async def _take_one(self, arrival: Arrival) -> Taken:
+        event = arrival.event
+        try:
+            return await self._store([arrival], [], Way.ISOLATED)
+        except LedgerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - stored as the failure of its runs, below
+            _log.exception("event_breaks_its_transaction", application=event.application, event_id=event.id)
+            cause = error
+        try:
+            return await self._store([arrival], [], Way.SINGLY, broken=failed(cause))
+        except LedgerError:
+            raise
+        except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
+            _log.exception("event_cannot_be_stored", application=event.application, event_id=event.id)
+            return await self._store([], [(event_delivery(event), Reason.NOT_STORABLE)], Way.SINGLY)
+
+    def _decode(self, records: Sequence[Record]) -> tuple[list[Arrival], list[tuple[Delivery, Reason]]]:
+        arrived: dict[EventKey, Arrival] = {}
+        refused: list[tuple[Delivery, Reason]] = []
+        for record in records:
+            application = record.key.decode("utf-8", "replace").partition("/")[0]
+            locators = self._locators.get(application)
+            if locators is None:
+                refused.append((_as_delivery(record, application), Reason.UNKNOWN_APPLICATION))
+                continue
+            try:
+                event = unpack_event(record.key, record.value, record.headers, locators)
+            except NotUnderstood:
+                refused.append((_as_delivery(record, application), Reason.NOT_UNDERSTOOD))
+                continue
+            heard_at = event.received_at if event.source is Source.WEBHOOK else None
+            arrival = Arrival(event, plan_of(record.headers), heard_at)
+            first = arrived.setdefault(arrival.id, arrival)
+            if first is not arrival:
+                plan = arrival.plan if is_replay(arrival.plan) else first.plan
+                arrived[arrival.id] = replace(first, plan=plan, heard_at=first.heard_at or heard_at)
+        return list(arrived.values()), refused
+
+    async def _store(
+        self,
+        arrived: Sequence[Arrival],
+        refused: Sequence[tuple[Delivery, Reason]],
+        way: Way,
+        broken: Failed | None = None,
+    ) -> Taken:
+        batch = Batch(self._clock.now())
+        async with self._database.transaction() as session:
+            await quarantine.put(session, refused, batch.now)
+            new = await events.record(session, [arrival.event for arrival in arrived], batch.now)
+            fresh = [arrival for arrival in arrived if arrival.id in new]
+            again = await replayed.take(session, arrived, frozenset(new), batch.now)
+            coming = [*fresh, *(one.arrival for one in again)]
+            lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in coming})
+            registry = await self._newcomers.registry(session)
+            for one in again:
+                await self._handle_again(session, batch, lanes, registry, one, way, broken)
+            for arrival in fresh:
+                for handler in registry.wanting(arrival.event.type):
+                    await self._handle(session, batch, lanes, handler, arrival, new[arrival.id], way, broken)
+            await session.flush()
+            await batch.store(session)
+            await heard.note(session, _heard_late(arrived, new, batch.now))
+        return Taken(
+            recorded=[arrival.event for arrival in fresh],
+            duplicates=len(arrived) - len(fresh),
+            refused=len(refused),
+            runs=batch.runs,
+            emitted=len(batch.emitted),
+            reads=len(batch.reads),
+        )
+
+    async def _handle(
+        self,
+        session: AsyncSession,
+        batch: Batch,
+        lanes: set[Lane],
+        handler: Handler,
+        arrival: Arrival,
+        seq: int,
+        way: Way,
+        broken: Failed | None,
+    ) -> None:
+        """One event for one handler: run it now if it may, else leave it to the runner, in its lane's order."""
+        event = arrival.event
+        if arrival.plan == SEED and not handler.transactional:
+            batch.add(skipped(handler, arrival, seq))
+            return
+        lane = (event.application, handler.name, event.key)
+        known = self._cut.get((arrival.id, handler.name))
+        if lane in lanes or not (known or self._may_run(batch, handler)):
+            self._leave(batch, lanes, handler, arrival, seq)
+            return
+        started_at = self._clock.now()
+        outcome = broken or known or await self._perform(session, batch, handler, arrival, way)
+        if self._detour.is_on(handler.name) and has_timed_out(outcome):
+            self._leave(batch, lanes, handler, arrival, seq)  # it was cut off early here: that was no attempt
+            return
+        resolution = resolve(handler, outcome, used=0, now=batch.now)
+        batch.add(finished(handler, arrival, seq, resolution))
+        if resolution.status is not RunStatus.SUCCEEDED:
+            batch.attempts.append(
+                attempt_row(handler, event, resolution, number=1, worker=self._worker, started_at=started_at,
+                            finished_at=self._clock.now())
+            )  # fmt: skip
+        if resolution.blocking:
+            lanes.add(lane)
+
+    async def _handle_again(
+        self,
+        session: AsyncSession,
+        batch: Batch,
+        lanes: set[Lane],
+        registry: Registry,
+        one: Replayed,
+        way: Way,
+        broken: Failed | None,
+    ) -> None:
+        """A pair that a replay plan begins: as when its event came, for this handler alone."""
+        event = one.arrival.event
+        handler = next((found for found in registry.wanting(event.type) if found.name == one.handler), None)
+        if handler is not None:
+            await self._handle(session, batch, lanes, handler, one.arrival, one.seq, way, broken)
+            return
+        lane = (event.application, one.handler, event.key)
+        batch.add(replayed.waits_for_handler(one, batch.now, blocked=lane in lanes))
+        lanes.add(lane)
+
+    def _may_run(self, batch: Batch, handler: Handler) -> bool:
+        return (
+            handler.transactional
+            and self._registry.get(handler.name) is not None
+            and handler.name not in self.paused
+            and not self._detour.is_on(handler.name)
+            and not batch.is_too_deadly(handler)
+        )
+
+    def _leave(self, batch: Batch, lanes: set[Lane], handler: Handler, arrival: Arrival, seq: int) -> None:
+        """The runner's: at once, or when its lane is free."""
+        lane = (arrival.event.application, handler.name, arrival.event.key)
+        batch.add(waiting(handler, arrival, seq, batch.now, blocked=lane in lanes))
+        lanes.add(lane)
+
+    async def _perform(
+        self, session: AsyncSession, batch: Batch, handler: Handler, arrival: Arrival, way: Way
+    ) -> Outcome:
+        event = arrival.event
+        ctx = self._contexts.make(handler, event, attempt=1, plan=arrival.plan, session=session)
+        limit_s = self._detour.limit_s
+        if way is Way.TOGETHER:
+            outcome = await self._executor.transactional(handler, event, ctx, limit_s=limit_s)
+        else:
+            outcome = await in_savepoint(session, self._executor, handler, event, ctx, limit_s=limit_s)
+        if has_timed_out(outcome) or was_cut(outcome):
+            self._detour.take(handler.name)
+        if isinstance(outcome, Failed) and was_cut(outcome):
+            # All stood still for it once; when this batch is taken again, it has failed already.
+            self._cut[arrival.id, handler.name] = outcome
+        if way is Way.TOGETHER and isinstance(outcome, Failed):
+            raise _Disturbed
+        if not isinstance(outcome, Failed):
+            batch.take_from(ctx, handler, event, arrival.plan)
+        return outcome
+
+
+def _heard_late(arrived: Sequence[Arrival], new: Mapping[EventKey, int], now: datetime) -> dict[str, datetime]:
+    """When the newest webhook of each application came whose event is not recorded as a webhook's: a walk was
+    quicker, and nothing else would tell that it was heard (O1). No later than `now`: whoever received it may have a
+    clock that is ahead. Pure."""
+    found: dict[str, datetime] = {}
+    for one in arrived:
+        is_first = one.id in new and one.event.source is Source.WEBHOOK
+        if one.heard_at is not None and not is_first:
+            at = min(one.heard_at, now)
+            found[one.event.application] = max(at, found.get(one.event.application, at))
+    return found
+
+
+def _as_delivery(record: Record, application: str) -> Delivery:
+    place = f"{record.partition.topic}/{record.partition.number}/{record.offset}"
+    return Delivery(
+        application=application[:64],
+        id=place[-100:],
+        raw=record.value,
+        received_at=record.published_at,
+    )
+
+
+def event_delivery(event: Event) -> Delivery:
+    """The event as a delivery to be kept raw, by its delivery's id, or else by its own: another event never has it."""
+    return Delivery(
+        application=event.application,
+        id=event.delivery_id or _named_by(event.id),
+        raw=event.raw,
+        received_at=event.received_at,
+        event_id=event.id,
+    )
+
+
+def _named_by(event_id: str) -> str:
+    """At most 100 characters without a NUL, as the quarantine keeps names; what does not fit ends in a digest."""
+    name = f"event/{event_id}"
+    if len(name) <= NAME_CHARS and "\0" not in name:
+        return name
+    digest = hashlib.sha256(event_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{name.replace(chr(0), '')[: NAME_CHARS - 33]}/{digest}"
+
+
+def _sum(parts: Sequence[Taken]) -> Taken:
+    return Taken(
+        recorded=[event for part in parts for event in part.recorded],
+        duplicates=sum(part.duplicates for part in parts),
+        refused=sum(part.refused for part in parts),
+        runs=[run for part in parts for run in part.runs],
+        emitted=sum(part.emitted for part in parts),
+        reads=sum(part.reads for part in parts),
+    )

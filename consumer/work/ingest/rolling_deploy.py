@@ -1,0 +1,72 @@
+"""Newcomers: handlers that a newer version of the code brought, seen by a process of the one before (cases O9, R14).
+
+While a rolling deploy lasts, some events come to processes that do not have the new handler yet. They keep a run for it
+all the same, which waits for a process that has it. They look once a second.
+
+A handler that only older processes still have is on its way out, and nothing is kept for it. A process that was started
+while both were there tells the two apart by when they were first seen: what came after everything it has itself, and
+not long ago, is a newer version's. When in doubt it keeps a run too many: one that waits is seen, one that was never
+made is lost. That is so for a handler that is taken back within a day of its first appearance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.clock import Clock
+from consumer.ledger.handling import handlers
+from consumer.ledger.handling.handlers import LIVE_S
+from consumer.ledger.tables import HandlerRow
+from consumer.work.registry import Registry
+
+LOOK_EVERY_S = 1.0
+ROLLOUT_S = 86_400.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Newcomers:
+    """Which registry a process has to keep runs by: its own, and what came after it."""
+
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self._own = registry
+        self._registry = registry
+        self._clock = clock
+        self._started_at = clock.now()
+        self._look_at = clock.monotonic()
+        self._mine = {handler.name for handler in registry.handlers + registry.absent}
+        self._gone: set[str] = set()
+        self._known: frozenset[str] = frozenset()
+
+    async def registry(self, session: AsyncSession) -> Registry:
+        """The registry as of now; looks into the ledger at most once a second."""
+        if self._clock.monotonic() >= self._look_at:
+            self._look_at = self._clock.monotonic() + LOOK_EVERY_S
+            self._learn(await handlers.everyone(session))
+        return self._registry
+
+    def _learn(self, rows: Sequence[HandlerRow]) -> None:
+        since = self._clock.now() - timedelta(seconds=LIVE_S)
+        others = [row for row in rows if row.name not in self._mine]
+        live = {row.name for row in others if row.last_seen_at >= since}
+        since_own = max((row.first_seen_at for row in rows if row.name in self._mine), default=self._started_at)
+        lately = max(since_own, self._started_at - timedelta(seconds=ROLLOUT_S))
+        # Alive since before this process: older than its own code, or brought by newer code while that was rolled out
+        # and this process started again. One that came back after it was gone is new again.
+        newer = [
+            row
+            for row in others
+            if row.name in live and (row.first_seen_at > min(lately, self._started_at) or row.name in self._gone)
+        ]
+        self._gone |= {row.name for row in others} - live
+        names = frozenset(row.name for row in newer)
+        if names == self._known:
+            return
+        for name in sorted(names - self._known):
+            _log.info("handler_of_a_newer_version", handler=name)
+        self._known = names
+        self._registry = self._own.with_newer(newer)

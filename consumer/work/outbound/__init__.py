@@ -1,0 +1,1 @@
+"""Outbound: what leaves the ledger for the log: derived events and dead letters."""

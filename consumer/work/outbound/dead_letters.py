@@ -1,0 +1,138 @@
+"""Letters: copies dead letters to topic `events.dead`: the raw bytes, why, every attempt, and with which code.
+
+The letter is written in the transaction in which the run dies, published afterwards, then marked: after a crash in
+between it goes out twice, nothing is lost. The ledger stays the place to act on a dead run; the topic is for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import orjson
+import structlog
+
+from consumer.broker.base import Broker, Message
+from consumer.clock import Clock
+from consumer.errors import BrokerError, LedgerError, RecordTooLarge
+from consumer.ledger import Database
+from consumer.ledger.handling import dead
+from consumer.ledger.handling.dead import Letter
+from consumer.ledger.handling.events import to_event
+from consumer.ledger.tables import AttemptRow
+from consumer.wire import pack_event
+
+LOOK_EVERY_S = 2.0
+RETRY_S = 5.0
+BATCH = 50
+HISTORY_MAX_BYTES = 32 * 1024
+
+_log = structlog.get_logger(__name__)
+
+
+class Letters:
+    """Publishes while `leads` says that this process is the one to. `wake()` it when a run died here."""
+
+    def __init__(
+        self, *, database: Database, broker: Broker, topic: str, clock: Clock, leads: Callable[[], bool]
+    ) -> None:
+        self._database = database
+        self._broker = broker
+        self._topic = topic
+        self._clock = clock
+        self._leads = leads
+        self._wake = asyncio.Event()
+        self._trouble: str | None = None
+
+    def wake(self) -> None:
+        """There may be letters: look now."""
+        self._wake.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Publish until `stop`."""
+        while not stop.is_set():
+            self._wake.clear()
+            wait_s = LOOK_EVERY_S
+            try:
+                published = await self.once() if self._leads() else 0
+                self._trouble = None
+                if published == BATCH:
+                    continue
+            except (BrokerError, LedgerError) as error:
+                wait_s = RETRY_S
+                if self._trouble != error.code:
+                    _log.warning("dead_letters_wait", code=error.code, reason=error.message)
+                self._trouble = error.code
+            await self._wait(wait_s, stop)
+
+    async def once(self) -> int:
+        """Publish what waits, at most BATCH letters; returns how many. Raises BrokerError, LedgerError."""
+        async with self._database.reading() as session:
+            letters = await dead.unpublished(session, BATCH)
+        for letter in letters:
+            await self._publish(letter)
+        if letters:
+            async with self._database.transaction() as session:
+                await dead.mark_published(session, letters, self._clock.now())
+        return len(letters)
+
+    async def _publish(self, letter: Letter) -> None:
+        try:
+            await self._broker.publish(self._topic, message(letter))
+        except RecordTooLarge:
+            try:
+                await self._broker.publish(self._topic, message(letter, with_attempts=False))
+            except RecordTooLarge:
+                # The event alone is as large as the topic takes: the ledger keeps all of it.
+                _log.error("dead_letter_too_large", event_id=letter.row.event_id, handler=letter.row.handler)
+
+    async def _wait(self, seconds: float, stop: asyncio.Event) -> None:
+        if stop.is_set():
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+
+def message(letter: Letter, *, with_attempts: bool = True) -> Message:
+    """The letter as a record: the event as it came, and `dead_…` headers. Pure."""
+    packed = pack_event(to_event(letter.event))
+    row = letter.row
+    why = {
+        "dead_handler": row.handler,
+        "dead_at": row.died_at.isoformat(),
+        "dead_code": row.code or "",
+        "dead_reason": row.reason or "",
+        "dead_fingerprint": row.fingerprint or "",
+        "dead_code_version": row.code_version,
+        "dead_attempts": str(row.attempts),
+    }
+    headers = dict(packed.headers) | {name: value.encode() for name, value in why.items()}
+    if with_attempts:
+        headers["dead_history"] = _history(list(letter.attempts))
+    return Message(key=packed.key, value=packed.value, headers=headers)
+
+
+def _history(attempts: list[AttemptRow]) -> bytes:
+    """All attempts as JSON, oldest first; the oldest are left out when they are too many to travel."""
+    while True:
+        packed = orjson.dumps([_attempt(row) for row in attempts], option=orjson.OPT_UTC_Z)
+        if len(packed) <= HISTORY_MAX_BYTES:
+            return packed
+        attempts = attempts[len(attempts) // 4 + 1 :]
+
+
+def _attempt(row: AttemptRow) -> dict[str, object]:
+    return {
+        "number": row.number,
+        "outcome": row.outcome,
+        "code": row.code,
+        "reason": row.reason,
+        "fingerprint": row.fingerprint,
+        "code_version": row.code_version,
+        "worker": row.worker,
+        "started_at": row.started_at,
+        "finished_at": row.finished_at,
+    }

@@ -1,0 +1,118 @@
+"""Relay: publishes derived events from the outbox, in the order they were emitted, by one leader at a time.
+
+Publish, then mark: after a crash in between the event goes out twice, which its deterministic id makes harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import orjson
+import structlog
+
+from consumer.broker.base import Broker, Message
+from consumer.clock import Clock
+from consumer.errors import BrokerError, LedgerError
+from consumer.events import Source
+from consumer.ledger import Database
+from consumer.ledger.handling import outbox
+from consumer.ledger.tables import OutboxRow
+from consumer.ledger.tenure import Tenure
+from consumer.wire import own_event, pack_event
+
+ROLE = "relay"
+LEASE_S = 10.0
+IDLE_S = 0.25
+RETRY_S = 0.5
+BATCH = 500
+
+_log = structlog.get_logger(__name__)
+
+
+class Relay:
+    """Moves due outbox rows to topic `events`. `wake()` it when something was emitted here."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        broker: Broker,
+        topic: str,
+        clock: Clock,
+        worker: str,
+    ) -> None:
+        self._database = database
+        self._broker = broker
+        self._topic = topic
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._tenure = Tenure(database, role=ROLE, holder=worker, clock=clock, lease_s=LEASE_S)
+
+    def wake(self) -> None:
+        """There may be something to publish: look now."""
+        self._wake.set()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that publishes."""
+        return self._tenure.holds
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Publish until `stop`, then give the lease back."""
+        while not stop.is_set():
+            self._wake.clear()
+            try:
+                published = await self.once()
+            except (BrokerError, LedgerError) as error:
+                _log.warning("relay_waits", code=error.code)
+                await self._clock.sleep(RETRY_S)
+                continue
+            if published < BATCH:
+                await self._wait()
+        await self._step_down()
+
+    async def once(self) -> int:
+        """Publish what is due now, if this process leads; returns how many. Raises BrokerError, LedgerError."""
+        if not await self._lead():
+            return 0
+        async with self._database.reading() as session:
+            rows = await outbox.due(session, self._clock.now(), BATCH)
+        if rows:
+            await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
+            await self._mark(rows)
+        return len(rows)
+
+    async def _lead(self) -> bool:
+        return self._tenure.left_s > self._tenure.lease_s / 2 or await self._tenure.take()
+
+    async def _mark(self, rows: Sequence[OutboxRow]) -> None:
+        async with self._database.transaction() as session:
+            await outbox.mark_published(session, rows, self._clock.now())
+
+    def _message(self, row: OutboxRow) -> Message:
+        event = own_event(
+            application=row.application,
+            id=row.event_id,
+            type=row.type,
+            key=row.key,
+            source=Source.RELAY,
+            at=row.created_at,
+            data=orjson.loads(row.data),
+            traceparent=row.traceparent,
+        )
+        packed = pack_event(event, plan=row.plan)
+        return Message(key=packed.key, value=packed.value, headers=packed.headers)
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(IDLE_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _step_down(self) -> None:
+        try:
+            await self._tenure.give_back()
+        except LedgerError as error:
+            _log.warning("lease_not_released", role=ROLE, error=type(error).__name__)

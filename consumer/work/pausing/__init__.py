@@ -1,0 +1,1 @@
+"""Pausing: when a handler stops itself, and how it is stopped."""

@@ -1,0 +1,74 @@
+"""Resolution: from the outcome of an attempt to what its run becomes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from consumer.ledger.handling.runs import Attempt, blocks_when_dead
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import Event, Handler
+from consumer.retry import Dead, RetryAt, decide
+from consumer.work.outcome import Failed, Outcome, Succeeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """What a run becomes. `attempts` counts those that were used up, this one included if it was."""
+
+    status: RunStatus
+    blocking: bool
+    attempts: int
+    next_at: datetime | None = None
+    code: str | None = None
+    reason: str | None = None
+    fingerprint: str | None = None
+
+
+def resolve(handler: Handler, outcome: Outcome, *, used: int, now: datetime) -> Resolution:
+    """What becomes of a run after attempt number `used + 1`."""
+    match outcome:
+        case Succeeded():
+            return Resolution(status=RunStatus.SUCCEEDED, blocking=False, attempts=used + 1)
+        case Failed(failure, fingerprint):
+            match decide(failure, attempt=used + 1, policy=handler.retry, now=now):
+                case RetryAt(at, counted):
+                    return Resolution(
+                        status=RunStatus.RETRYING,
+                        blocking=True,
+                        attempts=used + 1 if counted else used,
+                        next_at=at,
+                        code=failure.code,
+                        reason=failure.reason,
+                        fingerprint=fingerprint,
+                    )
+                case Dead(reason):
+                    return Resolution(
+                        status=RunStatus.DEAD,
+                        blocking=blocks_when_dead(handler.on_dead),
+                        attempts=used + 1,
+                        code=failure.code,
+                        reason=reason,
+                        fingerprint=fingerprint,
+                    )
+
+
+def attempt_row(
+    handler: Handler, event: Event, resolution: Resolution, *, number: int, worker: str, started_at: datetime,
+    finished_at: datetime,
+) -> Attempt:  # fmt: skip
+    """The attempt as the ledger keeps it."""
+    return Attempt(
+        application=event.application,
+        event_id=event.id,
+        handler=handler.name,
+        number=number,
+        outcome=resolution.status.value,
+        code=resolution.code,
+        reason=resolution.reason,
+        fingerprint=resolution.fingerprint,
+        code_version=handler.version,
+        worker=worker,
+        started_at=started_at,
+        finished_at=finished_at,
+    )

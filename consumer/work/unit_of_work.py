@@ -1,0 +1,148 @@
+"""Batch: what one transaction of the worker is going to store, and how runs begin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import orjson
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.events import Event
+from consumer.ledger.handling import dead, outbox, runs
+from consumer.ledger.handling.events import EventKey
+from consumer.ledger.handling.outbox import Emitted
+from consumer.ledger.handling.runs import Attempt, Run
+from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.tables import AuditRow, RunStatus
+from consumer.plugin import AuditNote, Context, Handler, ReadRequest
+from consumer.work.transition import Resolution
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An event as it came, and the plan that sent it, if any. `heard_at`: when its webhook was received, if it, or
+    another copy of it in the same batch, came by one."""
+
+    event: Event
+    plan: str | None = None
+    heard_at: datetime | None = None
+
+    @property
+    def id(self) -> EventKey:
+        """What makes it unique."""
+        return (self.event.application, self.event.id)
+
+
+@dataclass
+class Batch:
+    """What a transaction is going to store."""
+
+    now: datetime
+    runs: list[Run] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    emitted: list[Emitted] = field(default_factory=list)
+    reads: dict[str, list[ReadRequest]] = field(default_factory=dict)
+    notes: list[AuditRow] = field(default_factory=list)
+    dead_in_a_row: Counter[str] = field(default_factory=Counter)
+
+    def add(self, run: Run) -> None:
+        """A run as it is to be stored."""
+        self.runs.append(run)
+        if run.status is RunStatus.DEAD:
+            self.dead_in_a_row[run.handler] += 1
+        elif run.status is RunStatus.SUCCEEDED and self.dead_in_a_row:
+            self.dead_in_a_row[run.handler] = 0
+
+    def is_too_deadly(self, handler: Handler) -> bool:
+        """Whether as many of the handler's newest runs here are dead as pause it: then it must not go on like that."""
+        return bool(handler.pause_after) and self.dead_in_a_row[handler.name] >= handler.pause_after
+
+    async def store(self, session: AsyncSession) -> None:
+        """Write everything; the order keeps locks in one order on every worker."""
+        await runs.add(session, self.runs, self.now)
+        await runs.add_attempts(session, self.attempts)
+        await dead.bury(session, [run.id for run in self.runs if run.status is RunStatus.DEAD], self.now)
+        await outbox.put(session, self.emitted, self.now)
+        for application in sorted(self.reads):
+            await reads.ask(session, application, self.reads[application], self.now)
+        session.add_all(self.notes)
+
+    def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None = None) -> None:
+        """What a handler that succeeded asked for; what it emitted belongs to the same plan."""
+        self.emitted.extend(
+            Emitted(emission=one, cause=event, handler=handler.name, plan=plan) for one in ctx.emissions
+        )
+        if ctx.reads:
+            self.reads.setdefault(event.application, []).extend(ctx.reads)
+        self.notes.extend(_audit_row(note, handler, event, self.now) for note in ctx.notes)
+
+
+def waiting(handler: Handler, arrival: Arrival, seq: int, now: datetime, *, blocked: bool) -> Run:
+    """The run of a handler that will be done outside this transaction: due now, or `blocked` behind its lane."""
+    event = arrival.event
+    return Run(
+        application=event.application,
+        event_id=event.id,
+        handler=handler.name,
+        seq=seq,
+        key=event.key,
+        status=runs.first_status(blocked=blocked),
+        blocking=True,
+        next_at=None if blocked else now,
+        code_version=handler.version,
+        plan=arrival.plan,
+    )
+
+
+def skipped(handler: Handler, arrival: Arrival, seq: int) -> Run:
+    """The run of a handler that does not act on what a seed brought."""
+    event = arrival.event
+    return Run(
+        application=event.application,
+        event_id=event.id,
+        handler=handler.name,
+        seq=seq,
+        key=event.key,
+        status=RunStatus.SKIPPED,
+        blocking=False,
+        code="seeded",
+        code_version=handler.version,
+        plan=arrival.plan,
+    )
+
+
+def finished(handler: Handler, arrival: Arrival, seq: int, resolution: Resolution) -> Run:
+    """The run of a handler that was called in this transaction, as it ended."""
+    event = arrival.event
+    return Run(
+        application=event.application,
+        event_id=event.id,
+        handler=handler.name,
+        seq=seq,
+        key=event.key,
+        status=resolution.status,
+        blocking=resolution.blocking,
+        attempts=resolution.attempts,
+        next_at=resolution.next_at,
+        code=resolution.code,
+        reason=resolution.reason,
+        fingerprint=resolution.fingerprint,
+        code_version=handler.version,
+        plan=arrival.plan,
+    )
+
+
+def _audit_row(note: AuditNote, handler: Handler, event: Event, now: datetime) -> AuditRow:
+    return AuditRow(
+        at=now,
+        application=event.application,
+        actor=handler.name[:100],
+        action=note.action,
+        subject=note.subject,
+        before=orjson.dumps(dict(note.before)).decode(),
+        after=orjson.dumps(dict(note.after)).decode(),
+        reason=event.id,
+        code_version=handler.version,
+    )
