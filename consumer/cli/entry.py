@@ -14,7 +14,7 @@ from consumer.cli.developing import handlers
 from consumer.cli.looking import doctor, events, explain
 from consumer.cli.looking import status as operations
 from consumer.cli.process import Terminated
-from consumer.cli.repairing import dead, schema
+from consumer.cli.repairing import dead, replay, schema
 from consumer.cli.repairing import say as words
 from consumer.cli.walking import backfill as sync
 from consumer.cli.walking import reconcile
@@ -41,6 +41,7 @@ reconcile.add_to(app)
 doctor.add_to(app)
 app.add_typer(events.app, name="events")
 app.add_typer(dead.app, name="dead")
+app.add_typer(replay.app, name="replay")
 app.add_typer(explain.app, name="explain")
 app.command()(words.say)
 app.add_typer(schema.app, name="db")

@@ -130,8 +130,10 @@ async def next_events(session: AsyncSession, plan: str, *, after: int, limit: in
 
 async def progress(session: AsyncSession, plan: str, now: datetime) -> Progress:
     """How far it has come."""
-    counted = select(_ITEMS.c.status, func.count()).where(_ITEMS.c.plan == plan).group_by(_ITEMS.c.status)
-    items = {status: count for status, count in await session.execute(counted)}
+    counted = (
+        select(_ITEMS.c.status, func.count().label("number")).where(_ITEMS.c.plan == plan).group_by(_ITEMS.c.status)
+    )
+    items = {row.status: row.number for row in await session.execute(counted)}
     open_ = select(func.count()).where(_RUNS.c.plan == plan, _RUNS.c.status == RunStatus.RETRYING.value)
     working = await session.scalar(open_.where(_RUNS.c.next_at <= now))
     waiting = await session.scalar(open_.where(_RUNS.c.next_at > now))

@@ -48,7 +48,8 @@ class Contexts:
     ) -> Context:
         """A context for one attempt; `plan` is what sent the event, `session` is for transactional handlers only.
 
-        `key_plan`: the plan that renewed the run's idempotency key. `home`: the loop that the payments clients and the ledger belong to, when the handler runs on another.
+        `key_plan`: the plan that renewed the run's idempotency key. `home`: the loop that the payments clients and the
+        ledger belong to, when the handler runs on another.
         """
         payments = self.payments.get(event.application)
         return Context(
