@@ -16,6 +16,7 @@ import orjson
 from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.console.unfulfilled import unhandled_request
 from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow, RunRow
@@ -41,10 +42,13 @@ async def explain_order(
     state = await order_view(session, application, order_id)
     key = f"order:{order_id}"
     reads = await _reads(session, application, "order", {order_id: {}}, is_read=is_read)
+    missed = await unhandled_request(session, application, order_id)
+    waits = [{"at": None, "code": "no_handler", "event_id": missed, "order_id": order_id}] if missed else []
+    held = _held(state["hold"], state["findings"])
     return {
         "state": state,
         "timeline": await _timeline(session, application, key),
-        "next": _in_order(await _due(session, application, {key: {}}), reads, _held(state["hold"], state["findings"])),
+        "next": _in_order(await _due(session, application, {key: {}}), reads, held, waits),
     }
 
 

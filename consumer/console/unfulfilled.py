@@ -63,6 +63,14 @@ async def unfulfilled(session: AsyncSession) -> list[Waiting]:
     return sorted(found, key=lambda one: (one.application, one.reason))
 
 
+async def unhandled_request(session: AsyncSession, application: str, order_id: str) -> str | None:
+    """The id of an order's `fulfilment.requested` that no handler took, None when there is none."""
+    run = select(RUNS.c.event_id).where(RUNS.c.application == EVENTS.c.application, RUNS.c.event_id == EVENTS.c.id)
+    of_order = and_(EVENTS.c.application == application, EVENTS.c.key == f"order:{order_id}")
+    found = select(EVENTS.c.id).where(of_order, EVENTS.c.type == REQUESTED, ~run.exists()).limit(1)
+    return (await session.execute(found)).scalar()
+
+
 def _held() -> Select[Any]:
     columns = (ORDERS.c.application, func.count(), func.min(ORDERS.c.paid_at))
     return select(*columns).where(text("hold IS NOT NULL")).group_by(ORDERS.c.application)

@@ -12,6 +12,7 @@ import typer
 
 from consumer.app import parts
 from consumer.broker import TopicReport, open_broker
+from consumer.cli.cures import who_acts_on
 from consumer.cli.developing.handlers import registry_of
 from consumer.cli.filters import Application, Limit
 from consumer.cli.looking.verdict import WALK_LATE_S, Finding, Grade, judge, worst
@@ -28,6 +29,7 @@ from consumer.ledger.reading import quarantine as ledger_quarantine
 from consumer.reason import Reason, reason_of
 from consumer.settings import Role, Settings
 from consumer.sync.health.status import Standing, standings
+from handlers.fulfilment.store import REQUESTED
 
 WALKS_LATE = 5
 BROKER_S = 10.0
@@ -97,11 +99,13 @@ async def _look(
             open_queues = await queues(session)
     except LedgerError as error:
         return None, [], [], [], [], [Finding(Grade.STUCK, error.code, error.message)]
+    registry = registry_of(settings)
     findings = judge(
         figures,
         unfulfilled=waiting,
         queues=open_queues,
-        broken_plugins=[plugin.plugin for plugin in registry_of(settings).broken],
+        broken_plugins=[plugin.plugin for plugin in registry.broken],
+        shippers=who_acts_on(REQUESTED, registry.handlers),
         topics=await _topics(settings),
         standings=reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),

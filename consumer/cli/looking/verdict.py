@@ -8,11 +8,13 @@ from datetime import datetime
 from enum import IntEnum
 
 from consumer.broker import TopicReport
+from consumer.cli.cures import replay_command
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
 from consumer.sync.health.status import Standing
 from consumer.sync.loop import REFUSED
+from handlers.fulfilment.store import REQUESTED
 
 OVERDUE_STUCK_S = 300.0
 OUTBOX_STUCK_S = 120.0
@@ -49,10 +51,11 @@ def judge(
     topics: Sequence[TopicReport] | None = (),
     standings: Sequence[Standing] = (),
     walk_late_s: float = WALK_LATE_S,
+    shippers: Sequence[str] = (),
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `topics`:
-    how they stand, None when the broker does not answer."""
-    found = [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at)) is not None]
+    how they stand, None when the broker does not answer. `shippers`: the handlers that could fulfil an order."""
+    found = [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
     for one in standings:
         found += _reading(one, figures.at, walk_late_s)
     for queue in queues:
@@ -67,7 +70,7 @@ def judge(
         seen = "ever" if figures.worker_seen_at is None else "lately"
         found.append(Finding(Grade.DEGRADED, "no_worker", f"no `work` process was {seen} seen"))
     if figures.dead:
-        found.append(Finding(Grade.DEGRADED, "dead_runs", f"{figures.dead} dead run(s)"))
+        found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
     if figures.paused_handlers:
         found.append(Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}"))
     if figures.waiting_handlers:
@@ -94,19 +97,36 @@ def _log(topics: Sequence[TopicReport] | None) -> list[Finding]:
     return wrong
 
 
+def _dead(count: int) -> str:
+    return f"{count} dead run(s): see `consumer dead list`; mended, `consumer replay plan` does them again"
+
+
 def _gone(waits: Mapping[str, int]) -> str:
     """Not stuck: it is over when somebody brings the handler back, or gives its runs up (cases H7, H8)."""
     names = ", ".join(f"{name} ({count})" for name, count in sorted(waits.items()))
     return f"runs wait for a handler nobody has: {names}; `consumer dead discard --handler NAME` gives them up"
 
 
-def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:
+def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> Finding | None:
     """Money was taken and nothing shipped: the business's own alarm (case O5)."""
     age_s = _age_s(waiting.oldest_at, now)
     if age_s < UNFULFILLED_LATE_S:
         return None
     text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
-    return Finding(Grade.DEGRADED, "paid_unfulfilled", text)
+    return Finding(Grade.DEGRADED, "paid_unfulfilled", text + _cure(waiting, shippers))
+
+
+def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
+    """What to type, where a command is the cure."""
+    match waiting.reason:
+        case "dead":
+            return "; `consumer replay plan` shows what doing them again would do"
+        case "no_handler" if shippers:
+            return "; " + ", ".join(f"`{replay_command(one, since=waiting.oldest_at)}`" for one in shippers)
+        case "no_handler":
+            return f"; install a handler of {REQUESTED}, then `consumer replay plan --handler NAME`"
+        case _:
+            return ""
 
 
 def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:

@@ -238,6 +238,21 @@ async def seeded(session: AsyncSession, wanted: PlanFilter, types: Collection[st
     return int((await session.execute(select(func.count()).select_from(some.subquery()))).scalar_one())
 
 
+async def missed(
+    session: AsyncSession, handler: str, types: Collection[str], before: datetime | None, limit: int
+) -> int:
+    """How many events of these types came before a handler was there (None: it never was) and have no run of it;
+    counted up to `limit`. History that was taken in without effects is not among them."""
+    wanted = PlanFilter(handler=handler)
+    statement = _never_ran(wanted, types, limit)
+    if before is not None:
+        later = select(_EVENTS.c.seq).where(_EVENTS.c.received_at >= before).order_by(_EVENTS.c.received_at).limit(1)
+        boundary = await session.scalar(later)
+        if boundary is not None:
+            statement = statement.where(_EVENTS.c.seq < boundary)
+    return len((await session.execute(statement)).all())
+
+
 async def unproved(session: AsyncSession, event_id: str) -> str | None:
     """Where a delivery of this event lies that was never proved: "quarantined" or "unconfirmed"; None when nowhere."""
     if await session.scalar(select(_HINTS.c.event_id).where(_HINTS.c.event_id == event_id).limit(1)):
