@@ -36,7 +36,7 @@ from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
 from consumer.settings import Role, Settings
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.health.prometheus import Exposition
 from consumer.sync.role import Sync
 from consumer.telemetry.internal import Readiness, internal_app
@@ -306,7 +306,10 @@ class App:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
         clients = await self.payments()
         sync = Sync(
-            [Reader(application=name, client=one, locators=self.locators[name]) for name, one in clients.items()],
+            [
+                ApplicationApi(application=name, client=one, locators=self.locators[name])
+                for name, one in clients.items()
+            ],
             self.broker,
             self.database,
             deliveries_topic=parts.topic(self.settings, "deliveries"),
@@ -317,7 +320,7 @@ class App:
             holder=worker_id(),
             policy=parts.sync_policy(self.settings),
         )
-        Exposition(sync.figures, self.metrics, self.clock)
+        Exposition(sync.metrics, self.metrics, self.clock)
 
         async def run(stop: asyncio.Event) -> None:
             if await self._ready_to_work(stop):

@@ -18,8 +18,8 @@ from consumer.ledger.engine import schema
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import BudgetStore, CheckoutSession, MemoryBudgetStore
 from consumer.settings import Settings
-from consumer.sync.api import Reader
-from consumer.sync.publisher import Outlet
+from consumer.sync.api import ApplicationApi
+from consumer.sync.publisher import EventPublisher
 from consumer.sync.role import ApplicationSync
 from consumer.telemetry.metrics import Metrics
 from consumer.work.worker import worker_id
@@ -34,7 +34,7 @@ class Syncing:
 
     database: Database
     clock: Clock
-    readers: Mapping[str, Reader]
+    apis: Mapping[str, ApplicationApi]
     applications: Mapping[str, ApplicationSync]
     unread: tuple[str, ...]
 
@@ -52,21 +52,21 @@ async def open_syncing(
     async with AsyncExitStack() as stack:
         database = await opened_ledger(stack, settings)
         clock = SystemClock()
-        readers = await opened_readers(stack, settings, database, clock, application)
+        apis = await opened_apis(stack, settings, database, clock, application)
         broker = open_broker(settings.broker_url, security=parts.kafka_security(settings), clock=clock)
         stack.push_async_callback(broker.stop)
         if publishes:
             await connect(broker, settings)
-        outlet = Outlet(broker, parts.topic(settings, "events"))
+        publisher = EventPublisher(broker, parts.topic(settings, "events"))
         policy = parts.sync_policy(settings)
         holder = f"{worker_id()}/{command}"
         yield Syncing(
             database,
             clock,
-            readers,
+            apis,
             {
-                name: ApplicationSync(reader, database, outlet, clock=clock, holder=holder, policy=policy)
-                for name, reader in readers.items()
+                name: ApplicationSync(api, database, publisher, clock=clock, holder=holder, policy=policy)
+                for name, api in apis.items()
             },
             tuple(one.name for one in settings.applications if application is None and not one.has_credentials),
         )
@@ -80,14 +80,14 @@ async def opened_ledger(stack: AsyncExitStack, settings: Settings) -> Database:
     return database
 
 
-async def opened_readers(
+async def opened_apis(
     stack: AsyncExitStack, settings: Settings, database: Database | None, clock: Clock, application: str | None = None
-) -> dict[str, Reader]:
+) -> dict[str, ApplicationApi]:
     """By application: its API, within the budget that all processes share; without a database, within one of this
     process's own, which is for a few reads. Raises UsageError."""
     store: BudgetStore = MemoryBudgetStore(clock) if database is None else LedgerBudgetStore(database, clock)
     metrics = Metrics()
-    readers = {}
+    apis = {}
     for one in settings.applications:
         if application not in (None, one.name):
             continue
@@ -102,13 +102,13 @@ async def opened_readers(
         )
         if client is not None:
             await stack.enter_async_context(client)
-            readers[one.name] = Reader(application=one.name, client=client, locators=one.locators)
-    if not readers:
+            apis[one.name] = ApplicationApi(application=one.name, client=client, locators=one.locators)
+    if not apis:
         raise UsageError(
             "there is no such application with credentials; set SVC_BASE_URL, SVC_APP_ID and SVC_APP_SECRET",
             application=application,
         )
-    return readers
+    return apis
 
 
 async def _unregistered(_fields: Mapping[str, Any], _session: CheckoutSession) -> None:

@@ -48,7 +48,7 @@ class Step:
 @dataclass(frozen=True, kw_only=True)
 class Applied:
     """What came of it. `runs`: handler to state to count. `otherwise`: derived events that were predicted and did not
-    come, or came unannounced. `moved`: items that were not as planned any more, and were left alone."""
+    come, or came unannounced, and runs that ended otherwise. `moved`: items that were not as planned any more, and were left alone."""
 
     plan: str
     status: str
@@ -183,13 +183,13 @@ class Apply:
             counts = await items.run_counts(session, plan_id)
             moved = await items.moved(session, plan_id, MOVED_SHOWN)
             observed = Counter(_word(*one) for one in await items.emitted(session, plan_id))
-        own = [(pair, effects) for pair, effects in predicted if effects.emits]
+            standings = dict(await items.standings(session, plan_id))
         found = Applied(
             plan=plan_id,
             status=PlanStatus.APPLIED.value if status == PlanStatus.APPLYING else status,
             items=dict(progress.items),
             runs={handler: dict(states) for handler, states in sorted(counts.items())},
-            otherwise=came_out_otherwise(own, observed),
+            otherwise=came_out_otherwise(predicted, observed, standings),
             moved=[{"event_id": event_id, "handler": handler} for event_id, handler in moved],
         )
         if status == PlanStatus.APPLYING:

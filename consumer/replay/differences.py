@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from consumer.ledger.plans.candidates import Pair
+from consumer.ledger.tables import RunStatus
 from consumer.replay.effects import Effects, Predicted
 
 SHOWN = 5
@@ -41,9 +43,21 @@ def _otherwise(before: Pair, planned: Effects, after: Pair, now: Effects) -> str
     return "; ".join([*said, *[f"new: {word}" for word in list(new - old)[:SHOWN]]])
 
 
-def came_out_otherwise(predicted: Predicted, observed: Counter[str]) -> list[str]:
-    """The derived events that were predicted and did not come (`missing: …`), and those that came unannounced
-    (`unplanned: …`); `observed` are words as `Emits.word`."""
+ENDS = {"called": RunStatus.SUCCEEDED, "no_handler": RunStatus.RETRYING}
+"""What a run ends as, where a prediction has another word for it."""
+
+
+def came_out_otherwise(
+    predicted: Predicted, observed: Counter[str], standings: Mapping[tuple[str, str, str], str]
+) -> list[str]:
+    """The derived events that were predicted and did not come (`missing: ...`), those that came unannounced
+    (`unplanned: ...`), and runs that ended otherwise. `observed` are words as `Emits.word`; `standings` how the runs of
+    items stand."""
     expected = Counter(one.word for _, effects in predicted for one in effects.emits)
-    missing = [f"missing: {word}" for word in (expected - observed).elements()]
-    return [*missing, *[f"unplanned: {word}" for word in (observed - expected).elements()]]
+    found = [f"missing: {word}" for word in (expected - observed).elements()]
+    found += [f"unplanned: {word}" for word in (observed - expected).elements()]
+    for pair, effects in predicted:
+        status, wanted = standings.get(pair.id), ENDS.get(effects.ends, effects.ends)
+        if status is not None and status != wanted:
+            found.append(f"{pair.event_id} for {pair.handler} is {status}, {wanted} was predicted")
+    return found

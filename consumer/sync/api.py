@@ -1,4 +1,4 @@
-"""Reader: one application's API as the sync stages use it, and what its failures mean to them."""
+"""ApplicationApi: one application's API as the sync stages use it, and what its failures mean to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOK_AGAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reader:
+class ApplicationApi:
     """One application: its name, its client, and where facts lie in its bodies."""
 
     application: str
@@ -42,7 +42,7 @@ class Reader:
         return await self.client.budget.predict_s(Kind.READ, Priority.BACKFILL, pages)
 
 
-Readers = Mapping[str, Reader]
+ApplicationApis = Mapping[str, ApplicationApi]
 """By application."""
 
 
@@ -66,7 +66,7 @@ def held_up_s(error: PaymentsError) -> float | None:
     return None
 
 
-class Hold:
+class Cooldown:
     """Keeps one application's calls back after a failure that concerns all of them."""
 
     def __init__(self, clock: Clock) -> None:

@@ -15,10 +15,10 @@ from consumer.clock import Clock
 from consumer.errors import WrongApplication
 from consumer.events import first
 from consumer.ledger import Database
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import sync_state
 from consumer.payments import ApiError, Priority, ServerError
-from consumer.sync.api import Reader, held_up_s
-from consumer.sync.metrics import Figures
+from consumer.sync.api import ApplicationApi, held_up_s
+from consumer.sync.metrics import StageMetrics
 
 LOG = structlog.get_logger()
 
@@ -32,18 +32,18 @@ class Identity:
 
     def __init__(
         self,
-        reader: Reader,
+        api: ApplicationApi,
         database: Database,
         *,
         clock: Clock,
         token: Callable[[], int],
-        figures: Figures | None = None,
+        metrics: StageMetrics | None = None,
     ) -> None:
-        self._reader = reader
+        self._api = api
         self._database = database
         self._clock = clock
         self._token = token
-        self._figures = figures or Figures()
+        self._metrics = metrics or StageMetrics()
 
     async def check(self, *, remember: bool = True, priority: Priority = Priority.CONFIRM) -> None:
         """Compare who we are with who we were; `remember` it the first time. Raises WrongApplication, PaymentsError.
@@ -51,10 +51,10 @@ class Identity:
         The app id is compared before anything is asked. An address that does not work as documented proves nothing.
         `priority` is how urgently it is asked: a command that has time waits a 429 out, as its walk does (case B24).
         """
-        application = self._reader.application
+        application = self._api.application
         async with self._database.reading() as session:
-            kept = await bookmarks.load(session, application, WALK)
-        known: dict[str, str | None] = {"app_id": self._reader.client.credentials.app_id}
+            kept = await sync_state.load(session, application, WALK)
+        known: dict[str, str | None] = {"app_id": self._api.client.credentials.app_id}
         self._compare(kept, known)
         try:
             known["service_id"] = await self._service_id(priority)
@@ -68,9 +68,9 @@ class Identity:
             await self._keep(known)
 
     def _compare(self, kept: dict[str, Any] | None, known: dict[str, str | None]) -> None:
-        application = self._reader.application
+        application = self._api.application
         differing = [name for name, value in known.items() if kept and value and kept.get(name) not in (None, value)]
-        self._figures.gauge("wrong_application", application, 1 if differing else 0)
+        self._metrics.gauge("wrong_application", application, 1 if differing else 0)
         if differing:
             raise WrongApplication(
                 "these credentials belong to another application than the one the ledger holds; give this one another "
@@ -80,12 +80,12 @@ class Identity:
             )
 
     async def _service_id(self, priority: Priority) -> str | None:
-        record = await self._reader.client.with_priority(priority).application.retrieve()
+        record = await self._api.client.with_priority(priority).application.retrieve()
         shown = first(record.raw, ID_PLACES)
         return str(shown) if isinstance(shown, str | int) else None
 
     async def _keep(self, known: dict[str, str | None]) -> None:
         async with self._database.transaction() as session:
-            await bookmarks.keep(
-                session, self._reader.application, WALK, known, token=self._token(), now=self._clock.now()
+            await sync_state.keep(
+                session, self._api.application, WALK, known, token=self._token(), now=self._clock.now()
             )

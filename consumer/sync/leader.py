@@ -12,7 +12,7 @@ from consumer.clock import Clock
 from consumer.errors import ConsumerError, LeaseLost
 from consumer.ledger import Database
 from consumer.ledger.tenure import Tenure
-from consumer.sync.loop import STOP_GRACE_S, Trouble, rest
+from consumer.sync.loop import STOP_GRACE_S, StageFailure, rest
 
 LOG = structlog.get_logger()
 
@@ -33,7 +33,7 @@ class Leader:
         self._clock = clock
         self._renew_s = lease_s / 3
         self._tenure = Tenure(database, role=role, holder=holder, clock=clock, lease_s=lease_s)
-        self._trouble = Trouble(f"lease {role}")
+        self._failure = StageFailure(f"lease {role}")
 
     @property
     def leads(self) -> bool:
@@ -115,13 +115,13 @@ class Leader:
         try:
             taken = await self._tenure.take()
         except ConsumerError as error:
-            self._trouble.failed(error)
+            self._failure.failed(error)
             return False
-        self._trouble.well()
+        self._failure.well()
         return taken
 
     async def _give_back(self) -> None:
         try:
             await self._tenure.give_back()
         except ConsumerError as error:
-            self._trouble.failed(error)  # it runs out by itself
+            self._failure.failed(error)  # it runs out by itself

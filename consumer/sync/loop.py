@@ -1,4 +1,4 @@
-"""Rounds: how a stage's step is repeated until it is told to stop, and what is said when steps fail."""
+"""Loop: how a stage's step is repeated until it is told to stop, and what is said when steps fail."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Step = Callable[[], Coroutine[Any, Any, float]]
 _BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, jitter=0.0)
 
 
-class Trouble:
+class StageFailure:
     """Says once that something fails, and once that it works again; counts the failures in between."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
         self._code: str | None = None
-        self.failures = 0
+        self.times = 0
 
     @property
     def code(self) -> str | None:
@@ -38,7 +38,7 @@ class Trouble:
     def failed(self, error: Exception) -> None:
         """A step failed. Logged, with the error's fields, when its code is another than before: as an error where
         somebody has to do something about it (refused credentials, and what trying again does not mend)."""
-        self.failures += 1
+        self.times += 1
         code = error.code if isinstance(error, ConsumerError) else type(error).__name__
         before, self._code = self._code, code
         if code == before or {code, before} == REFUSED:
@@ -52,13 +52,13 @@ class Trouble:
     def well(self) -> None:
         """A step went through."""
         if self._code is not None:
-            LOG.info("stage goes on", stage=self._stage, was=self._code, failures=self.failures)
+            LOG.info("stage goes on", stage=self._stage, was=self._code, times=self.times)
         self._code = None
-        self.failures = 0
+        self.times = 0
 
     def wait_s(self) -> float:
         """Seconds to wait after the failures so far."""
-        return _BACKOFF.wait_s(max(1, self.failures), 0)
+        return _BACKOFF.wait_s(max(1, self.times), 0)
 
 
 async def rest(clock: Clock, seconds: float, *signals: asyncio.Event) -> None:
@@ -71,13 +71,13 @@ async def rest(clock: Clock, seconds: float, *signals: asyncio.Event) -> None:
         await _ended(waits)
 
 
-async def repeat(
+async def run_repeatedly(
     step: Step,
     *,
     stop: asyncio.Event,
     wake: asyncio.Event,
     clock: Clock,
-    trouble: Trouble,
+    failure: StageFailure,
     grace_s: float = STOP_GRACE_S,
 ) -> None:
     """Run `step` until `stop` is set. It returns the seconds to wait before the next one; `wake` cuts the wait.
@@ -90,12 +90,12 @@ async def repeat(
         try:
             wait_s = await _until(step, stop, grace_s)
         except Exception as error:  # noqa: BLE001 - a stage outlives its step's failures, whatever they are
-            trouble.failed(error)
-            wait_s = trouble.wait_s()
+            failure.failed(error)
+            wait_s = failure.wait_s()
         else:
             if wait_s is None:
                 return
-            trouble.well()
+            failure.well()
         await rest(clock, wait_s, stop, wake)
 
 

@@ -1,4 +1,4 @@
-"""Figures: what the stages count and gauge, for the metrics endpoint and `status` to read whenever they like."""
+"""Metrics: what the stages count and gauge, for the metrics endpoint and `status` to read whenever they like."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Listener = Callable[[str, str, float | None, float | None], None]
 
 
 @dataclass(frozen=True)
-class Figure:
+class StageMetric:
     """One number. `kind` is `counter` (only goes up in one process) or `gauge`; never a payload or an id in it."""
 
     name: str
@@ -19,7 +19,7 @@ class Figure:
     value: float
 
 
-class Figures:
+class StageMetrics:
     """The numbers of one process's stages. Kept here, so that a stage knows nothing of how they are shown."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class Figures:
         key = (name, application)
         return self._counters.get(key, self._gauges.get(key, 0))
 
-    def __iter__(self) -> Iterator[Figure]:
+    def __iter__(self) -> Iterator[StageMetric]:
         for (name, application), value in sorted(self._counters.items()):
-            yield Figure(name, "counter", application, value)
+            yield StageMetric(name, "counter", application, value)
         for (name, application), value in sorted(self._gauges.items()):
-            yield Figure(name, "gauge", application, value)
+            yield StageMetric(name, "gauge", application, value)

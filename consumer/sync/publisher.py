@@ -1,4 +1,4 @@
-"""Outlet: the one way of the sync stages to the rest: topic `events`."""
+"""EventPublisher: the one way of the sync stages to the rest: topic `events`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG = structlog.get_logger()
 CHUNK_EVENTS = 500
 
 
-class Outlet:
+class EventPublisher:
     """Publishes events on one topic, each durable when `publish` returns."""
 
     def __init__(self, broker: Broker, topic: str, *, timeout_s: float = 30.0) -> None:

@@ -1,4 +1,4 @@
-"""Share: how many reads a stage may spend on what may be forged, or asked for without end (cases I15, B23)."""
+"""Quota: how many reads a stage may spend on what may be forged, or asked for without end (cases I15, B23)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from consumer.payments import Budget, Kind, Priority
 from consumer.sync.refresh.policy import URGENT, RefreshPolicy
 
 
-class Share:
+class TokenBucket:
     """`per_s` reads a second on average, up to `burst` at once. Nobody waits here: what is not granted comes later."""
 
     def __init__(self, clock: Clock, *, per_s: float, burst: int) -> None:
@@ -35,7 +35,7 @@ class Share:
         self._at = now
 
 
-class ReadShare:
+class ReadQuota:
     """What the reads that handlers asked for may take of the budget. They come before the walks of events and of
     reconcile, so without a bound a handler that asks again with every answer, or a thin list that leaves thousands of
     subscriptions to single reads, would end those walks, and what webhooks lose would stay lost (cases B23, G3).
@@ -46,8 +46,8 @@ class ReadShare:
 
     def __init__(self, clock: Clock, budget: Budget, policy: RefreshPolicy) -> None:
         self._budget = budget
-        self._all = Share(clock, per_s=policy.per_s, burst=policy.burst)
-        self._orders = Share(clock, per_s=policy.order_per_s, burst=policy.order_burst)
+        self._all = TokenBucket(clock, per_s=policy.per_s, burst=policy.burst)
+        self._orders = TokenBucket(clock, per_s=policy.order_per_s, burst=policy.order_burst)
         self._refused: set[bool] = set()  # subscriptions? others?
         self.since_other = URGENT - 1  # the first other comes after one subscription
         self.last_other = "order"

@@ -15,18 +15,18 @@ from consumer.clock import Clock
 from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.payments import Priority
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
 from consumer.sync.backfill.stage import Backfill, BackfillPolicy
-from consumer.sync.confirm.hints import GROUP, Intake
+from consumer.sync.confirm.hints import GROUP, HintConsumer
 from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
-from consumer.sync.health.gauges import Alarms
+from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity
 from consumer.sync.leader import Leader
-from consumer.sync.loop import REFUSED, Trouble, rest
-from consumer.sync.metrics import Figures
-from consumer.sync.publisher import Outlet
+from consumer.sync.loop import REFUSED, StageFailure, rest
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import DriftReport
 from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
 from consumer.sync.refresh.policy import RefreshPolicy
@@ -76,57 +76,57 @@ class ApplicationSync:
 
     def __init__(
         self,
-        reader: Reader,
+        api: ApplicationApi,
         database: Database,
-        outlet: Outlet,
+        publisher: EventPublisher,
         *,
         clock: Clock,
         holder: str,
-        figures: Figures | None = None,
+        metrics: StageMetrics | None = None,
         policy: SyncPolicy | None = None,
     ) -> None:
         policy = policy or SyncPolicy()
-        self.application = reader.application
-        self.figures = figures or Figures()
+        self.application = api.application
+        self.metrics = metrics or StageMetrics()
         self._clock = clock
         self.leader = Leader(
-            database, role=f"sync/{reader.application}", holder=holder, clock=clock, lease_s=policy.lease_s
+            database, role=f"sync/{api.application}", holder=holder, clock=clock, lease_s=policy.lease_s
         )
 
         def token() -> int:
             return self.leader.token
 
-        self.identity = Identity(reader, database, clock=clock, token=token, figures=self.figures)
+        self.identity = Identity(api, database, clock=clock, token=token, metrics=self.metrics)
         self.reconcile = Reconcile(
-            reader, database, outlet, clock=clock, token=token, figures=self.figures, policy=policy.reconcile
+            api, database, publisher, clock=clock, token=token, metrics=self.metrics, policy=policy.reconcile
         )
         self.backfill = Backfill(
-            reader,
+            api,
             database,
-            outlet,
+            publisher,
             clock=clock,
             token=token,
-            figures=self.figures,
+            metrics=self.metrics,
             policy=policy.backfill,
             on_gap=self.reconcile.wake.set,
         )
         self.confirm = Confirm(
-            reader,
+            api,
             database,
-            outlet,
+            publisher,
             clock=clock,
-            figures=self.figures,
+            metrics=self.metrics,
             policy=policy.confirm,
             walk=self.backfill.catch_up,
             published=self.backfill.recent,
             heard=self.backfill.heard,
         )
-        self.refresh = Refresh(reader, database, outlet, clock=clock, figures=self.figures, policy=policy.refresh)
-        self._client = reader.client
-        self._alarms = Alarms(reader, database, self.backfill.first_walk, clock=clock, figures=self.figures)
-        self._trouble = Trouble(f"identity {reader.application}")
-        self._credentials = Trouble(f"credentials {reader.application}")
-        self._watch = Watch(database, reader.application, self._look, clock=clock, token=token, figures=self.figures)
+        self.refresh = Refresh(api, database, publisher, clock=clock, metrics=self.metrics, policy=policy.refresh)
+        self._client = api.client
+        self._leader_gauges = LeaderGauges(api, database, self.backfill.first_walk, clock=clock, metrics=self.metrics)
+        self._failure = StageFailure(f"identity {api.application}")
+        self._credentials = StageFailure(f"credentials {api.application}")
+        self._watch = Watch(database, api.application, self._look, clock=clock, token=token, metrics=self.metrics)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Compete for the lead, and read the service while this process has it; until `stop`."""
@@ -174,13 +174,13 @@ class ApplicationSync:
         return results[0] if await self.leader.once(keep) else None
 
     @property
-    def troubles(self) -> Mapping[str, str]:
+    def failures(self) -> Mapping[str, str]:
         """Stage to the code of what holds it up now; empty while all is well. A stage that waits for its next try
         after credentials were refused is not held up any more once they are taken again."""
         stages = (self.confirm, self.refresh, self.backfill, self.reconcile)
-        troubles = (self._trouble, self._credentials, *(stage.trouble for stage in stages))
+        failures = (self._failure, self._credentials, *(stage.failure for stage in stages))
         over = frozenset[str]() if self._client.circuit.is_open else REFUSED
-        codes = {name: one.code for name, one in zip(STAGES, troubles, strict=True) if one.code is not None}
+        codes = {name: one.code for name, one in zip(STAGES, failures, strict=True) if one.code is not None}
         return {name: code for name, code in codes.items() if code not in over}
 
     def _look(self) -> Mapping[str, str]:
@@ -189,20 +189,22 @@ class ApplicationSync:
             self._credentials.failed(SecretFileBroken(problem=problem))
         else:
             self._credentials.well()
-        return self.troubles
+        return self.failures
 
     async def _lead(self, stop: asyncio.Event) -> None:
-        self.figures.gauge("leads", self.application, 1)
+        self.metrics.gauge("leads", self.application, 1)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch.run(stop))
                 # What the last leader knew is shown before anything fails; then whose credentials these are (B32).
-                if await self._through(self._alarms.take_up, stop) and await self._through(self.identity.check, stop):
+                if await self._through(self._leader_gauges.take_up, stop) and await self._through(
+                    self.identity.check, stop
+                ):
                     for stage in (self.confirm, self.refresh, self.backfill, self.reconcile):
                         group.create_task(stage.run(stop))
         finally:
-            self._alarms.drop()
-            self.figures.gauge("leads", self.application, 0)
+            self._leader_gauges.drop()
+            self.metrics.gauge("leads", self.application, 0)
 
     async def _through(self, step: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> bool:
         """Try until it went through; False when told to stop before."""
@@ -210,24 +212,24 @@ class ApplicationSync:
             try:
                 await step()
             except ConsumerError as error:
-                self._trouble.failed(error)
-                await rest(self._clock, self._trouble.wait_s(), stop)
+                self._failure.failed(error)
+                await rest(self._clock, self._failure.wait_s(), stop)
             else:
-                self._trouble.well()
+                self._failure.well()
                 return True
         return False
 
 
 class Sync:
-    """The role `sync`: the intake of deliveries, which every process does, and the stages of each application.
+    """The role `sync`: the reading of deliveries, which every process does, and the stages of each application.
 
-    `applications` are all that are received for. One without a reader (no API credentials) keeps nobody from the
+    `applications` are all that are received for. One without an API (no API credentials) keeps nobody from the
     others: its deliveries are taken in and wait, and its lack of credentials is said and gauged.
     """
 
     def __init__(
         self,
-        readers: Sequence[Reader],
+        apis: Sequence[ApplicationApi],
         broker: Broker,
         database: Database,
         *,
@@ -239,30 +241,30 @@ class Sync:
         holder: str,
         policy: SyncPolicy | None = None,
     ) -> None:
-        self.figures = Figures()
-        self.unread = tuple(sorted(set(applications) - {reader.application for reader in readers}))
-        outlet, policy = Outlet(broker, events_topic), policy or SyncPolicy()
-        sharing = Counter(reader.address for reader in readers)
+        self.metrics = StageMetrics()
+        self.unread = tuple(sorted(set(applications) - {api.application for api in apis}))
+        publisher, policy = EventPublisher(broker, events_topic), policy or SyncPolicy()
+        sharing = Counter(api.address for api in apis)
         self.applications = {
-            reader.application: ApplicationSync(
-                reader,
+            api.application: ApplicationSync(
+                api,
                 database,
-                outlet,
+                publisher,
                 clock=clock,
                 holder=holder,
-                figures=self.figures,
-                policy=policy.among(sharing[reader.address]),
+                metrics=self.metrics,
+                policy=policy.among(sharing[api.address]),
             )
-            for reader in readers
+            for api in apis
         }
-        self.intake = Intake(
+        self.hint_consumer = HintConsumer(
             broker,
             database,
             topic=deliveries_topic,
             group=group,
             applications=applications,
             clock=clock,
-            figures=self.figures,
+            metrics=self.metrics,
             on_hints=self._wake,
         )
 
@@ -273,9 +275,9 @@ class Sync:
                 "an application has no API credentials: it is not read", application=name, code="no_credentials"
             )
         for name in (*self.applications, *self.unread):
-            self.figures.gauge("credentials_missing", name, int(name in self.unread))
+            self.metrics.gauge("credentials_missing", name, int(name in self.unread))
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.intake.run(stop))
+            group.create_task(self.hint_consumer.run(stop))
             for one in self.applications.values():
                 group.create_task(one.run(stop))
 

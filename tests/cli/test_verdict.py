@@ -11,8 +11,8 @@ from consumer.broker import TopicReport
 from consumer.cli.looking.verdict import Grade, judge, worst
 from consumer.console.queues import Queue
 from consumer.ledger.health import Figures
-from consumer.sync.health.stalled import HeldUp
-from consumer.sync.health.status import Standing, refused_at
+from consumer.sync.health.stalled import StalledStage
+from consumer.sync.health.status import ApplicationStatus, refused_at
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 WELL = Figures(
@@ -84,11 +84,11 @@ def test_the_worst_counts() -> None:
     assert worst(findings) is Grade.STUCK
 
 
-READING = Standing(application="default", walked_at=NOW)
+READING = ApplicationStatus(application="default", walked_at=NOW)
 
 
-def stuck(since: datetime, *, stage: str = "backfill", code: str = "cursor_loop") -> HeldUp:
-    return HeldUp(stage=stage, code=code, since=since)
+def stuck(since: datetime, *, stage: str = "backfill", code: str = "cursor_loop") -> StalledStage:
+    return StalledStage(stage=stage, code=code, since=since)
 
 
 # case: O1, O3, B7, B13, B29, B31
@@ -102,20 +102,20 @@ def stuck(since: datetime, *, stage: str = "backfill", code: str = "cursor_loop"
         (replace(READING, walked_at=LONG_AGO), "walk_late"),
         (replace(READING, walked_at=None), "never_walked"),
         (replace(READING, held_up=(stuck(LONG_AGO),)), "reading_held_up"),
-        (Standing(application="club", has_credentials=False, hints=3), "no_credentials"),
+        (ApplicationStatus(application="club", has_credentials=False, hints=3), "no_credentials"),
     ],
 )
-def test_what_is_wrong_with_the_reading_degrades(changed: Standing, code: str) -> None:
-    assert judge(WELL, standings=[READING]) == []
-    [finding] = judge(WELL, standings=[READING, changed])
+def test_what_is_wrong_with_the_reading_degrades(changed: ApplicationStatus, code: str) -> None:
+    assert judge(WELL, application_statuses=[READING]) == []
+    [finding] = judge(WELL, application_statuses=[READING, changed])
     assert (finding.code, finding.grade) == (code, Grade.DEGRADED)
 
 
 # case: B7, O3
 def test_stages_that_are_held_up_for_long_are_told_together_and_refused_credentials_only_once() -> None:
-    def told(*stages: HeldUp, refused_at: datetime | None = None) -> list[str]:
-        standing = replace(READING, held_up=stages, refused_at=refused_at)
-        return [finding.text for finding in judge(WELL, standings=[standing])]
+    def told(*stages: StalledStage, refused_at: datetime | None = None) -> list[str]:
+        application_status = replace(READING, held_up=stages, refused_at=refused_at)
+        return [finding.text for finding in judge(WELL, application_statuses=[application_status])]
 
     assert told(stuck(NOW - timedelta(seconds=30))) == []
     [text] = told(stuck(LONG_AGO), stuck(LONG_AGO, stage="confirm"), stuck(LONG_AGO, stage="refresh", code="server"))

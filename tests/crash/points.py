@@ -119,11 +119,11 @@ def work_points(subscription: str, broker: str) -> list[Point]:
 
 
 SYNC_POINTS = [
-    Point("deliveries polled", "consumer.sync.confirm.hints:Intake._store", "before"),
+    Point("deliveries polled", "consumer.sync.confirm.hints:HintConsumer._store", "before"),
     Point("hints written, not committed", "consumer.ledger.reading.quarantine:keep_hints", "after"),
-    Point("hints committed, offsets not", "consumer.sync.confirm.hints:Intake._store", "after"),
-    Point("hint read, nothing published", "consumer.sync.publisher:Outlet.publish", "before"),
-    Point("published, hint not dropped", "consumer.sync.publisher:Outlet.publish", "after"),
+    Point("hints committed, offsets not", "consumer.sync.confirm.hints:HintConsumer._store", "after"),
+    Point("hint read, nothing published", "consumer.sync.publisher:EventPublisher.publish", "before"),
+    Point("published, hint not dropped", "consumer.sync.publisher:EventPublisher.publish", "after"),
     Point("hint dropped, not committed", "consumer.ledger.reading.quarantine:drop_hints", "after"),
     Point("hint dropped", "consumer.sync.confirm.stage:Confirm._settle", "after"),
 ]

@@ -20,7 +20,7 @@ from consumer.ledger import Database, health
 from consumer.ledger.engine import schema
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
-from consumer.sync.health.status import Standing, standing
+from consumer.sync.health.status import ApplicationStatus, application_status
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually, free_port
 from tests.support.process import ConsumerProcess, command, ended
@@ -127,10 +127,10 @@ class Deployment:
         """How many rows; 0 while the database is away."""
         return int(await self.one(f"SELECT count(*) FROM {what}") or 0)
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> ApplicationStatus:
         """How the reading of the service stands, as `status` tells it."""
         async with self.database.reading() as session:
-            return await standing(session, "default", self.sandbox.config.app_id, datetime.now(UTC))
+            return await application_status(session, "default", self.sandbox.config.app_id, datetime.now(UTC))
 
     async def one(self, statement: str) -> Any:
         """A single value; None while the database is away."""

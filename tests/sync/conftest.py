@@ -19,9 +19,9 @@ from consumer.ledger.reading import heard
 from consumer.payments import Attempt, Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.api import Reader
-from consumer.sync.metrics import Figures
-from consumer.sync.publisher import Outlet
+from consumer.sync.api import ApplicationApi
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.publisher import EventPublisher
 from consumer.wire import pack_delivery, unpack_event
 from tests.sync.service import ScriptedService, scripted_service
 
@@ -74,10 +74,10 @@ async def service() -> AsyncIterator[ScriptedService]:
 
 
 @pytest.fixture
-async def reader(service: ScriptedService, clock: SteppedClock) -> AsyncIterator[Reader]:
+async def api(service: ScriptedService, clock: SteppedClock) -> AsyncIterator[ApplicationApi]:
     credentials = Credentials("svc_app_test", ["svc_sk_live_test"])
     async with PaymentsClient(service.address, credentials, clock=clock) as client:
-        yield Reader(application="default", client=client)
+        yield ApplicationApi(application="default", client=client)
 
 
 @dataclass
@@ -87,13 +87,13 @@ class World:
     broker: EmbeddedBroker
     database: Database
     service: ScriptedService
-    reader: Reader
+    api: ApplicationApi
     clock: SteppedClock
-    figures: Figures = field(default_factory=Figures)
+    metrics: StageMetrics = field(default_factory=StageMetrics)
 
     @property
-    def outlet(self) -> Outlet:
-        return Outlet(self.broker, EVENTS)
+    def publisher(self) -> EventPublisher:
+        return EventPublisher(self.broker, EVENTS)
 
     async def deliver(self, *deliveries: Delivery) -> None:
         """Publish deliveries as receive does."""
@@ -133,10 +133,10 @@ def world(
     broker: EmbeddedBroker,
     sqlite_ledger: Database,
     service: ScriptedService,
-    reader: Reader,
+    api: ApplicationApi,
     clock: SteppedClock,
 ) -> World:
-    return World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    return World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
 
 
 def delivery(raw: bytes, number: int = 1, *, event_id: str | None = None, problem: Reason | None = None) -> Delivery:
@@ -161,7 +161,7 @@ class Simulated:
     """The simulator in this process, and a client of it whose waits do not take real time."""
 
     sandbox: Sandbox
-    reader: Reader
+    api: ApplicationApi
     clock: SteppedClock
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -183,8 +183,8 @@ async def simulated(clock: SteppedClock, **assumptions: object) -> AsyncIterator
         credentials = Credentials(SECRETS[0], [SECRETS[1]])
         attempts: list[Attempt] = []
         async with PaymentsClient(sandbox.base_url, credentials, clock=clock, on_attempt=attempts.append) as client:
-            reader = Reader(application="default", client=client)
-            yield Simulated(sandbox=sandbox, reader=reader, clock=clock, attempts=attempts)
+            api = ApplicationApi(application="default", client=client)
+            yield Simulated(sandbox=sandbox, api=api, clock=clock, attempts=attempts)
 
 
 def pass_time(world: World, service_side: Simulated, **span: float) -> None:
@@ -196,6 +196,6 @@ def pass_time(world: World, service_side: Simulated, **span: float) -> None:
 
 @pytest.fixture
 async def service_side(clock: SteppedClock) -> AsyncIterator[Simulated]:
-    """The simulator; a module whose world reads it sets `world.reader` to its reader."""
+    """The simulator; a module whose world reads it sets `world.api` to its API."""
     async with simulated(clock) as found:
         yield found

@@ -7,9 +7,8 @@ from typing import Any
 
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
-from consumer.sync.reconcile import state as reconciled
 from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
-from consumer.sync.reconcile.state import Reconciled
+from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state
 from tests.sync.conftest import World
 from tests.sync.service import EventsList, Json
 
@@ -17,23 +16,23 @@ from tests.sync.service import EventsList, Json
 async def baselined(world: World) -> None:
     """The first walk of this installation was made, of empty lists."""
     async with world.database.transaction() as session:
-        made = Reconciled(began=world.clock.now(), baselined=True, payments_baselined=True)
-        await reconciled.keep(session, "default", made, token=1, now=world.clock.now())
+        made = ReconcileState(began=world.clock.now(), baselined=True, payments_baselined=True)
+        await keep_state(session, "default", made, token=1, now=world.clock.now())
 
 
-async def remembered(world: World) -> Reconciled:
+async def remembered(world: World) -> ReconcileState:
     async with world.database.reading() as session:
-        return await reconciled.load(session, "default")
+        return await load_state(session, "default")
 
 
 def reconcile(world: World, policy: ReconcilePolicy | None = None) -> Reconcile:
     return Reconcile(
-        world.reader,
+        world.api,
         world.database,
-        world.outlet,
+        world.publisher,
         clock=world.clock,
         token=lambda: 1,
-        figures=world.figures,
+        metrics=world.metrics,
         policy=policy,
     )
 

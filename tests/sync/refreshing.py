@@ -12,7 +12,7 @@ from consumer.ledger.tables import ReadRow
 from consumer.payments import Kind as BudgetKind
 from consumer.payments import PaymentsClient, Priority
 from consumer.plugin import ReadKind, ReadRequest
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World
@@ -21,7 +21,7 @@ from tests.sync.service import EventsList, Json
 
 def refresh(world: World) -> Refresh:
     policy = RefreshPolicy(page_from=40)
-    return Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures, policy=policy)
+    return Refresh(world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics, policy=policy)
 
 
 async def ask(world: World, kind: ReadKind, object_id: str, after_s: float = 0) -> None:
@@ -54,9 +54,9 @@ def paged(items: Sequence[dict[str, object]]) -> EventsList:
 @asynccontextmanager
 async def while_a_walk_goes_on(world: World, policy: RefreshPolicy) -> AsyncIterator[Callable[[], Awaitable[int]]]:
     """A round of the stage, in which nothing of the budget is idle: a walk of the events takes what it can get."""
-    async with PaymentsClient(world.service.address, world.reader.client.credentials, clock=world.clock) as client:
-        reader = Reader(application="default", client=client)
-        stage = Refresh(reader, world.database, world.outlet, clock=world.clock, policy=policy)
+    async with PaymentsClient(world.service.address, world.api.client.credentials, clock=world.clock) as client:
+        api = ApplicationApi(application="default", client=client)
+        stage = Refresh(api, world.database, world.publisher, clock=world.clock, policy=policy)
 
         async def once() -> int:
             while await client.budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:

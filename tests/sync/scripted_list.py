@@ -10,8 +10,8 @@ from typing import Any
 
 from consumer.events import Locators
 from consumer.payments import ApiError, Cursor, EventRecord, Page
-from consumer.sync.backfill.bookmark import Mark
-from consumer.sync.backfill.policy import FeedPolicy
+from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.policy import WalkPolicy
 from consumer.sync.backfill.walk import Walk
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -91,9 +91,9 @@ class ScriptedList:
         return {f"evt_{number}" for number, _ in self.events}
 
 
-def feed_policy(*, overlap_s: float) -> FeedPolicy:
+def feed_policy(*, overlap_s: float) -> WalkPolicy:
     """Pages of three, each walk a sweep, and any pause long enough for a gap."""
-    return FeedPolicy(
+    return WalkPolicy(
         gap_after=timedelta(0), limit=LIMIT, overlap_s=overlap_s, overlap_every_s=0.0, overlap_pages_max=1000
     )
 
@@ -111,33 +111,33 @@ def growing(service: ScriptedList, pages: int) -> Callable[[int], None]:
 
 @dataclass
 class Follower:
-    """Walks again and again with the mark that the last walk left, as backfill does."""
+    """Walks again and again with the bookmark that the last walk left, as backfill does."""
 
     service: ScriptedList
-    mark: Mark = field(default_factory=Mark)
+    bookmark: Bookmark = field(default_factory=Bookmark)
     seen: set[str] = field(default_factory=set)
     yielded: int = 0
     began: datetime = START
-    policy: FeedPolicy = field(default_factory=lambda: feed_policy(overlap_s=3.0))
+    policy: WalkPolicy = field(default_factory=lambda: feed_policy(overlap_s=3.0))
     clock_ahead_s: float = 0.0
 
     @property
     def completed(self) -> bool:
         """Whether the last walk came to its end."""
-        return self.mark.walked_at == self.began
+        return self.bookmark.walked_at == self.began
 
     def walk(self, *, sweeps: bool = True) -> Walk:
         return Walk(
             lister=self.service,
             locators=Locators(),
-            mark=self.mark,
+            bookmark=self.bookmark,
             now=self.began,
             policy=self.policy,
             sweeps=sweeps,
         )
 
     async def go(self, pages: int | None = None, *, sweeps: bool = True) -> Walk:
-        """A walk, cut after `pages` pages: what was published by then stays, and so does the mark."""
+        """A walk, cut after `pages` pages: what was published by then stays, and so does the bookmark."""
         self.service.now += timedelta(milliseconds=1)
         self.began = self.service.now + timedelta(seconds=self.clock_ahead_s)
         walk = self.walk(sweeps=sweeps)
@@ -146,7 +146,7 @@ class Follower:
         async for page in steps:
             self.seen |= {item.id for item in page.items if item.id}
             self.yielded += len(page.items)
-            self.mark = Mark.load(page.mark.dump())
+            self.bookmark = Bookmark.load(page.bookmark.dump())
             number += 1
             if pages is not None and number >= pages:
                 await steps.aclose()

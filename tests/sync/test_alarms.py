@@ -1,4 +1,4 @@
-"""Alarms: a restart forgets none, and who lost the lead shows none."""
+"""Gauges: a restart forgets none, and who lost the lead shows none."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import pytest
 from sqlalchemy import Table, update
 
 from consumer.clock import SystemClock
-from consumer.ledger.reading import hints
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.tables import LeaseRow
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
-from consumer.sync.api import Reader
-from consumer.sync.backfill import silence as sense
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill import silence
 from consumer.sync.backfill import stage as backfill
-from consumer.sync.backfill.bookmark import Mark
-from consumer.sync.backfill.silence import Condition
+from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.health.gauges import FLAGS, TIMES
 from consumer.sync.health.prometheus import GAUGES, Exposition
 from consumer.sync.health.stalled import STAGES
-from consumer.sync.reconcile import stage as reconcile
+from consumer.sync.reconcile import state as reconcile
 from consumer.sync.role import Sync, SyncPolicy
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually
@@ -59,9 +58,9 @@ class Page:
             clock=SystemClock(),
             on_circuit=lambda state: circuit.set(int(state.is_open)),
         )
-        reader = Reader(application="default", client=self.client)
-        self.sync: Sync = role(reader, world.broker, world.database, "one", POLICY)
-        Exposition(self.sync.figures, self.metrics, SystemClock())
+        api = ApplicationApi(application="default", client=self.client)
+        self.sync: Sync = role(api, world.broker, world.database, "one", POLICY)
+        Exposition(self.sync.metrics, self.metrics, SystemClock())
 
     def value(self, name: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, {"application": "default"})
@@ -74,13 +73,17 @@ class Page:
 async def _leave_alarms(world: World) -> None:
     """What a leader left behind that was alarmed three days ago."""
     ago = SystemClock().now() - timedelta(days=3)
-    condition = Condition(silent_since=ago, gap_at=ago)
+    delivery_health = DeliveryHealth(silent_since=ago, gap_at=ago)
     reconciled = {"began": ago.isoformat(), "braked": True}
-    kept = {backfill.WALK: Mark(walked_at=ago).dump(), sense.WALK: condition.dump(), reconcile.WALK: reconciled}
+    kept = {
+        backfill.WALK: Bookmark(walked_at=ago).dump(),
+        silence.WALK: delivery_health.dump(),
+        reconcile.WALK: reconciled,
+    }
     async with world.database.transaction() as session:
         await hints.keep_hints(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
         for walk, state in kept.items():
-            await bookmarks.keep(session, "default", walk, state, token=0, now=ago)
+            await sync_state.keep(session, "default", walk, state, token=0, now=ago)
 
 
 async def _lead_goes_to_another(world: World, *, for_s: float) -> None:
@@ -105,7 +108,7 @@ async def test_the_leader_takes_alarms_up_from_the_ledger_and_drops_them_with_th
         await _lead_goes_to_another(world, for_s=12)
         await eventually(lambda: page.shows(LOWERED), within_s=10, what="who does not lead knows of no alarm")
         assert [page.value(name) for name in AGES] == [None, None, None]
-        assert {page.sync.figures.value(name, "default") for name in FLAGS} == {0}
+        assert {page.sync.metrics.value(name, "default") for name in FLAGS} == {0}
 
         await _lead_goes_to_another(world, for_s=-1)
         await eventually(lambda: page.shows(RAISED), within_s=15, what="with the lead they are known again")
@@ -132,9 +135,9 @@ async def test_a_secret_file_that_breaks_is_a_stage_in_trouble(world: World, tmp
         world.service.lists[f"/v1/{name}"] = lambda cursor, limit: {"items": [], "next_cursor": None}
     credentials = Credentials("svc_app_test", secret_file=file)
     async with PaymentsClient(world.service.address, credentials, clock=SystemClock()) as client:
-        reader = Reader(application="default", client=client)
-        sync = role(reader, world.broker, world.database, "one", POLICY)
-        Exposition(sync.figures, page.metrics, SystemClock())
+        api = ApplicationApi(application="default", client=client)
+        sync = role(api, world.broker, world.database, "one", POLICY)
+        Exposition(sync.metrics, page.metrics, SystemClock())
         one = sync.applications["default"]
 
         def held_up() -> float | None:
@@ -144,19 +147,19 @@ async def test_a_secret_file_that_breaks_is_a_stage_in_trouble(world: World, tmp
         async with running(sync):
             await eventually(lambda: held_up() == 0, within_s=15)
             file.write_text("half a sec")
-            await eventually(lambda: one.troubles == {"credentials": "secret_file_broken"}, within_s=15)
+            await eventually(lambda: one.failures == {"credentials": "secret_file_broken"}, within_s=15)
             await eventually(lambda: held_up() == 1, within_s=5)
             file.write_text("svc_sk_live_new")
-            await eventually(lambda: one.troubles == {} and held_up() == 0, within_s=15)
+            await eventually(lambda: one.failures == {} and held_up() == 0, within_s=15)
 
 
 # case: O3, S6
 async def test_a_stage_that_waits_after_refused_credentials_is_in_no_trouble_once_they_are_taken(world: World) -> None:
     page = Page(world)
     one = page.sync.applications["default"]
-    one.confirm.trouble.failed(CircuitOpen(retry_after_s=5))
-    one.backfill.trouble.failed(CursorLoop())
+    one.confirm.failure.failed(CircuitOpen(retry_after_s=5))
+    one.backfill.failure.failed(CursorLoop())
     await page.client.circuit.refused(page.client.credentials.generation)
-    assert one.troubles == {"confirm": "circuit_open", "backfill": "cursor_loop"}
+    assert one.failures == {"confirm": "circuit_open", "backfill": "cursor_loop"}
     await page.client.circuit.accepted()
-    assert one.troubles == {"backfill": "cursor_loop"}
+    assert one.failures == {"backfill": "cursor_loop"}

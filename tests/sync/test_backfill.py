@@ -14,11 +14,10 @@ from consumer.errors import BrokerUnavailable, LeaseLost
 from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events
-from consumer.ledger.reading import quarantine
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import quarantine, sync_state
 from consumer.payments import AuthenticationError, CircuitOpen, PaymentsError
-from consumer.sync.api import Reader
-from consumer.sync.backfill.bookmark import ListOrder, Mark
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.page import understand
 from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.sync.backfill.stage import WALK
@@ -30,13 +29,13 @@ from tests.sync.service import ScriptedService
 
 @pytest.fixture
 def world(world: World, service_side: Simulated) -> World:
-    world.reader = service_side.reader
+    world.api = service_side.api
     return world
 
 
-async def mark(world: World) -> Mark:
+async def bookmark(world: World) -> Bookmark:
     async with world.database.reading() as session:
-        return Mark.load(await bookmarks.load(session, "default", WALK))
+        return Bookmark.load(await sync_state.load(session, "default", WALK))
 
 
 async def ids(world: World) -> list[str]:
@@ -58,8 +57,8 @@ async def test_a_walk_publishes_what_the_ledger_lacks_and_nothing_else(world: Wo
 
 
 async def _all_events(service_side: Simulated, world: World) -> list[Event]:
-    items = [item async for item in service_side.reader.client.events.iterate()]
-    locators = service_side.reader.locators
+    items = [item async for item in service_side.api.client.events.iterate()]
+    locators = service_side.api.locators
     return list(understand(items, locators, application="default", now=world.clock.now()).events)
 
 
@@ -77,7 +76,7 @@ async def test_a_second_walk_reads_one_page_and_the_overlap_and_publishes_only_n
     assert report.published == 3
     assert report.pages <= 3
     assert set(await ids(world)) >= set(news)
-    assert (await mark(world)).order is ListOrder.NEWEST_FIRST
+    assert (await bookmark(world)).order is ListOrder.NEWEST_FIRST
 
 
 async def test_what_was_just_published_is_not_published_again_while_the_workers_lag(
@@ -107,7 +106,7 @@ async def test_order_cursor_and_envelope_make_no_difference(
 ) -> None:
     # case: B5, B12, I9
     async with simulated(clock, events_order=order, events_cursor=cursor, **shape) as service_side:
-        world.reader = service_side.reader
+        world.api = service_side.api
         wanted = service_side.emit(230)
         stage = backfill(world)
         await stage.once()
@@ -125,7 +124,7 @@ async def test_a_dry_run_publishes_and_stores_nothing(world: World, service_side
     report = await backfill(world).once(BackfillOptions(dry_run=True))
     assert (report.published, report.dry_run) == (150, True)
     assert await ids(world) == []
-    assert (await mark(world)).walked_at is None
+    assert (await bookmark(world)).walked_at is None
 
 
 async def test_a_full_walk_goes_to_the_end_and_leaves_the_bookmark_alone(world: World, service_side: Simulated) -> None:
@@ -133,10 +132,10 @@ async def test_a_full_walk_goes_to_the_end_and_leaves_the_bookmark_alone(world: 
     service_side.emit(400)
     stage = backfill(world)
     await stage.once()
-    before = await mark(world)
+    before = await bookmark(world)
     report = await stage.once(BackfillOptions(full=True))
     assert (report.listed, report.published) == (400, 0)
-    assert await mark(world) == before
+    assert await bookmark(world) == before
 
 
 async def test_since_takes_only_what_is_younger_and_stops_there(world: World, service_side: Simulated) -> None:
@@ -161,7 +160,7 @@ async def test_the_first_walk_leaves_history_alone_until_it_is_seeded(world: Wor
     report = await stage.once()
     assert report.history > 0
     assert sorted(await ids(world)) == sorted(young)
-    assert world.figures.value("events_history", "default") > 0
+    assert world.metrics.value("events_history", "default") > 0
     await world.work()
     assert (await backfill(world, token=2).once()).published == 0, "what is read again for the overlap stays history"
     seeded = await backfill(world, token=3).once(BackfillOptions(seed=True, full=True))
@@ -202,7 +201,7 @@ async def test_a_broker_that_fails_half_way_leaves_no_hole(world: World, service
 
     with pytest.raises(BrokerUnavailable):
         await stage.once(on_progress=stop_the_broker)
-    assert (await mark(world)).resume is not None
+    assert (await bookmark(world)).resume is not None
     report = await backfill(world, token=2).once()
     assert report.pages <= 5, "the second page is not walked again"
     assert set(await ids(world)) == set(wanted)
@@ -212,17 +211,17 @@ async def test_a_leader_that_was_replaced_moves_no_bookmark(world: World, servic
     # case: B26
     service_side.emit(10)
     await backfill(world, token=9).once()
-    before = await mark(world)
+    before = await bookmark(world)
     service_side.emit(1)
     with pytest.raises(LeaseLost):
         await backfill(world, token=3).once()
-    assert await mark(world) == before
+    assert await bookmark(world) == before
 
 
 async def test_an_outage_longer_than_retention_is_said(world: World, clock: SteppedClock) -> None:
     # case: B13
     async with simulated(clock, retention_s=3600) as service_side:
-        world.reader = service_side.reader
+        world.api = service_side.api
         service_side.emit(20)
         stage = backfill(world)
         await stage.once()
@@ -233,16 +232,16 @@ async def test_an_outage_longer_than_retention_is_said(world: World, clock: Step
         service_side.sandbox.engine.events.purge()
         report = await stage.once()
         assert report.gap
-        assert world.figures.value("retention_gaps", "default") == 1
+        assert world.metrics.value("retention_gaps", "default") == 1
         assert not (await stage.once()).gap
 
 
 async def test_a_listed_record_that_is_not_understood_is_kept_and_does_not_stop_the_walk(
-    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: object, clock: SteppedClock
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, api: object, clock: SteppedClock
 ) -> None:
     # case: U1, B8
-    assert isinstance(reader, Reader)
-    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    assert isinstance(api, ApplicationApi)
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
     items = [{"id": "evt_1", "type": "order.paid"}, {"odd": True}, {"id": "evt_1", "type": "order.paid"}]
     service.lists["/v1/events"] = lambda cursor, limit: {"items": items, "next_cursor": None}
     report = await backfill(world).once()
@@ -274,7 +273,7 @@ async def test_thirty_thousand_missed_events_come_back_at_the_limits_pace_in_fla
 ) -> None:
     # case: B23, B24, G3
     async with simulated(clock) as service_side:
-        world = World(broker=broker, database=sqlite_ledger, service=service, reader=service_side.reader, clock=clock)
+        world = World(broker=broker, database=sqlite_ledger, service=service, api=service_side.api, clock=clock)
         service_side.emit(30_000)
         stage = backfill(world)
         resident: list[int] = []
@@ -294,7 +293,7 @@ async def test_thirty_thousand_missed_events_come_back_at_the_limits_pace_in_fla
         assert 60 * 0.95 <= seconds <= 60 / 0.95
         assert growth < 24 * 2**20, f"{growth} bytes more after 20,000 events"
         async with world.database.reading() as session:
-            assert await bookmarks.load(session, "default", WALK)
+            assert await sync_state.load(session, "default", WALK)
 
 
 async def test_the_loop_outlives_failures_and_stops_within_seconds(world: World, service_side: Simulated) -> None:
@@ -305,7 +304,7 @@ async def test_the_loop_outlives_failures_and_stops_within_seconds(world: World,
     stop = asyncio.Event()
     running = asyncio.create_task(stage.run(stop))
     async with asyncio.timeout(20):
-        while stage.trouble.failures < 3:  # noqa: ASYNC110 - the stage has no event for its failures
+        while stage.failure.times < 3:  # noqa: ASYNC110 - the stage has no event for its failures
             await asyncio.sleep(0)
         service_side.sandbox.engine.applications.change_merchant("mer_sandbox", active=True)
         while len(await ids(world)) < len(wanted):  # noqa: ASYNC110 - the log is looked at from outside
@@ -318,10 +317,10 @@ async def test_the_loop_outlives_failures_and_stops_within_seconds(world: World,
 
 
 async def test_a_listed_event_that_no_topic_takes_is_kept_and_holds_up_nothing(
-    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: Reader, clock: SteppedClock
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, api: ApplicationApi, clock: SteppedClock
 ) -> None:
     # case: U1, G3
-    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
     listed = [service.event(number, note="x" * (3 * 2**20 if number == 2 else 1)) for number in (3, 2, 1)]
     service.lists["/v1/events"] = lambda cursor, limit: {"items": listed, "next_cursor": None}
     report = await backfill(world).once()
@@ -330,4 +329,4 @@ async def test_a_listed_event_that_no_topic_takes_is_kept_and_holds_up_nothing(
     async with world.database.reading() as session:
         [kept] = await quarantine.newest(session)
     assert (kept.event_id, kept.reason) == ("evt_000002", "too_large")
-    assert (await mark(world)).walked_at is not None
+    assert (await bookmark(world)).walked_at is not None

@@ -19,8 +19,7 @@ from consumer.errors import WrongApplication
 from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events, outbox, runs
-from consumer.ledger.reading import hints, quarantine
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import hints, quarantine, sync_state
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Emission
 from consumer.reason import Reason
@@ -32,7 +31,7 @@ from tests.sync.service import ScriptedService
 
 @pytest.fixture
 def world(world: World, service_side: Simulated) -> World:
-    world.reader = service_side.reader
+    world.api = service_side.api
     return world
 
 
@@ -44,7 +43,7 @@ def holds(document: dict[str, Any]) -> bool:
 
 
 async def backfilled(world: World) -> None:
-    stage = Backfill(world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1)
+    stage = Backfill(world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1)
     await stage.once()
     await world.work()
 
@@ -67,7 +66,7 @@ async def test_what_is_missing_is_named_and_after_recovery_it_is_complete(
     # case: O7, B13
     began = service_side.sandbox.clock.now()
     ids = service_side.emit(150)
-    certifier = Certifier(world.reader, world.database, clock=world.clock)
+    certifier = Certifier(world.api, world.database, clock=world.clock)
     world.clock.advance(600)
     until = world.clock.now()
     before = await certifier.certify(began, until)
@@ -92,7 +91,7 @@ async def test_only_the_window_is_certified(world: World, service_side: Simulate
     service_side.emit(30)
     until = service_side.sandbox.clock.now() + timedelta(milliseconds=1)
     service_side.emit(10)
-    certifier = Certifier(world.reader, world.database, clock=world.clock)
+    certifier = Certifier(world.api, world.database, clock=world.clock)
     found = await certifier.certify(began + timedelta(milliseconds=1), until)
     assert found["listed"] == 30
     assert found["verdict"] == "missing"
@@ -107,7 +106,7 @@ async def test_events_whose_work_is_not_done_keep_it_open(world: World, service_
     await run_of(world, ids[1:2], RunStatus.DEAD)
     await run_of(world, ids[2:3], RunStatus.PARKED)
     world.clock.advance(7200)
-    found = await Certifier(world.reader, world.database, clock=world.clock).certify(began, began + timedelta(hours=1))
+    found = await Certifier(world.api, world.database, clock=world.clock).certify(began, began + timedelta(hours=1))
     assert found["verdict"] == "open"
     assert {word: count for word, count in found["outcomes"].items() if count} == {
         "dead": 1, "handled": 1, "no_handler": 1, "parked": 1,
@@ -151,7 +150,7 @@ async def test_work_that_an_event_derived_keeps_it_open(
     await run_of(world, ids, RunStatus.SUCCEEDED)
     await derived(world, ids[1], status)
     world.clock.advance(7200)
-    found = await Certifier(world.reader, world.database, clock=world.clock).certify(began, began + timedelta(hours=1))
+    found = await Certifier(world.api, world.database, clock=world.clock).certify(began, began + timedelta(hours=1))
     is_done = word == "handled"
     assert (found["verdict"], found["open_ids"]) == ("complete", []) if is_done else ("open", [ids[1]])
     assert found["outcomes"]["handled"] == (3 if is_done else 2)
@@ -174,7 +173,7 @@ async def test_what_lies_in_quarantine_or_waits_is_counted_apart_and_is_not_miss
         await hints.keep_hints(session, [delivery(b"{}", 3, event_id=third)], now)
     world.clock.advance(600)
     until = world.clock.now()
-    certifier = Certifier(world.reader, world.database, clock=world.clock)
+    certifier = Certifier(world.api, world.database, clock=world.clock)
     found = await certifier.certify(began, until)
     assert (found["listed"], found["received_by_webhook"], found["recovered"], found["missing"]) == (5, 3, 0, 2)
     assert set(found["missing_ids"]) == {fourth, fifth}
@@ -201,15 +200,15 @@ async def heard(world: World, event_id: str) -> None:
 
 
 async def test_a_listed_record_that_is_not_understood_is_in_quarantine_or_missing(
-    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: Any, clock: SteppedClock
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, api: Any, clock: SteppedClock
 ) -> None:
     # case: U1, O7
-    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
     listed = [{"strange": True}, {**service.event(1), "created_at": "2026-01-01T00:00:10Z"}]
     service.lists["/v1/events"] = lambda cursor, limit: {"items": listed, "next_cursor": None}
     began = clock.now()
     clock.advance(3600)
-    certifier = Certifier(world.reader, world.database, clock=clock)
+    certifier = Certifier(world.api, world.database, clock=clock)
     before = await certifier.certify(began, clock.now())
     assert (before["listed"], before["missing"], before["verdict"]) == (2, 2, "missing")
     await backfilled(world)
@@ -224,7 +223,7 @@ async def test_what_cannot_be_proved_is_called_unproven(world: World, service_si
     began = service_side.sandbox.clock.now() - timedelta(hours=3)
     service_side.emit(3)
     await backfilled(world)
-    certifier = Certifier(world.reader, world.database, clock=world.clock)
+    certifier = Certifier(world.api, world.database, clock=world.clock)
     world.clock.advance(60)
     not_over = await certifier.certify(began, world.clock.now() + timedelta(hours=1))
     assert (not_over["verdict"], not_over["unproven"]) == ("unproven", ["window_not_over"])
@@ -242,12 +241,12 @@ async def test_what_cannot_be_proved_is_called_unproven(world: World, service_si
 
 
 async def test_an_empty_list_proves_nothing_once_there_was_business(
-    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: Any, clock: SteppedClock
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, api: Any, clock: SteppedClock
 ) -> None:
     # case: B13, O7
-    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
     service.lists["/v1/events"] = lambda cursor, limit: {"items": [], "next_cursor": None}
-    certifier = Certifier(reader, sqlite_ledger, clock=clock)
+    certifier = Certifier(api, sqlite_ledger, clock=clock)
     began = clock.now()
     clock.advance(3600)
     quiet = await certifier.certify(began, clock.now())
@@ -263,11 +262,11 @@ async def test_another_applications_list_is_not_certified(world: World) -> None:
     # case: B32, O7
     async with world.database.transaction() as session:
         state = {"app_id": "svc_app_other", "service_id": None}
-        await bookmarks.keep(session, "default", "identity", state, token=1, now=world.clock.now())
+        await sync_state.keep(session, "default", "identity", state, token=1, now=world.clock.now())
     began = world.clock.now()
     world.clock.advance(3600)
     with pytest.raises(WrongApplication):
-        await Certifier(world.reader, world.database, clock=world.clock).certify(began, world.clock.now())
+        await Certifier(world.api, world.database, clock=world.clock).certify(began, world.clock.now())
 
 
 # The recipe of sync's README, word for word: the standard library alone.
@@ -290,7 +289,7 @@ async def test_anybody_can_check_a_certificate_from_its_file_alone(
     service_side.emit(5)
     await backfilled(world)
     world.clock.advance(7200)
-    document = await Certifier(world.reader, world.database, clock=world.clock).certify(began, world.clock.now())
+    document = await Certifier(world.api, world.database, clock=world.clock).certify(began, world.clock.now())
     file = tmp_path / "certificate.json"
 
     def checked(content: dict[str, Any]) -> int:

@@ -7,23 +7,23 @@ from datetime import timedelta
 import pytest
 
 from consumer.errors import AnotherLeads, WrongApplication
-from consumer.ledger.reading import sync_state as bookmarks
-from consumer.sync.backfill import silence as sense
+from consumer.ledger.reading import sync_state
+from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import FIRST_WALK
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.backfill.stage import WALK as EVENTS
 from consumer.sync.checks.certificate import Certifier
-from consumer.sync.health.status import standing
+from consumer.sync.health.status import application_status
 from consumer.sync.identity import WALK as IDENTITY
-from consumer.sync.reconcile import state as reconciled
-from consumer.sync.reconcile.stage import WALK as RECONCILE
+from consumer.sync.reconcile.state import WALK as RECONCILE
+from consumer.sync.reconcile.state import take_over
 from consumer.sync.role import ApplicationSync, SyncPolicy
 from tests.sync.conftest import World
 from tests.sync.reconciling import listing, order
 
 
 def sync(world: World, holder: str) -> ApplicationSync:
-    return ApplicationSync(world.reader, world.database, world.outlet, clock=world.clock, holder=holder)
+    return ApplicationSync(world.api, world.database, world.publisher, clock=world.clock, holder=holder)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def test_a_dry_run_remembers_nothing(world: World) -> None:
     await one.backfill_once(BackfillOptions(dry_run=True, seed=True, full=True))
     await one.reconcile_once(dry_run=True)
     async with world.database.reading() as session:
-        kept = [await bookmarks.load(session, "default", walk) for walk in (IDENTITY, FIRST_WALK, EVENTS, RECONCILE)]
+        kept = [await sync_state.load(session, "default", walk) for walk in (IDENTITY, FIRST_WALK, EVENTS, RECONCILE)]
     assert kept == [None] * 4
 
 
@@ -84,7 +84,7 @@ async def test_wrong_credentials_stop_a_command_before_it_publishes(world: World
 async def test_a_429_on_the_very_first_call_of_a_command_is_waited_out(world: World, command: str) -> None:
     # case: B24
     patient = SyncPolicy(lease_s=600)  # nobody renews the lease while this clock jumps
-    one = ApplicationSync(world.reader, world.database, world.outlet, clock=world.clock, holder="one", policy=patient)
+    one = ApplicationSync(world.api, world.database, world.publisher, clock=world.clock, holder="one", policy=patient)
     world.service.failing_once.append(("/v1/application", 429, {"Retry-After": "20"}))
     began, began_s = world.clock.now(), world.clock.monotonic()
     match command:
@@ -93,7 +93,7 @@ async def test_a_429_on_the_very_first_call_of_a_command_is_waited_out(world: Wo
         case "full":
             assert (await one.backfill_once(BackfillOptions(full=True, dry_run=True))).listed == 5
         case "certificate":
-            certifier = Certifier(world.reader, world.database, clock=world.clock)
+            certifier = Certifier(world.api, world.database, clock=world.clock)
             assert (await certifier.certify(began, began + timedelta(seconds=1)))["listed"] == 5
         case "reconcile":
             assert (await one.reconcile_once(max_changes=1)).published == 1
@@ -143,14 +143,14 @@ async def test_what_a_command_makes_beside_the_leader_ends_the_leaders_alarm(wor
 
     async def has_alarms() -> tuple[bool, bool]:
         async with world.database.reading() as session:
-            found = await standing(session, "default", "svc_app_test", world.clock.now())
+            found = await application_status(session, "default", "svc_app_test", world.clock.now())
         return found.reconcile_braked, found.gap_at is not None
 
     async def meanwhile() -> None:
         world.clock.advance(1)
         async with world.database.transaction() as session:
             token, now = leader.leader.token, world.clock.now()
-            await sense.note_walk(session, "default", recovered=(), gap=True, token=token, now=now)
+            await silence.note_walk(session, "default", recovered=(), gap=True, token=token, now=now)
         world.clock.advance(1)
         await leader.reconcile._step()
         assert await has_alarms() == (True, True)
@@ -162,7 +162,7 @@ async def test_what_a_command_makes_beside_the_leader_ends_the_leaders_alarm(wor
         walked = world.service.calls["/v1/orders"] - calls
         await leader.reconcile._step()
         assert await has_alarms() == (False, False)
-        assert leader.figures.value("reconcile_braked", "default") == 0
+        assert leader.metrics.value("reconcile_braked", "default") == 0
         assert world.service.calls["/v1/orders"] == calls + walked, "the leader takes it over, it does not walk again"
 
     assert await leader.leader.once(meanwhile)
@@ -176,12 +176,12 @@ async def test_a_gap_found_after_a_command_began_is_not_healed_by_it(world: Worl
     async def meanwhile() -> None:
         before, after = world.clock.now(), world.clock.now() + timedelta(seconds=9)
         async with world.database.transaction() as session:
-            await sense.note_walk(session, "default", recovered=(), gap=True, token=99, now=before)
+            await silence.note_walk(session, "default", recovered=(), gap=True, token=99, now=before)
         await other.reconcile_once()
         async with world.database.transaction() as session:
-            await sense.note_walk(session, "default", recovered=(), gap=True, token=99, now=after)
-            await reconciled.take_over(session, "default", token=99, now=after)
-            assert (await sense.condition(session, "default")).gap_at == after
+            await silence.note_walk(session, "default", recovered=(), gap=True, token=99, now=after)
+            await take_over(session, "default", token=99, now=after)
+            assert (await silence.delivery_health(session, "default")).gap_at == after
 
     assert await leader.leader.once(meanwhile)
 
@@ -193,6 +193,6 @@ async def test_a_closed_gap_that_a_walk_of_the_events_put_back_is_closed_again(w
     world.clock.advance(5)
     await leader.reconcile_once()
     async with world.database.transaction() as session:
-        await sense.note_walk(session, "default", recovered=(), gap=True, token=99, now=before)
-        await reconciled.take_over(session, "default", token=99, now=world.clock.now())
-        assert (await sense.condition(session, "default")).gap_at is None
+        await silence.note_walk(session, "default", recovered=(), gap=True, token=99, now=before)
+        await take_over(session, "default", token=99, now=world.clock.now())
+        assert (await silence.delivery_health(session, "default")).gap_at is None

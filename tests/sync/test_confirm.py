@@ -20,11 +20,11 @@ from tests.sync.conftest import World, delivery
 
 def confirm(world: World, batch: int = 200) -> Confirm:
     return Confirm(
-        world.reader,
+        world.api,
         world.database,
-        world.outlet,
+        world.publisher,
         clock=world.clock,
-        figures=world.figures,
+        metrics=world.metrics,
         policy=ConfirmPolicy(batch=batch),
     )
 
@@ -122,7 +122,7 @@ async def test_the_fetched_record_wins_over_a_forged_body(world: World) -> None:
     await confirm(world).once()
     [event] = await world.published()
     assert (event.type, event.order_id) == ("order.expired", "A-1")
-    assert world.figures.value("body_mismatch", "default") == 1
+    assert world.metrics.value("body_mismatch", "default") == 1
 
 
 async def test_a_forged_body_with_an_id_that_is_recorded_leaves_a_trace_and_costs_no_read(world: World) -> None:
@@ -139,7 +139,7 @@ async def test_a_forged_body_with_an_id_that_is_recorded_leaves_a_trace_and_cost
         same = {"id": f"evt_{number:06d}", "type": "order.paid"}
         await hint(world, f"evt_{number:06d}", orjson.dumps(forged if number % 2 else same))
     assert await stage.once() == 130
-    assert world.figures.value("body_mismatch", "default") == 65
+    assert world.metrics.value("body_mismatch", "default") == 65
     assert world.service.calls.total() == 0
     assert await waiting(world) == 0
 
@@ -178,7 +178,7 @@ async def test_a_thin_body_is_no_mismatch(world: World) -> None:
     world.service.event(1, id="ord_1", order_id="A-1")
     await hint(world, "evt_000001", raw=b'{"id":"evt_000001"}')
     await confirm(world).once()
-    assert world.figures.value("body_mismatch", "default") == 0
+    assert world.metrics.value("body_mismatch", "default") == 0
 
 
 @pytest.mark.parametrize("status", [401, 429, 503])
@@ -252,7 +252,7 @@ async def test_a_stage_told_to_stop_ends_within_seconds_even_with_a_read_under_w
     world.service.event(1)
     world.service.gate = asyncio.Event()
     await hint(world, "evt_000001")
-    stage = Confirm(world.reader, world.database, world.outlet, clock=SystemClock())
+    stage = Confirm(world.api, world.database, world.publisher, clock=SystemClock())
     stop = asyncio.Event()
     running = asyncio.create_task(stage.run(stop))
     async with asyncio.timeout(5):

@@ -12,22 +12,22 @@ from consumer.broker import EmbeddedBroker
 from consumer.events import Event, Source
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.report import Progress
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.stage import Confirm
-from consumer.sync.publisher import Outlet
+from consumer.sync.publisher import EventPublisher
 from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, delivery, simulated
 from tests.sync.service import ScriptedService
 
 
 @pytest.fixture
 def world(world: World, service_side: Simulated) -> World:
-    world.reader = service_side.reader
+    world.api = service_side.api
     return world
 
 
-class HeldOutlet(Outlet):
+class HeldOutlet(EventPublisher):
     """Holds a walk up after some pages, until `gate` is set; `reached` is set then."""
 
     def __init__(self, broker: EmbeddedBroker, topic: str, *, pages: int) -> None:
@@ -43,17 +43,22 @@ class HeldOutlet(Outlet):
         return await super().publish(events, plan=plan)
 
 
-def stages(world: World, outlet: Outlet | None = None) -> tuple[Confirm, Backfill]:
-    """`outlet` is the walk's own, if it is another."""
+def stages(world: World, publisher: EventPublisher | None = None) -> tuple[Confirm, Backfill]:
+    """`publisher` is the walk's own, if it is another."""
     backfill = Backfill(
-        world.reader, world.database, outlet or world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+        world.api,
+        world.database,
+        publisher or world.publisher,
+        clock=world.clock,
+        token=lambda: 1,
+        metrics=world.metrics,
     )
     confirm = Confirm(
-        world.reader,
+        world.api,
         world.database,
-        world.outlet,
+        world.publisher,
         clock=world.clock,
-        figures=world.figures,
+        metrics=world.metrics,
         walk=backfill.catch_up,
         published=backfill.recent,
         heard=backfill.heard,
@@ -89,8 +94,8 @@ async def test_many_hints_are_confirmed_a_hundred_a_read_with_their_delivery(
     assert {event.source for event in found} == {Source.WEBHOOK}
     assert all(event.delivery_id.startswith("dlv_") for event in found)
     assert await waiting(world) == 0
-    assert world.figures.value("hints_confirmed", "default") == 500
-    assert world.figures.value("events_recovered", "default") == 0
+    assert world.metrics.value("hints_confirmed", "default") == 500
+    assert world.metrics.value("events_recovered", "default") == 0
 
 
 async def test_few_hints_are_read_at_once_without_a_walk(world: World, service_side: Simulated) -> None:
@@ -118,16 +123,16 @@ async def test_a_mismatch_is_noticed_while_walking_too(world: World, service_sid
     await hint(world, ids)  # the deliveries say order.paid
     confirm, _ = stages(world)
     await confirm.once()
-    assert world.figures.value("body_mismatch", "default") == 40
+    assert world.metrics.value("body_mismatch", "default") == 40
     assert {event.type for event in await world.published()} == {"order.expired"}
 
 
 async def test_when_the_list_is_broken_single_reads_go_on_within_their_share(
-    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: object, clock: SteppedClock
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, api: object, clock: SteppedClock
 ) -> None:
     # case: G3
-    assert isinstance(reader, Reader)
-    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    assert isinstance(api, ApplicationApi)
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
     service.failing["/v1/events"] = 500
     await hint(world, [service.event(number)["id"] for number in range(60)])
     confirm, _ = stages(world)
@@ -185,7 +190,7 @@ async def test_while_a_long_walk_from_the_oldest_event_on_is_under_way_fresh_hin
 ) -> None:
     # case: B5, B23, I15
     async with simulated(clock, events_order="oldest_first") as service_side:
-        world.reader = service_side.reader
+        world.api = service_side.api
         service_side.emit(500)
         held = HeldOutlet(world.broker, EVENTS, pages=2)
         confirm, backfill = stages(world, held)
@@ -221,7 +226,7 @@ async def test_once_the_list_is_walked_fresh_hints_cost_the_same_however_long_it
 ) -> None:
     # case: B5, B6, I15
     async with simulated(clock, events_order="oldest_first") as service_side:
-        world.reader = service_side.reader
+        world.api = service_side.api
         service_side.emit(size)
         confirm, backfill = stages(world)
         await backfill.once()
@@ -235,10 +240,10 @@ async def test_once_the_list_is_walked_fresh_hints_cost_the_same_however_long_it
 
 
 async def test_an_event_that_is_readable_but_not_listed_is_read_before_it_would_be_refused(
-    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: Reader, clock: SteppedClock
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, api: ApplicationApi, clock: SteppedClock
 ) -> None:
     # case: U8, U30
-    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
     service.lists["/v1/events"] = lambda cursor, limit: {"items": [], "next_cursor": None}
     unlisted = service.event(1)["id"]
     await hint(world, [unlisted, *(f"evt_forged{number}" for number in range(100))])
@@ -261,7 +266,7 @@ async def test_a_webhook_of_what_was_just_published_costs_no_read_while_the_work
     before = len(service_side.attempts)
     await hint(world, ids)
     confirm = Confirm(
-        world.reader, world.database, world.outlet, clock=world.clock, walk=backfill.catch_up,
+        world.api, world.database, world.publisher, clock=world.clock, walk=backfill.catch_up,
         published=backfill.recent,
     )  # fmt: skip
     assert await confirm.once() == 5

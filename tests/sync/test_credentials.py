@@ -14,7 +14,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import Attempt, AuthenticationError, BudgetExhausted, CircuitOpen, Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.stage import Confirm
 from consumer.sync.reconcile.stage import Reconcile
@@ -26,7 +26,7 @@ HALF_AN_HOUR = timedelta(minutes=30)
 
 def backfill(world: World) -> Backfill:
     return Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
 
 
@@ -63,7 +63,7 @@ async def test_a_secret_that_is_rolled_and_written_to_its_file_is_used_without_r
         file.write_text(SECRETS[1])
         credentials = Credentials(SECRETS[0], secret_file=file)
         async with PaymentsClient(service_side.sandbox.base_url, credentials, clock=clock) as client:
-            world.reader = Reader(application="default", client=client)
+            world.api = ApplicationApi(application="default", client=client)
             stage = backfill(world)
             wanted = service_side.emit(5)
             await stage.once()
@@ -73,7 +73,7 @@ async def test_a_secret_that_is_rolled_and_written_to_its_file_is_used_without_r
             async with world.database.transaction() as session:
                 one = delivery(b'{"id":"%s"}' % hinted.encode(), 1, event_id=hinted)
                 await hints.keep_hints(session, [one], clock.now())
-            confirm = Confirm(world.reader, world.database, world.outlet, clock=clock)
+            confirm = Confirm(world.api, world.database, world.publisher, clock=clock)
             for _ in range(10):
                 with pytest.raises((AuthenticationError, CircuitOpen)):
                     await stage.once()
@@ -95,7 +95,7 @@ async def test_with_both_secrets_configured_a_roll_fails_nothing(world: World, c
         new = service_side.sandbox.engine.applications.roll_secret(SECRETS[0], "1h")
         credentials = Credentials(SECRETS[0], [SECRETS[1], new])
         async with PaymentsClient(service_side.sandbox.base_url, credentials, clock=clock) as client:
-            world.reader = Reader(application="default", client=client)
+            world.api = ApplicationApi(application="default", client=client)
             stage = backfill(world)
             for _ in range(4):
                 service_side.emit(3)
@@ -116,7 +116,9 @@ class Linked(SteppedClock):
 
 
 @pytest.fixture(params=["bucket", "fixed"])
-async def limited(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Linked, Sandbox, Reader, list[Attempt]]]:
+async def limited(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[tuple[Linked, Sandbox, ApplicationApi, list[Attempt]]]:
     clock = Linked()
     config = SandboxConfig(driven=True, start=clock.now(), assumptions={"limit_window": request.param})
     async with Sandbox(config) as sandbox:
@@ -124,7 +126,7 @@ async def limited(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Linked,
         attempts: list[Attempt] = []
         credentials = Credentials(SECRETS[0], [SECRETS[1]])
         async with PaymentsClient(sandbox.base_url, credentials, clock=clock, on_attempt=attempts.append) as client:
-            yield clock, sandbox, Reader(application="default", client=client), attempts
+            yield clock, sandbox, ApplicationApi(application="default", client=client), attempts
 
 
 @pytest.mark.slow
@@ -132,17 +134,17 @@ async def test_all_stages_together_draw_no_429_from_a_service_that_counts(
     broker: EmbeddedBroker,
     sqlite_ledger: Database,
     service: ScriptedService,
-    limited: tuple[Linked, Sandbox, Reader, list[Attempt]],
+    limited: tuple[Linked, Sandbox, ApplicationApi, list[Attempt]],
 ) -> None:
     # case: B23, C15, S14
-    clock, sandbox, reader, attempts = limited
-    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    clock, sandbox, api, attempts = limited
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
     made_up = sandbox.engine.events.made_up
     for number in range(20_000):
         made_up("order.paid", SECRETS[0], {"order_id": f"A-{number}"}, {})
     stage = backfill(world)
-    confirm = Confirm(reader, sqlite_ledger, world.outlet, clock=clock, walk=stage.catch_up)
-    reconcile = Reconcile(reader, sqlite_ledger, world.outlet, clock=clock, token=lambda: 1)
+    confirm = Confirm(api, sqlite_ledger, world.publisher, clock=clock, walk=stage.catch_up)
+    reconcile = Reconcile(api, sqlite_ledger, world.publisher, clock=clock, token=lambda: 1)
     rounds = 0
 
     def meanwhile(_: object) -> None:

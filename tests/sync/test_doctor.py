@@ -19,7 +19,7 @@ from consumer.ledger.reading import heard, hints, quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.checks import doctor
 from consumer.sync.checks.discovery import propose
@@ -44,15 +44,15 @@ async def test_locators_are_learned_from_what_the_service_lists(
         await service_side.sandbox.play("happy")
         await service_side.sandbox.play("past-due-recovered")
         nowhere = Locators(**dict.fromkeys(("id", "type", "time", "object", "order", "subscription"), ("/nowhere",)))
-        reader = Reader(application="default", client=service_side.reader.client, locators=nowhere)
-        proposal = await doctor.learn(reader, sqlite_ledger)
+        api = ApplicationApi(application="default", client=service_side.api.client, locators=nowhere)
+        proposal = await doctor.learn(api, sqlite_ledger)
         assert proposal.fits["id"] == 0
         learned = {
             name.removeprefix("CONSUMER_LOCATE_").lower(): tuple(value.split(","))
             for name, value in proposal.settings.items()
         }
         assert {"id", "type", "object", "subscription"} <= set(learned)
-        again = Reader(application="default", client=reader.client, locators=Locators(**learned))
+        again = ApplicationApi(application="default", client=api.client, locators=Locators(**learned))
         found = await doctor.event_list(again)
         assert found.grade is Grade.OK or "order" in found.text, found.text
         after = (await doctor.learn(again, sqlite_ledger)).fits
@@ -61,7 +61,7 @@ async def test_locators_are_learned_from_what_the_service_lists(
         assert proposal.deliveries == 0
     async with simulated(clock, events_order="oldest_first", **SHAPES[shape]) as service_side:
         service_side.emit(5)
-        assert (await doctor.learn(service_side.reader, sqlite_ledger)).list_order is ListOrder.OLDEST_FIRST
+        assert (await doctor.learn(service_side.api, sqlite_ledger)).list_order is ListOrder.OLDEST_FIRST
 
 
 def test_the_signature_scheme_is_told_from_the_headers() -> None:
@@ -94,17 +94,17 @@ def test_a_proposal_holds_no_payload_and_survives_odd_bodies() -> None:
 
 async def test_refused_credentials_and_a_foreign_application_are_findings(world: World) -> None:
     # case: S1, B32
-    assert (await doctor.credentials(world.reader)).grade is Grade.OK
-    assert (await doctor.identity(world.reader, world.database, world.clock)).grade is Grade.OK
-    await Identity(world.reader, world.database, clock=world.clock, token=lambda: 1).check()  # as the leader does
+    assert (await doctor.credentials(world.api)).grade is Grade.OK
+    assert (await doctor.identity(world.api, world.database, world.clock)).grade is Grade.OK
+    await Identity(world.api, world.database, clock=world.clock, token=lambda: 1).check()  # as the leader does
     world.service.records["/v1/application"] = {"id": "svc_app_other"}
-    assert (await doctor.identity(world.reader, world.database, world.clock)).grade is Grade.FAIL
+    assert (await doctor.identity(world.api, world.database, world.clock)).grade is Grade.FAIL
     world.service.failing["*"] = 401
-    found = await doctor.credentials(world.reader)
+    found = await doctor.credentials(world.api)
     assert found.grade is Grade.FAIL
     for cause in ("header", "revoked or expired", "disabled", "approved and active"):
         assert cause in found.text
-    again = await doctor.credentials(world.reader)
+    again = await doctor.credentials(world.api)
     assert again.grade is Grade.FAIL, "the circuit is open now: that is no better"
 
 
@@ -112,7 +112,7 @@ async def test_a_service_that_does_not_answer_is_no_good_set_up() -> None:
     # case: S1
     credentials = Credentials("svc_app_test", ["svc_sk_live_test"])
     async with PaymentsClient(f"http://127.0.0.1:{free_port()}", credentials) as client:
-        found = await doctor.credentials(Reader(application="default", client=client))
+        found = await doctor.credentials(ApplicationApi(application="default", client=client))
     assert (found.grade, "service_unreachable" in found.text) == (Grade.FAIL, True)
 
 
@@ -133,13 +133,13 @@ async def test_the_clock_is_compared_with_the_databases(database: Database) -> N
 
 async def test_the_clock_is_compared_with_the_services(world: World) -> None:
     # case: O2
-    assert "carry no date" in doctor.service_clock(world.reader).text
-    assert (await doctor.credentials(world.reader)).grade is Grade.OK
-    wrong = doctor.service_clock(world.reader)  # the scripted service lives today, the stepped clock does not
+    assert "carry no date" in doctor.service_clock(world.api).text
+    assert (await doctor.credentials(world.api)).grade is Grade.OK
+    wrong = doctor.service_clock(world.api)  # the scripted service lives today, the stepped clock does not
     assert (wrong.grade, wrong.name) == (Grade.FAIL, "clock")
     credentials = Credentials("svc_app_test", ["svc_sk_live_test"])
     async with PaymentsClient(world.service.address, credentials) as client:
-        today = Reader(application="default", client=client)
+        today = ApplicationApi(application="default", client=client)
         world.service.failing["*"] = 401
         assert (await doctor.credentials(today)).grade is Grade.FAIL
         assert doctor.service_clock(today).grade is Grade.OK, "a refusal tells the time, too"
@@ -194,12 +194,12 @@ async def test_a_test_event_is_followed_until_it_arrives(sqlite_ledger: Database
             Sandbox(SandboxConfig(webhook_url=url)) as sandbox,
             PaymentsClient(sandbox.base_url, credentials) as client,
         ):
-            reader = Reader(application="default", client=client)
-            found = await doctor.follow_test_event(reader, sqlite_ledger, SystemClock(), within_s=20)
+            api = ApplicationApi(application="default", client=client)
+            found = await doctor.follow_test_event(api, sqlite_ledger, SystemClock(), within_s=20)
             assert found.grade is Grade.OK, found.text
             assert "waits to be confirmed" in found.text
             sandbox.set_webhook_url(None)
-            lost = await doctor.follow_test_event(reader, sqlite_ledger, SystemClock(), within_s=0.7)
+            lost = await doctor.follow_test_event(api, sqlite_ledger, SystemClock(), within_s=0.7)
             assert lost.grade is Grade.FAIL
     finally:
         await runner.cleanup()
@@ -242,7 +242,7 @@ async def test_a_test_event_that_nothing_names_is_known_by_its_type_or_its_mark(
 ) -> None:
     # case: U8, U18
     await came(sqlite_ledger, unnamed.clock.now() + timedelta(seconds=1), raw, where)
-    found = await doctor.follow_test_event(unnamed.reader, sqlite_ledger, unnamed.clock, within_s=5)
+    found = await doctor.follow_test_event(unnamed.api, sqlite_ledger, unnamed.clock, within_s=5)
     assert found.grade is Grade.OK, found.text
 
 
@@ -253,7 +253,7 @@ async def test_what_a_walk_or_a_read_found_is_no_test_event_that_arrived(
 ) -> None:
     # case: U8, U18
     await came(sqlite_ledger, unnamed.clock.now() + timedelta(seconds=1), raw, where)
-    found = await doctor.follow_test_event(unnamed.reader, sqlite_ledger, unnamed.clock, within_s=5)
+    found = await doctor.follow_test_event(unnamed.api, sqlite_ledger, unnamed.clock, within_s=5)
     assert found.grade is Grade.FAIL, found.text
 
 
@@ -263,10 +263,10 @@ async def test_any_other_delivery_is_no_proof_that_the_test_event_arrived(
 ) -> None:
     # case: U8, U18
     await came(sqlite_ledger, unnamed.clock.now() - timedelta(seconds=10), TEST_BODIES[0], where, "evt_before")
-    before = await doctor.follow_test_event(unnamed.reader, sqlite_ledger, unnamed.clock, within_s=5)
+    before = await doctor.follow_test_event(unnamed.api, sqlite_ledger, unnamed.clock, within_s=5)
     assert before.grade is Grade.FAIL, "it came before one was asked for"
     await came(sqlite_ledger, unnamed.clock.now() + timedelta(seconds=1), REAL_BODY, where)
-    found = await doctor.follow_test_event(unnamed.reader, sqlite_ledger, unnamed.clock, within_s=5)
+    found = await doctor.follow_test_event(unnamed.api, sqlite_ledger, unnamed.clock, within_s=5)
     assert (found.grade, "cannot be told" in found.text) == (Grade.WARN, True)
 
 
@@ -276,14 +276,14 @@ async def test_a_test_event_with_a_name_that_only_a_walk_found_did_not_arrive(wo
     at = world.clock.now() + timedelta(seconds=1)
     await came(world.database, at, TEST_BODIES[0], "backfill")
     await came(world.database, at, TEST_BODIES[0], "listed")
-    found = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    found = await doctor.follow_test_event(world.api, world.database, world.clock, within_s=5)
     assert (found.grade, "listed by the service" in found.text) == (Grade.FAIL, True)
     async with world.database.transaction() as session:
         await heard.note(session, {"default": world.clock.now() + timedelta(seconds=1)})
-    late = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    late = await doctor.follow_test_event(world.api, world.database, world.clock, within_s=5)
     assert late.grade is Grade.WARN, "a webhook came of something that a walk had found before"
     await came(world.database, at, REAL_BODY, "quarantine")
-    there = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    there = await doctor.follow_test_event(world.api, world.database, world.clock, within_s=5)
     assert (there.grade, "in quarantine" in there.text) == (Grade.OK, True)
 
 
@@ -293,10 +293,10 @@ async def test_a_name_that_is_not_the_events_own_is_no_proof_that_it_did_not_arr
     world.service.records["/v1/webhook/test-event"] = {"id": "request_1"}
     at = world.clock.now() - timedelta(seconds=1)  # the clocks of two machines
     await came(world.database, at, REAL_BODY, where, "evt_real")
-    real = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    real = await doctor.follow_test_event(world.api, world.database, world.clock, within_s=5)
     assert real.grade is Grade.FAIL, "a delivery that says nothing of a test is another's"
     await came(world.database, world.clock.now(), TEST_BODIES[0], where)
-    found = await doctor.follow_test_event(world.reader, world.database, world.clock, within_s=5)
+    found = await doctor.follow_test_event(world.api, world.database, world.clock, within_s=5)
     assert (found.grade, "cannot be told" in found.text) == (Grade.WARN, True)
 
 
@@ -319,5 +319,5 @@ async def test_nothing_is_learned_of_webhooks_from_what_a_walk_kept(world: World
     # case: U1, U3
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": [], "next_cursor": None}
     await came(world.database, world.clock.now(), b'{"odd":1}', "listed")
-    learned = await doctor.learn(world.reader, world.database, test_event=Grade.FAIL)
+    learned = await doctor.learn(world.api, world.database, test_event=Grade.FAIL)
     assert (learned.bodies, learned.deliveries, learned.test_event) == (1, 0, "fail")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from consumer.ledger.tables import BookmarkRow
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
@@ -18,7 +18,7 @@ DRY = BackfillOptions(dry_run=True)
 
 @pytest.fixture
 def world(world: World, service_side: Simulated) -> World:
-    world.reader = service_side.reader
+    world.api = service_side.api
     return world
 
 
@@ -37,12 +37,12 @@ async def test_it_says_what_the_walk_then_does_history_and_bookmark_included(
 ) -> None:
     # case: B30, B31
     async with simulated(clock, events_order=order) as service_side:
-        world.reader = service_side.reader
+        world.api = service_side.api
         service_side.emit(1200)
         pass_time(world, service_side, hours=5)
         tried = await backfill(world).once(DRY)
         assert (tried.published, tried.history >= 100, await stored(world)) == (0, True, {})
-        assert world.figures.value("events_history", "default") == 0, "nothing was left alone yet"
+        assert world.metrics.value("events_history", "default") == 0, "nothing was left alone yet"
         assert told(await backfill(world).once()) == told(tried)
         service_side.emit(130)
         pass_time(world, service_side, seconds=70)
@@ -75,10 +75,10 @@ async def test_the_whole_list_is_looked_at_when_it_is_asked_for(world: World, se
     ids=["full dry run", "full", "dry run", "walk", "seed dry run"],
 )
 async def test_an_event_on_two_pages_is_counted_once(
-    world: World, reader: Reader, options: BackfillOptions, word: str
+    world: World, api: ApplicationApi, options: BackfillOptions, word: str
 ) -> None:
     # case: B11, B30, B31
-    world.reader = reader
+    world.api = api
     began = world.clock.now() - timedelta(hours=9)
     items = [
         {**world.service.event(number), "created_at": (began + timedelta(seconds=number)).isoformat()}

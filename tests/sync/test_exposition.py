@@ -10,23 +10,23 @@ from consumer.reason import Reason
 from consumer.sync.health import prometheus as exposition
 from consumer.sync.health.prometheus import APART, COUNTERS, GAUGES, Exposition
 from consumer.sync.health.stalled import STAGES
-from consumer.sync.metrics import Figures
+from consumer.sync.metrics import StageMetrics
 from consumer.sync.observation import STATUSES
 from consumer.telemetry.metrics import Metrics
 
 
 def test_figures_show_as_metrics_and_nothing_is_counted_twice() -> None:
     # case: B7, B11, B29, O6
-    figures, metrics, clock = Figures(), Metrics(), DrivenClock()
-    Exposition(figures, metrics, clock)
-    figures.count("body_mismatch", "shop", 2)
-    figures.count("reads_answered", "shop", 3)
-    figures.gauge("webhooks_silent", "shop", 1)
-    figures.gauge("leads", "shop", 1)
-    figures.gauge("last_walk_at", "shop", clock.now().timestamp())
-    figures.gauge("held_up_backfill", "shop", 1)
-    figures.count("cursors_refused", "shop")
-    figures.count("walk_s", "shop", 7.5)
+    stage_metrics, metrics, clock = StageMetrics(), Metrics(), DrivenClock()
+    Exposition(stage_metrics, metrics, clock)
+    stage_metrics.count("body_mismatch", "shop", 2)
+    stage_metrics.count("reads_answered", "shop", 3)
+    stage_metrics.gauge("webhooks_silent", "shop", 1)
+    stage_metrics.gauge("leads", "shop", 1)
+    stage_metrics.gauge("last_walk_at", "shop", clock.now().timestamp())
+    stage_metrics.gauge("held_up_backfill", "shop", 1)
+    stage_metrics.count("cursors_refused", "shop")
+    stage_metrics.count("walk_s", "shop", 7.5)
     clock.advance(90)
     text = metrics.render().decode()
     assert 'consumer_confirm_mismatches_total{application="shop"} 2.0' in text
@@ -51,7 +51,7 @@ def test_every_figure_of_the_stages_has_a_declared_metric() -> None:
         "stage": STAGES,
         "one.kind": tuple(STATUSES),
     }
-    counted = re.compile(r"figures\.(?:gauge|count)\(f?\"([a-z_{}.]+)\"")
+    counted = re.compile(r"metrics\.(?:gauge|count)\(f?\"([a-z_{}.]+)\"")
     found = set()
     for path in Path(exposition.__file__).parents[1].rglob("*.py"):
         for name in counted.findall(path.read_text()):
@@ -64,13 +64,13 @@ def test_every_figure_of_the_stages_has_a_declared_metric() -> None:
 
 def test_a_gauge_that_nobody_knows_any_more_is_not_shown() -> None:
     # case: O6, B26
-    figures, metrics, clock = Figures(), Metrics(), DrivenClock()
-    Exposition(figures, metrics, clock)
+    stage_metrics, metrics, clock = StageMetrics(), Metrics(), DrivenClock()
+    Exposition(stage_metrics, metrics, clock)
     for name in ("last_walk_at", "last_reconcile_at", "made_up"):
-        figures.gauge(name, "shop", 1)
-        figures.forget(name, "shop")
-        figures.forget(name, "shop")
+        stage_metrics.gauge(name, "shop", 1)
+        stage_metrics.forget(name, "shop")
+        stage_metrics.forget(name, "shop")
     text = metrics.render().decode()
     assert 'application="shop"' not in text
-    figures.gauge("last_walk_at", "shop", clock.now().timestamp())
+    stage_metrics.gauge("last_walk_at", "shop", clock.now().timestamp())
     assert 'consumer_sync_bookmark_age_seconds{application="shop"} 0.0' in metrics.render().decode()

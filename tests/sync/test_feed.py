@@ -1,4 +1,4 @@
-"""Feed: every event listed when a walk begins has been seen when it ends, however the service lists."""
+"""Walk: every event listed when a walk begins has been seen when it ends, however the service lists."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from consumer.events import Locators
 from consumer.payments import ApiError, Cursor, CursorLoop, CursorsRefused, EventRecord, Page, RateLimitError
-from consumer.sync.backfill.bookmark import ListOrder, Mark, order_of
-from consumer.sync.backfill.policy import FeedPolicy
+from consumer.sync.backfill.bookmark import Bookmark, ListOrder, order_of
+from consumer.sync.backfill.policy import WalkPolicy
 from consumer.sync.backfill.walk import Walk
 from tests.sync.scripted_list import LIMIT, START, Follower, ScriptedList, growing
 
@@ -137,7 +137,7 @@ async def test_a_cursor_that_comes_again_stops_the_walk() -> None:
     follower = Follower(service)
     with pytest.raises(CursorLoop):
         await follower.go()
-    assert follower.mark.walked_at is None
+    assert follower.bookmark.walked_at is None
     assert service.calls < 5
 
 
@@ -171,7 +171,7 @@ async def test_a_429_in_the_middle_leaves_a_mark_to_go_on_from() -> None:
     service.before_page = fail
     with pytest.raises(RateLimitError):
         await follower.go()
-    assert follower.mark.resume is not None
+    assert follower.bookmark.resume is not None
     await follower.go()
     assert follower.seen == service.ids
 
@@ -202,7 +202,7 @@ async def test_a_quiet_service_that_forgets_old_events_is_no_gap() -> None:
     follower.service.purge(20)
     service.now += timedelta(seconds=30)
     walk = Walk(
-        lister=service, locators=Locators(), mark=follower.mark, now=service.now, policy=FeedPolicy(limit=LIMIT)
+        lister=service, locators=Locators(), bookmark=follower.bookmark, now=service.now, policy=WalkPolicy(limit=LIMIT)
     )
     async for _ in walk.pages():
         pass
@@ -262,7 +262,7 @@ async def test_whatever_happens_nothing_listed_is_missed_and_what_was_lost_is_sa
             case "pause":
                 service.now += timedelta(minutes=10 * number)
             case "cut":
-                was_first = follower.mark.walked_at is None
+                was_first = follower.bookmark.walked_at is None
                 walk = await follower.go(pages=number)
                 if follower.completed:
                     assert walk.gap or was_first or not lost, actions
@@ -271,7 +271,7 @@ async def test_whatever_happens_nothing_listed_is_missed_and_what_was_lost_is_sa
                 service.before_page = growing(service, number)
             case "walk":
                 wanted = set(service.ids)
-                was_first = follower.mark.walked_at is None
+                was_first = follower.bookmark.walked_at is None
                 walk = await follower.go()
                 service.before_page = lambda _: None
                 assert wanted <= follower.seen
@@ -292,7 +292,7 @@ def test_the_order_is_seen_from_times_even_with_some_out_of_order() -> None:
 
 def test_a_mark_of_another_version_is_a_fresh_start() -> None:
     # case: B10
-    assert Mark.load({"order": "sideways"}) == Mark()
-    assert Mark.load(None) == Mark()
-    full = Mark(order=ListOrder.OLDEST_FIRST, head_ids=("evt_1",), tail_cursors=(None, 5), walked_at=START)
-    assert Mark.load(full.dump()) == full
+    assert Bookmark.load({"order": "sideways"}) == Bookmark()
+    assert Bookmark.load(None) == Bookmark()
+    full = Bookmark(order=ListOrder.OLDEST_FIRST, head_ids=("evt_1",), tail_cursors=(None, 5), walked_at=START)
+    assert Bookmark.load(full.dump()) == full

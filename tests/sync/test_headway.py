@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from consumer.cli.walking.progress import PREDICT_PAGES, remaining_s
-from consumer.sync.api import Reader
-from consumer.sync.backfill.policy import FeedPolicy
-from consumer.sync.backfill.progress import Beginning, Headway
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.policy import WalkPolicy
+from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.sync.checks.certificate import Certifier
 from tests.sync.backfilling import backfill
@@ -21,7 +21,7 @@ FULL = BackfillOptions(full=True)
 
 @pytest.fixture
 def world(world: World, service_side: Simulated) -> World:
-    world.reader = service_side.reader
+    world.api = service_side.api
     return world
 
 
@@ -51,7 +51,7 @@ class Seen:
 
 
 async def watching(world: World) -> Seen:
-    return Seen(world, await world.reader.predict_s(PREDICT_PAGES) / PREDICT_PAGES)
+    return Seen(world, await world.api.predict_s(PREDICT_PAGES) / PREDICT_PAGES)
 
 
 @pytest.mark.parametrize("order", ["newest_first", "oldest_first"])
@@ -61,7 +61,7 @@ async def test_the_whole_list_once_its_beginning_is_known(
 ) -> None:
     # case: B29
     async with simulated(clock, events_order=order) as service_side:
-        world.reader = service_side.reader
+        world.api = service_side.api
         service_side.emit(10)
         pass_time(world, service_side, seconds=5)
         await backfill(world).once()
@@ -111,7 +111,7 @@ async def test_a_list_that_goes_back_further_than_it_did_is_not_called_nearly_do
     service_side.emit(1000)
     await backfill(world).once(FULL)
     later = service_side.sandbox.clock.now() - timedelta(seconds=500)
-    await Beginning(world.database, "default").keep(later, world.clock.now())
+    await ListStart(world.database, "default").keep(later, world.clock.now())
     seen = await watching(world)
     await backfill(world).once(BackfillOptions(full=True, dry_run=True), seen)
     assert seen.shares[0] is not None
@@ -121,15 +121,15 @@ async def test_a_list_that_goes_back_further_than_it_did_is_not_called_nearly_do
 async def test_what_is_read_again_for_late_events_is_part_of_the_way(clock: SteppedClock) -> None:
     # case: B29, B34
     service = ScriptedList(every_s=0.02)
-    follower = Follower(service, policy=FeedPolicy())
+    follower = Follower(service, policy=WalkPolicy())
     service.add(6000)
     await follower.go()
     service.add(3000)
     service.now += timedelta(milliseconds=1)
     follower.began = service.now
     walk = follower.walk()
-    headway = Headway(walk, clock, begins_at=None)
-    shares = [headway.progress(page, listed=0).share async for page in walk.pages()]
+    walk_progress = WalkProgress(walk, clock, begins_at=None)
+    shares = [walk_progress.progress(page, listed=0).share async for page in walk.pages()]
     assert len(shares) > 55, "half of them are the overlap"
     assert shares[29] is not None
     assert 0.4 < shares[29] < 0.6
@@ -140,20 +140,20 @@ async def test_what_is_read_again_for_late_events_is_part_of_the_way(clock: Step
 async def test_a_certificate_tells_how_far_it_is(world: World, clock: SteppedClock, order: str) -> None:
     # case: B29, O7
     async with simulated(clock, events_order=order) as service_side:
-        world.reader = service_side.reader
+        world.api = service_side.api
         began = service_side.sandbox.clock.now()
         service_side.emit(2500)
         pass_time(world, service_side, seconds=60)
         seen = await watching(world)
         until = world.clock.now()
-        document = await Certifier(world.reader, world.database, clock=clock).certify(began, until, seen)
+        document = await Certifier(world.api, world.database, clock=clock).certify(began, until, seen)
         assert document["listed"] == 2500
         assert seen.is_near(), (seen.predicted_s, seen.shares)
 
 
-async def test_a_list_without_times_is_walked_without_a_number(world: World, reader: Reader) -> None:
+async def test_a_list_without_times_is_walked_without_a_number(world: World, api: ApplicationApi) -> None:
     # case: B29
-    world.reader = reader
+    world.api = api
     listed = [world.service.event(number) for number in range(250)]
     seen: list[Progress] = []
 

@@ -9,9 +9,9 @@ import pytest
 
 from consumer.clock import SystemClock
 from consumer.payments import Credentials, PaymentsClient
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.stage import BackfillPolicy
-from consumer.sync.health.stalled import FRESH_FOR, SAY_AGAIN, HeldUp, Watch, after, held_up
+from consumer.sync.health.stalled import FRESH_FOR, SAY_AGAIN, StalledStage, Watch, after, stalled_stages
 from consumer.sync.role import SyncPolicy
 from tests.support.ports import eventually
 from tests.sync.conftest import SteppedClock, World
@@ -24,7 +24,7 @@ NOW = SteppedClock().now()
 def test_a_trouble_is_as_old_as_its_stages_first_failure() -> None:
     # case: B7, B32
     [found] = after((), {"backfill": "cursor_loop"}, NOW)
-    assert found == HeldUp(stage="backfill", code="cursor_loop", since=NOW)
+    assert found == StalledStage(stage="backfill", code="cursor_loop", since=NOW)
     later = NOW + timedelta(minutes=5)
     both = after((found,), {"backfill": "server_error", "confirm": "server_error"}, later)
     assert [(one.stage, one.code, one.since) for one in both] == [
@@ -36,15 +36,15 @@ def test_a_trouble_is_as_old_as_its_stages_first_failure() -> None:
 
 async def test_what_nobody_says_again_is_told_no_more(world: World) -> None:
     # case: B32, O3
-    troubles, stop = {"identity": "wrong_application"}, asyncio.Event()
+    failures, stop = {"identity": "wrong_application"}, asyncio.Event()
 
     def seen() -> dict[str, str]:
         if world.clock.monotonic() >= 300:
             stop.set()
-        return troubles
+        return failures
 
     watch = Watch(
-        world.database, "default", seen, clock=world.clock, token=lambda: 1, figures=world.figures
+        world.database, "default", seen, clock=world.clock, token=lambda: 1, metrics=world.metrics
     )  # fmt: skip
     began = world.clock.now()
     await watch.run(stop)
@@ -52,7 +52,7 @@ async def test_what_nobody_says_again_is_told_no_more(world: World) -> None:
 
     async def told(now: datetime) -> list[tuple[str, datetime]]:
         async with world.database.reading() as session:
-            return [(one.code, one.since) for one in await held_up(session, "default", now)]
+            return [(one.code, one.since) for one in await stalled_stages(session, "default", now)]
 
     assert ended - began >= timedelta(minutes=5)
     lately = ended + FRESH_FOR - 2 * SAY_AGAIN
@@ -75,22 +75,22 @@ async def test_a_cursor_loop_is_in_the_ledger_until_the_list_is_well_again(world
     credentials = Credentials("svc_app_test", ["svc_sk_live_test"])
     policy = SyncPolicy(lease_s=1.5, backfill=BackfillPolicy(interval_s=0.5))
     async with PaymentsClient(world.service.address, credentials, clock=SystemClock()) as client:
-        reader = Reader(application="default", client=client)
-        first = role(reader, world.broker, world.database, "one", policy)
+        api = ApplicationApi(application="default", client=client)
+        first = role(api, world.broker, world.database, "one", policy)
         async with running(first):
             [found] = await eventually(lambda: _noted(world), within_s=20)
             assert (found.stage, found.code) == ("backfill", "cursor_loop")
-            assert first.figures.value("held_up_backfill", "default") == 1
-        assert first.figures.value("held_up_backfill", "default") == 0, "who does not lead is not held up"
-        second = role(reader, world.broker, world.database, "two", policy)
+            assert first.metrics.value("held_up_backfill", "default") == 1
+        assert first.metrics.value("held_up_backfill", "default") == 0, "who does not lead is not held up"
+        second = role(api, world.broker, world.database, "two", policy)
         loops = False
         async with running(second):
             await eventually(lambda: _forgotten(world), within_s=20, what="the next leader goes on with it")
 
 
-async def _noted(world: World) -> tuple[HeldUp, ...]:
+async def _noted(world: World) -> tuple[StalledStage, ...]:
     async with world.database.reading() as session:
-        return await held_up(session, "default", SystemClock().now())
+        return await stalled_stages(session, "default", SystemClock().now())
 
 
 async def _forgotten(world: World) -> bool:

@@ -1,4 +1,4 @@
-"""Intake: nothing on topic `deliveries` is lost, and nothing claimed gets further than a hint."""
+"""Hints: nothing on topic `deliveries` is lost, and nothing claimed gets further than a hint."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import orjson
 from consumer.broker import Message
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
-from consumer.sync.confirm.hints import Intake
+from consumer.sync.confirm.hints import HintConsumer
 from tests.sync.conftest import DELIVERIES, World, delivery
 
 
-def intake(world: World, *, max_hints: int = 1000, batch: int = 500) -> Intake:
-    return Intake(
+def hint_consumer(world: World, *, max_hints: int = 1000, batch: int = 500) -> HintConsumer:
+    return HintConsumer(
         world.broker,
         world.database,
         topic=DELIVERIES,
         applications={"default"},
         clock=world.clock,
-        figures=world.figures,
+        metrics=world.metrics,
         max_hints=max_hints,
         batch=batch,
     )
 
 
 async def taken_in(world: World, *, max_hints: int = 1000, batch: int = 500) -> int:
-    stage = intake(world, max_hints=max_hints, batch=batch)
+    stage = hint_consumer(world, max_hints=max_hints, batch=batch)
     total = 0
     try:
         while not total:
@@ -76,7 +76,7 @@ async def test_after_a_crash_before_the_commit_the_batch_comes_again(world: Worl
     # case: G5
     await world.deliver(delivery(orjson.dumps({"id": "evt_1", "type": "order.paid"}), 1, event_id="evt_1"))
 
-    stage = intake(world)
+    stage = hint_consumer(world)
     subscription = await stage._joined()
     while not (records := await subscription.poll(10, 1.0)):
         pass

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from consumer.sync.backfill.bookmark import Mark
-from consumer.sync.backfill.policy import FeedPolicy
+from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.policy import WalkPolicy
 from tests.sync.scripted_list import Follower, ScriptedList, feed_policy, growing
 
 LATE_S = 16
@@ -69,7 +69,7 @@ async def test_what_becomes_visible_late_is_found_by_the_next_sweep(
 async def test_at_fifty_events_a_second_one_that_is_listed_a_minute_late_is_found(newest: bool) -> None:
     # case: B34
     service = ScriptedList(newest_first=newest, inclusive=not newest, every_s=0.02)
-    follower = Follower(service, policy=FeedPolicy())
+    follower = Follower(service, policy=WalkPolicy())
     service.add(3000)
     await follower.go()
     service.add(2500)
@@ -95,7 +95,7 @@ async def test_at_fifty_events_a_second_one_that_is_listed_a_minute_late_is_foun
 async def test_a_sweep_is_bounded_and_costs_two_pages_once_nothing_can_be_late(newest: bool) -> None:
     # case: B34
     service = ScriptedList(newest_first=newest, every_s=0.0001)
-    follower = Follower(service, policy=FeedPolicy(limit=10, overlap_pages_max=20))
+    follower = Follower(service, policy=WalkPolicy(limit=10, overlap_pages_max=20))
     service.add(2000)
     await follower.go()
     for seconds, calls in ((45, 24), (60, 24), (60, 3), (60, 3)):
@@ -114,17 +114,17 @@ async def test_a_mark_from_before_there_were_sweeps_is_gone_on_from_and_the_next
     service.add_late(LATE_S)
     service.add(3)
     await follower.go()
-    stored = follower.mark.dump()
+    stored = follower.bookmark.dump()
     for name in ("swept_at", "swept_to", "anchor"):
         del stored[name]
-    follower.mark = Mark.load(stored)
-    assert follower.mark.walked_at is not None
+    follower.bookmark = Bookmark.load(stored)
+    assert follower.bookmark.walked_at is not None
     service.add(LATE_S)
     before = service.calls
     walk = await follower.go()
     assert walk.met
     assert service.calls - before < 15
-    assert follower.mark.swept_at == follower.began
+    assert follower.bookmark.swept_at == follower.began
     service.add_late(LATE_S)
     service.add(9)
     await follower.go()

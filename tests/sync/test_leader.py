@@ -10,7 +10,7 @@ import pytest
 from consumer.clock import DrivenClock, SystemClock
 from consumer.errors import LeaseLost
 from consumer.ledger import Database
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import sync_state
 from consumer.sync.leader import Leader
 from tests.support.clocks import WrongClock
 
@@ -148,11 +148,11 @@ async def test_an_old_leader_cannot_move_the_bookmark_back(database: Database) -
     # case: B26, B10
     now = DrivenClock().now()
     async with database.transaction() as session:
-        await bookmarks.keep(session, "default", "events", {"at": 1}, token=5, now=now)
-        await bookmarks.keep(session, "default", "events", {"at": 2}, token=7, now=now)
+        await sync_state.keep(session, "default", "events", {"at": 1}, token=5, now=now)
+        await sync_state.keep(session, "default", "events", {"at": 2}, token=7, now=now)
     with pytest.raises(LeaseLost):
         async with database.transaction() as session:
-            await bookmarks.keep(session, "default", "events", {"at": 3}, token=6, now=now)
+            await sync_state.keep(session, "default", "events", {"at": 3}, token=6, now=now)
     async with database.reading() as session:
-        assert await bookmarks.load(session, "default", "events") == {"at": 2}
-        assert await bookmarks.load(session, "other", "events") is None
+        assert await sync_state.load(session, "default", "events") == {"at": 2}
+        assert await sync_state.load(session, "other", "events") is None

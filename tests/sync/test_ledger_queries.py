@@ -13,9 +13,9 @@ from consumer.ledger.reading import hints, observations, quarantine
 from consumer.ledger.reading.observations import Observed
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Emission
-from consumer.sync.backfill import silence as sense
+from consumer.sync.backfill import silence
 from consumer.sync.confirm.denials import Denials
-from consumer.sync.metrics import Figures
+from consumer.sync.metrics import StageMetrics
 from tests.sync.conftest import delivery
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,7 +38,7 @@ async def test_hints_by_id_and_by_age(database: Database) -> None:
         assert {row.event_id for row in await hints.hints_of(session, "default", ["evt_1", "evt_x"])} == {"evt_1"}
         assert await hints.hint_ids_of(session, "default", ["evt_2", "evt_x"]) == ["evt_2"]
         assert [row.event_id for row in await hints.newest_hints(session, "default", 2)] == ["evt_29", "evt_28"]
-    denials = Denials("default", database, clock, Figures(), patience_s=5)
+    denials = Denials("default", database, clock, StageMetrics(), patience_s=5)
     left = {f"evt_{n}": 0 for n in range(30)}
     for attempts in range(1, 10):
         if await denials.store(left):
@@ -109,11 +109,11 @@ async def test_outcomes_sources_and_keys(database: Database) -> None:
 async def test_a_gap_is_open_until_a_reconcile_walk_that_began_after_it(database: Database) -> None:
     # case: B13
     async with database.transaction() as session:
-        await sense.note_walk(session, "default", recovered=(), gap=True, token=1, now=NOW)
-        await sense.note_reconciled(session, "default", began=NOW - timedelta(seconds=1), token=1)
-        assert (await sense.condition(session, "default")).gap_at == NOW
-        await sense.note_reconciled(session, "default", began=NOW + timedelta(seconds=1), token=1)
-        assert (await sense.condition(session, "default")).gap_at is None
+        await silence.note_walk(session, "default", recovered=(), gap=True, token=1, now=NOW)
+        await silence.note_reconciled(session, "default", began=NOW - timedelta(seconds=1), token=1)
+        assert (await silence.delivery_health(session, "default")).gap_at == NOW
+        await silence.note_reconciled(session, "default", began=NOW + timedelta(seconds=1), token=1)
+        assert (await silence.delivery_health(session, "default")).gap_at is None
 
 
 async def test_what_an_event_derived_is_open_while_it_waits_or_its_runs_are_not_done(database: Database) -> None:

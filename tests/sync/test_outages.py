@@ -20,7 +20,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.stage import BackfillPolicy
 from consumer.sync.checks.certificate import Certifier
 from consumer.sync.confirm.stage import ConfirmPolicy
@@ -63,10 +63,10 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 
 @pytest.fixture
-async def reader(sandbox: Sandbox) -> AsyncIterator[Reader]:
+async def api(sandbox: Sandbox) -> AsyncIterator[ApplicationApi]:
     async with PaymentsClient(sandbox.base_url, Credentials(SECRETS[0], [SECRETS[1]])) as client:
         client.circuit.probe_every_s = 1.0
-        yield Reader(application="default", client=client)
+        yield ApplicationApi(application="default", client=client)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def role(world: World) -> Sync:
         lease_s=3, backfill=BackfillPolicy(interval_s=0.5), confirm=ConfirmPolicy(idle_s=0.1, patience_s=5)
     )
     return Sync(
-        [world.reader],
+        [world.api],
         world.broker,
         world.database,
         deliveries_topic=DELIVERIES,
@@ -138,7 +138,7 @@ async def test_after_an_outage_everything_is_there_without_a_manual_step(
         ids |= set(emit(sandbox, EVENTS_MISSED))
         if kind != "endpoint":
             async with asyncio.timeout(20):
-                while not stage.troubles:  # noqa: ASYNC110 - seen from outside
+                while not stage.failures:  # noqa: ASYNC110 - seen from outside
                     await asyncio.sleep(0.05)
         await asyncio.sleep(1)
         await end()
@@ -152,7 +152,7 @@ async def test_after_an_outage_everything_is_there_without_a_manual_step(
         print(f"{kind}: {EVENTS_MISSED} events recovered {seconds:.1f} s after the outage")
         assert seconds < 35
         await world.work()
-        certificate = await Certifier(world.reader, world.database, clock=SystemClock()).certify(
+        certificate = await Certifier(world.api, world.database, clock=SystemClock()).certify(
             began, SystemClock().now()
         )
         assert (certificate["verdict"], certificate["unproven"]) == ("complete", [])

@@ -9,11 +9,12 @@ import pytest
 from consumer.errors import WrongApplication
 from consumer.events import Event, Source, Trust
 from consumer.ledger.reading import read_requests as reads
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import sync_state
 from consumer.payments import AuthenticationError, ServerError
-from consumer.sync.backfill import silence as sense
+from consumer.sync.backfill import silence
 from consumer.sync.reconcile.drift import Drift
-from consumer.sync.reconcile.stage import WALK, ReconcilePolicy
+from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.reconcile.state import WALK
 from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, lists, order, reconcile, recorded, remembered, seen, subscription
@@ -71,11 +72,11 @@ async def test_one_that_the_list_no_longer_shows_is_read_singly_and_never_judged
     assert report.absent == 1, "the ended one is of no interest"
     assert not report.drifted
     assert len(await seen(world)) == 2
-    refresh = Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures)
+    refresh = Refresh(world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics)
     await refresh.once()  # 404
     told = [event.type for event in await world.published() if event.type != "subscription.observed"]
     assert told == ["subscription.unreadable"], "whoever holds it for live shows that; nothing ends by it"
-    assert world.figures.value("reads_not_found", "default") == 1
+    assert world.metrics.value("reads_not_found", "default") == 1
 
 
 async def test_a_list_item_without_the_needed_fields_is_read_by_its_id(world: World) -> None:
@@ -115,7 +116,7 @@ async def test_lists_and_single_reads_of_different_shape_do_not_call_each_other_
         from consumer.plugin import ReadRequest
 
         await reads.ask(session, "default", [ReadRequest(kind="subscription", object_id="sub_1")], world.clock.now())
-    await Refresh(world.reader, world.database, world.outlet, clock=world.clock).once()
+    await Refresh(world.api, world.database, world.publisher, clock=world.clock).once()
     stage = reconcile(world)
     assert (await stage.once()).published == 0
     lists(world, subscriptions=[subscription(1, "PAST_DUE")])
@@ -175,7 +176,7 @@ async def test_credentials_of_another_application_are_refused_before_anything_is
     with pytest.raises(WrongApplication):
         await stage.once()
     assert await seen(world) == before
-    assert world.figures.value("wrong_application", "default") == 1
+    assert world.metrics.value("wrong_application", "default") == 1
 
 
 async def test_an_address_that_does_not_show_the_application_does_not_stop_the_walk(world: World) -> None:
@@ -194,7 +195,7 @@ async def test_401_half_way_ends_the_walk_and_the_next_one_does_it_all(world: Wo
     with pytest.raises(AuthenticationError):
         await stage.once()
     async with world.database.reading() as session:
-        assert await bookmarks.load(session, "default", WALK) is None
+        assert await sync_state.load(session, "default", WALK) is None
     assert stage.report is not None
     assert (stage.report.complete, stage.report.listed["order"]) == (False, 0)
     world.service.failing.clear()
@@ -215,12 +216,12 @@ async def test_it_is_due_at_first_after_its_time_and_after_a_gap(world: World) -
     assert not await is_due()
     world.clock.advance(60)
     async with world.database.transaction() as session:
-        await sense.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
+        await silence.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
     assert await is_due()
     world.clock.advance(1)
     await stage.once()
     assert not await is_due()
     async with world.database.reading() as session:
-        assert (await sense.condition(session, "default")).gap_at is None
+        assert (await silence.delivery_health(session, "default")).gap_at is None
     world.clock.advance(6 * 3600)
     assert await is_due()

@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import sync_state
 from consumer.payments import PaymentsError
-from consumer.sync.backfill import silence as sense
+from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import FirstWalk
-from consumer.sync.health.gauges import Alarms
-from consumer.sync.metrics import Figures
-from consumer.sync.reconcile import state as reconciled
-from consumer.sync.reconcile.stage import WALK, Reconcile, ReconcilePolicy
+from consumer.sync.health.gauges import LeaderGauges
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
+from consumer.sync.reconcile.state import WALK, keep_state, note_beside
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, listing, lists, order, reconcile, remembered, seen
 from tests.sync.service import Json
@@ -37,7 +37,7 @@ async def test_payments_that_cannot_be_read_do_not_keep_the_baseline_open(world:
     found = await remembered(world)
     assert (found.baselined, found.owes_payments, stage._is_due(found)) == (True, True, False)
     assert found.ended is not None
-    assert world.figures.value("last_reconcile_at", "default") == found.ended.timestamp()
+    assert world.metrics.value("last_reconcile_at", "default") == found.ended.timestamp()
     lists(world, orders=[order(1, "PAID"), order(2, "PAID")], payments=PAYMENTS)
     world.clock.advance(6 * 3600)
     await _without_payments(stage)
@@ -73,17 +73,17 @@ async def test_a_brake_is_raised_and_a_gap_closed_before_the_payments_are_read(w
     # case: B13, B31
     await baselined(world)
     async with world.database.transaction() as session:
-        await sense.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
+        await silence.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
     lists(world, orders=[order(number) for number in range(30)])
     world.service.failing["/v1/payments"] = 403
     stage = reconcile(world, ReconcilePolicy(brake_min=10))
     await _without_payments(stage)
     async with world.database.reading() as session:
-        assert (await sense.condition(session, "default")).gap_at is None
+        assert (await silence.delivery_health(session, "default")).gap_at is None
     lists(world, orders=[order(number, "PAID") for number in range(30)])
     await _without_payments(stage)
     assert (await remembered(world)).braked
-    assert world.figures.value("reconcile_braked", "default") == 1
+    assert world.metrics.value("reconcile_braked", "default") == 1
 
 
 async def test_a_command_beside_the_leader_heals_though_payments_cannot_be_read(world: World) -> None:
@@ -119,14 +119,14 @@ async def test_a_command_that_was_under_way_during_a_braked_walk_has_the_leader_
     assert (later.braked, later.began == command_began_at.began) == (True, False)
     await reconcile(world).once(max_changes=30, leads=False)
     async with world.database.transaction() as session:
-        await reconciled.note_beside(session, "default", command_began_at, world.clock.now())
+        await note_beside(session, "default", command_began_at, world.clock.now())
     if left:
         lists(world, orders=[order(number, "PAID") for number in range(60)])
     world.clock.advance(60)
     calls = world.service.calls["/v1/orders"]
     await stage._step()
     assert (await remembered(world)).braked is bool(left)
-    assert world.figures.value("reconcile_braked", "default") == int(bool(left))
+    assert world.metrics.value("reconcile_braked", "default") == int(bool(left))
     assert world.service.calls["/v1/orders"] > calls
     calls = world.service.calls["/v1/orders"]
     await stage._step()
@@ -145,12 +145,12 @@ async def test_who_takes_up_the_lead_shows_the_same_end_of_the_last_walk(world: 
     world.service.lists["/v1/orders"] = slow
     began = world.clock.now()
     await reconcile(world).once()
-    ended = world.figures.value("last_reconcile_at", "default")
+    ended = world.metrics.value("last_reconcile_at", "default")
     assert ended >= (began + timedelta(seconds=600)).timestamp()
-    figures = Figures()
+    metrics = StageMetrics()
     first_walk = FirstWalk(world.database, "default", token=lambda: 1)
-    await Alarms(world.reader, world.database, first_walk, clock=world.clock, figures=figures).take_up()
-    assert figures.value("last_reconcile_at", "default") == ended
+    await LeaderGauges(world.api, world.database, first_walk, clock=world.clock, metrics=metrics).take_up()
+    assert metrics.value("last_reconcile_at", "default") == ended
 
 
 async def test_what_an_older_version_kept_is_understood(world: World) -> None:
@@ -158,10 +158,10 @@ async def test_what_an_older_version_kept_is_understood(world: World) -> None:
     now = world.clock.now()
     async with world.database.transaction() as session:
         old = {"began": now.isoformat(), "braked": False, "baselined": True, "changes": 2}
-        await bookmarks.keep(session, "default", WALK, old, token=1, now=now)
+        await sync_state.keep(session, "default", WALK, old, token=1, now=now)
     found = await remembered(world)
     assert (found.ended, found.owes_payments, found.payments_baselined) == (now, False, True)
     async with world.database.transaction() as session:
         again = replace(found, ended=now + timedelta(seconds=5), answered="then")
-        await reconciled.keep(session, "default", again, token=1, now=now)
+        await keep_state(session, "default", again, token=1, now=now)
     assert await remembered(world) == again

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from consumer.errors import BrokerUnavailable
 from consumer.ledger.reading import read_requests as reads
 from consumer.payments import PaymentsError
-from consumer.sync.backfill import silence as sense
-from consumer.sync.publisher import Outlet
+from consumer.sync.backfill import silence
+from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import Drift
 from consumer.sync.reconcile.stage import ReconcilePolicy
 from tests.sync.conftest import World
@@ -191,12 +191,12 @@ async def test_a_braked_walk_is_made_again_sooner_as_events_may_have_told_meanwh
     lists(world, orders=[order(number, "PAID") for number in range(30)])
     assert (await stage.once()).braked
     await stage._step()
-    assert world.figures.value("reconcile_braked", "default") == 1
+    assert world.metrics.value("reconcile_braked", "default") == 1
     await recorded(world, "order.paid", *(f"A-{number}" for number in range(30)))
     world.clock.advance(3600)
     await stage._step()
     assert (await remembered(world)).braked is False
-    assert world.figures.value("reconcile_braked", "default") == 0
+    assert world.metrics.value("reconcile_braked", "default") == 0
 
 
 async def test_open_checkouts_of_a_healthy_shop_are_no_drift(world: World) -> None:
@@ -217,7 +217,7 @@ async def test_a_paid_order_without_the_merchants_id_is_counted(world: World) ->
     lists(world, orders=[nameless, {"id": "ord_8", "status": "PENDING"}])
     report = await reconcile(world).once()
     assert (report.unplaced, report.unplaced_paid, report.unplaced_ids) == (2, 1, ["ord_9", "ord_8"])
-    shown = [world.figures.value(f"reconcile_unplaced_{state}", "default") for state in ("paid", "other")]
+    shown = [world.metrics.value(f"reconcile_unplaced_{state}", "default") for state in ("paid", "other")]
     assert shown == [1, 1]
 
 
@@ -244,7 +244,7 @@ async def test_the_limit_that_a_dry_run_advises_is_enough(world: World) -> None:
     tried = await stage.once(dry_run=True)
     assert (tried.braked, tried.changes["order"], tried.limit) == (True, 25, 25), "five of them nobody has heard of"
     async with world.database.transaction() as session:
-        await sense.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
+        await silence.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
     tried = await stage.once(dry_run=True)
     assert (tried.braked, tried.changes["order"], tried.limit) == (True, 20, 25), "a gap explains those five"
     assert (await stage.once(max_changes=tried.limit - 1)).limit == 25
@@ -299,7 +299,7 @@ async def test_what_an_event_told_still_counts_as_told_after_a_broker_that_was_a
         raise BrokerUnavailable()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Outlet, "publish", away)
+        patch.setattr(EventPublisher, "publish", away)
         with pytest.raises(BrokerUnavailable):
             await stage.once()
     world.clock.advance(60)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.ledger.reading import sync_state as bookmarks
-from consumer.sync.backfill import silence as sense
-from consumer.sync.reconcile.stage import WALK, ReconcilePolicy
+from consumer.ledger.reading import sync_state
+from consumer.sync.backfill import silence
+from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.reconcile.state import WALK
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, lists, order, reconcile, remembered, seen, subscription
 
@@ -24,7 +25,7 @@ async def test_what_the_baseline_remembers_is_neither_drift_nor_braked(world: Wo
     report = await stage.once()
     assert (report.drifted, report.braked, report.baseline, report.adopted) == (False, False, 30, 30)
     assert {key.partition(":")[0] for key, _ in await seen(world)} == {"subscription"}
-    assert world.figures.value("drift_unknown", "default") == 0
+    assert world.metrics.value("drift_unknown", "default") == 0
     assert (await stage.once(max_changes=0)).braked is False
 
 
@@ -60,14 +61,14 @@ async def test_history_that_the_first_list_left_out_is_braked(world: World, firs
     report = await stage.once()
     assert (report.braked, report.changes["order"], report.published) == (True, 600 - first, 0)
     assert await seen(world) == []
-    assert world.figures.value("reconcile_braked", "default") == 1
+    assert world.metrics.value("reconcile_braked", "default") == 1
 
 
 async def test_an_old_bookmark_of_a_braked_command_lets_no_history_through(world: World) -> None:
     # case: B30, B31
     async with world.database.transaction() as session:
         old = {"began": world.clock.now().isoformat(), "braked": True}
-        await bookmarks.keep(session, "default", WALK, old, token=1, now=world.clock.now())
+        await sync_state.keep(session, "default", WALK, old, token=1, now=world.clock.now())
     lists(world, orders=[order(number, "PAID") for number in range(600)])
     report = await reconcile(world).once()
     assert (report.braked, await seen(world)) == (True, [])
@@ -77,7 +78,7 @@ async def test_a_gap_explains_orders_that_nobody_has_heard_of(world: World) -> N
     # case: B13, B18, B31
     await baselined(world)
     async with world.database.transaction() as session:
-        await sense.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
+        await silence.note_walk(session, "default", recovered=(), gap=True, token=1, now=world.clock.now())
     lists(world, orders=[order(number, "PAID") for number in range(30)])
     stage = reconcile(world, ReconcilePolicy(brake_min=10))
     assert (await stage.once(max_changes=29)).braked, "who says a number has it counted"
@@ -89,6 +90,6 @@ async def test_a_bookmark_of_an_older_version_says_that_a_baseline_was_made(worl
     # case: B30
     async with world.database.transaction() as session:
         old = {"began": world.clock.now().isoformat(), "braked": False, "changed": 0}
-        await bookmarks.keep(session, "default", WALK, old, token=1, now=world.clock.now())
+        await sync_state.keep(session, "default", WALK, old, token=1, now=world.clock.now())
     lists(world, orders=[order(1, "PAID")])
     assert (await reconcile(world).once()).published == 1

@@ -11,7 +11,7 @@ from consumer.events import Source, Trust
 from consumer.ledger.reading import read_requests as reads
 from consumer.payments import PaymentsClient, PaymentsError
 from consumer.plugin import ReadRequest
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.observation import digest, meaning, observation_id, shape
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.role import Sync, SyncPolicy
@@ -66,7 +66,7 @@ async def test_an_order_without_the_merchants_id_is_said_and_not_guessed(world: 
     await ask(world, "service_order", "ord_1")
     await refresh(world).once()
     assert await answers(world) == []
-    assert world.figures.value("reads_without_order_id", "default") == 1
+    assert world.metrics.value("reads_without_order_id", "default") == 1
 
 
 async def test_a_status_word_that_nobody_knows_is_counted(world: World) -> None:
@@ -78,7 +78,7 @@ async def test_a_status_word_that_nobody_knows_is_counted(world: World) -> None:
         await ask(world, "order", order_id)
     await refresh(world).once()
     assert len(await answers(world)) == 3
-    assert world.figures.value("unknown_status_order", "default") == 1
+    assert world.metrics.value("unknown_status_order", "default") == 1
 
 
 async def test_every_request_is_answered_even_when_nothing_changed(world: World) -> None:
@@ -258,11 +258,11 @@ async def test_subscriptions_are_read_before_what_waits_for_its_share(world: Wor
 
 async def test_applications_at_one_address_share_what_their_reads_may_take(world: World) -> None:
     # case: B23, C15
-    credentials = world.reader.client.credentials
+    credentials = world.api.client.credentials
     async with PaymentsClient("http://127.0.0.1:9", credentials, clock=world.clock) as elsewhere:
-        clients = dict.fromkeys(("a", "b", "c"), world.reader.client) | {"alone": elsewhere}
+        clients = dict.fromkeys(("a", "b", "c"), world.api.client) | {"alone": elsewhere}
         sync = Sync(
-            [Reader(application=name, client=client) for name, client in clients.items()],
+            [ApplicationApi(application=name, client=client) for name, client in clients.items()],
             world.broker,
             world.database,
             deliveries_topic=DELIVERIES,

@@ -27,7 +27,7 @@ async def test_reads_without_end_leave_a_walk_of_the_events_its_part(world: Worl
     for name in names:
         subscription(world, "ACTIVE", name)
     requests = [ReadRequest(kind="subscription", object_id=name) for name in names]
-    stage, budget = refresh(world), world.reader.client.budget
+    stage, budget = refresh(world), world.api.client.budget
     pages, wait_until = 0, 0.0
     while world.clock.monotonic() < 60:
         while await budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:  # a walk never rests
@@ -39,7 +39,7 @@ async def test_reads_without_end_leave_a_walk_of_the_events_its_part(world: Worl
             wait_until = await stage._step() + world.clock.monotonic()
         world.clock.advance(0.1)
     assert pages >= 60, "a walk of sixty pages takes a minute at most"
-    answered = world.figures.value("reads_answered", "default")
+    answered = world.metrics.value("reads_answered", "default")
     assert answered >= 180, "subscriptions keep their share"
     assert answered + pages >= 0.9 * 4.79 * 60, "nothing of the limit is left unused"
 
@@ -55,7 +55,7 @@ async def test_reads_of_subscriptions_alone_take_all_there_is(world: World) -> N
         async with world.database.transaction() as session:
             await reads.ask(session, "default", requests, world.clock.now())
         world.clock.advance(await stage._step())
-    assert world.figures.value("reads_answered", "default") >= 0.95 * 4.79 * 60
+    assert world.metrics.value("reads_answered", "default") >= 0.95 * 4.79 * 60
 
 
 async def test_older_subscriptions_keep_neither_orders_nor_sessions_waiting(world: World) -> None:
@@ -139,7 +139,7 @@ async def listed_without_end(world: World, kind: ReadKind) -> list[ReadRequest]:
     requests = [ReadRequest(kind=kind, object_id=name) for name in names]
     await ask_all(world, requests)
     policy = RefreshPolicy(page_orders_from=1000, burst=100, order_burst=100)
-    await Refresh(world.reader, world.database, world.outlet, clock=world.clock, policy=policy).once()
+    await Refresh(world.api, world.database, world.publisher, clock=world.clock, policy=policy).once()
     world.service.calls.clear()
     return requests
 

@@ -43,7 +43,7 @@ def listed(world: World) -> Listed:
 
 def backfill(world: World) -> Backfill:
     return Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
 
 
@@ -58,7 +58,7 @@ async def test_cursors_that_stay_refused_have_a_code_are_counted_each_walk_and_s
             with pytest.raises(CursorsRefused) as caught:
                 await stage.once()
             assert caught.value.code == "cursors_refused"
-            assert world.figures.value("cursors_refused", "default") == number, "once a walk, and also when it fails"
+            assert world.metrics.value("cursors_refused", "default") == number, "once a walk, and also when it fails"
     [said] = [one for one in logs if one.get("code") == "cursors_refused"]
     assert (said["application"], said["log_level"]) == ("default", "warning")
     listed.refuses = set()
@@ -68,7 +68,7 @@ async def test_cursors_that_stay_refused_have_a_code_are_counted_each_walk_and_s
     assert [one["event"] for one in logs if one.get("application") == "default" and "cursor" in one["event"]] == [
         "the service takes its cursors again"
     ]
-    assert world.figures.value("cursors_refused", "default") == 3
+    assert world.metrics.value("cursors_refused", "default") == 3
     assert len(await world.published()) == 250
 
 
@@ -85,14 +85,14 @@ async def test_a_cursor_refused_once_on_the_way_is_counted_and_nothing_is_missed
 
     report = await stage.once(on_progress=mend)
     assert (report.refused, report.published) == (1, 250)
-    assert world.figures.value("cursors_refused", "default") == 1
+    assert world.metrics.value("cursors_refused", "default") == 1
 
 
 async def test_status_tells_refused_cursors_apart_from_other_odd_answers(world: World, listed: Listed) -> None:
     # case: B11, O6
     listed.refuses = {"100"}
-    one = ApplicationSync(world.reader, world.database, world.outlet, clock=world.clock, holder="one")
+    one = ApplicationSync(world.api, world.database, world.publisher, clock=world.clock, holder="one")
     with pytest.raises(CursorsRefused) as caught:
         await one.backfill_once(BackfillOptions(full=True))
-    one.backfill.trouble.failed(caught.value)
-    assert one.troubles == {"backfill": "cursors_refused"}
+    one.backfill.failure.failed(caught.value)
+    assert one.failures == {"backfill": "cursors_refused"}

@@ -18,10 +18,10 @@ from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.stage import BackfillPolicy
 from consumer.sync.confirm.stage import ConfirmPolicy
-from consumer.sync.health.status import standings
+from consumer.sync.health.status import application_statuses
 from consumer.sync.identity import Identity
 from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, delivery
@@ -42,10 +42,10 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 
 @pytest.fixture
-async def reader(sandbox: Sandbox) -> AsyncIterator[Reader]:
+async def api(sandbox: Sandbox) -> AsyncIterator[ApplicationApi]:
     credentials = Credentials(SECRETS[0], [SECRETS[1]])
     async with PaymentsClient(sandbox.base_url, credentials) as client:
-        yield Reader(application="default", client=client)
+        yield ApplicationApi(application="default", client=client)
 
 
 POLICY = SyncPolicy(
@@ -53,9 +53,11 @@ POLICY = SyncPolicy(
 )
 
 
-def role(reader: Reader, broker: EmbeddedBroker, database: Database, holder: str, policy: SyncPolicy = POLICY) -> Sync:
+def role(
+    api: ApplicationApi, broker: EmbeddedBroker, database: Database, holder: str, policy: SyncPolicy = POLICY
+) -> Sync:
     return Sync(
-        [reader],
+        [api],
         broker,
         database,
         deliveries_topic=DELIVERIES,
@@ -94,7 +96,7 @@ async def until_published(world: World, ids: set[str], limit_s: float = 20) -> N
 async def test_hints_and_lost_webhooks_alike_become_events(world: World, sandbox: Sandbox) -> None:
     # case: G3, I15, I17
     announced, lost = emit(sandbox, 5), emit(sandbox, 30)
-    sync = role(world.reader, world.broker, world.database, "one")
+    sync = role(world.api, world.broker, world.database, "one")
     async with running(sync):
         for number, event_id in enumerate([*announced, "evt_forged"]):
             await world.deliver(
@@ -104,7 +106,7 @@ async def test_hints_and_lost_webhooks_alike_become_events(world: World, sandbox
         async with asyncio.timeout(20):
             while not await _quarantined(world):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.1)
-        assert sync.applications["default"].troubles == {}
+        assert sync.applications["default"].failures == {}
     assert "evt_forged" not in {event.id for event in await world.published()}
 
 
@@ -115,8 +117,8 @@ async def _quarantined(world: World) -> int:
 
 async def test_when_the_leader_dies_another_goes_on_and_nothing_is_lost(world: World, sandbox: Sandbox) -> None:
     # case: B26, B10, G5
-    first = role(world.reader, world.broker, world.database, "one")
-    second = role(world.reader, world.broker, world.database, "two")
+    first = role(world.api, world.broker, world.database, "one")
+    second = role(world.api, world.broker, world.database, "two")
     heir = second.applications["default"].leader
     ids = set(emit(sandbox, 250))
     async with running(first) as leading:
@@ -147,13 +149,13 @@ async def _kill(sync: Sync, task: asyncio.Task[None]) -> None:
 
 async def test_wrong_credentials_keep_every_stage_back(world: World, sandbox: Sandbox) -> None:
     # case: B32
-    ours = role(world.reader, world.broker, world.database, "one")
+    ours = role(world.api, world.broker, world.database, "one")
     async with running(ours):
         await until_published(world, set(emit(sandbox, 3)))
     sandbox.engine.applications.add("mer_sandbox", "Other", app_id="svc_app_other", secrets=("svc_sk_live_other",))
     credentials = Credentials("svc_app_other", ["svc_sk_live_other"])
     async with PaymentsClient(sandbox.base_url, credentials) as client:
-        foreign = Reader(application="default", client=client)
+        foreign = ApplicationApi(application="default", client=client)
         with pytest.raises(WrongApplication):
             await Identity(foreign, world.database, clock=SystemClock(), token=lambda: 99).check()
         before = len(await world.published())
@@ -161,7 +163,7 @@ async def test_wrong_credentials_keep_every_stage_back(world: World, sandbox: Sa
         sandbox.engine.events.made_up("order.paid", "svc_app_other", {"order_id": "X"}, {})
         async with running(theirs):
             async with asyncio.timeout(15):
-                while "identity" not in theirs.applications["default"].troubles:  # noqa: ASYNC110 - seen from outside
+                while "identity" not in theirs.applications["default"].failures:  # noqa: ASYNC110 - seen from outside
                     await asyncio.sleep(0.05)
         assert len(await world.published()) == before
 
@@ -169,10 +171,10 @@ async def test_wrong_credentials_keep_every_stage_back(world: World, sandbox: Sa
 async def test_it_stops_within_seconds_while_everything_is_down(tmp_path: Path, world: World, sandbox: Sandbox) -> None:
     # case: I4, O7
     await sandbox.stop()
-    sync = role(world.reader, world.broker, world.database, "one")
+    sync = role(world.api, world.broker, world.database, "one")
     async with running(sync):
         async with asyncio.timeout(15):
-            while "identity" not in sync.applications["default"].troubles:  # noqa: ASYNC110 - seen from outside
+            while "identity" not in sync.applications["default"].failures:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.05)
         await world.broker.stop()
         began = asyncio.get_running_loop().time()
@@ -182,7 +184,7 @@ async def test_it_stops_within_seconds_while_everything_is_down(tmp_path: Path, 
 async def test_an_application_without_credentials_keeps_nobody_from_the_others(world: World, sandbox: Sandbox) -> None:
     # case: I29, S7, S8
     sync = Sync(
-        [world.reader], world.broker, world.database, deliveries_topic=DELIVERIES, events_topic=EVENTS,
+        [world.api], world.broker, world.database, deliveries_topic=DELIVERIES, events_topic=EVENTS,
         applications=["default", "club"], clock=SystemClock(), holder="one", policy=POLICY,
     )  # fmt: skip
     async with running(sync):
@@ -193,14 +195,16 @@ async def test_an_application_without_credentials_keeps_nobody_from_the_others(w
         async with asyncio.timeout(15):
             while await _waiting(world, "club") != 3:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.05)
-        assert sync.applications["default"].troubles == {}
-    assert (sync.figures.value("credentials_missing", "club"), sync.unread) == (1, ("club",))
-    assert sync.figures.value("credentials_missing", "default") == 0
+        assert sync.applications["default"].failures == {}
+    assert (sync.metrics.value("credentials_missing", "club"), sync.unread) == (1, ("club",))
+    assert sync.metrics.value("credentials_missing", "default") == 0
     async with world.database.reading() as session:
-        [ours, theirs] = await standings(session, [("default", "svc_app_sandbox"), ("club", None)], SystemClock().now())
+        [ours, theirs] = await application_statuses(
+            session, [("default", "svc_app_sandbox"), ("club", None)], SystemClock().now()
+        )
     assert (ours.has_credentials, theirs.has_credentials, theirs.hints) == (True, False, 3)
     async with PaymentsClient(sandbox.base_url, Credentials(SECRETS[0], [SECRETS[1]])) as client:
-        club = Reader(application="club", client=client)
+        club = ApplicationApi(application="club", client=client)
         given = role(club, world.broker, world.database, "two")
         announced = emit(sandbox, 1)
         async with world.database.transaction() as session:

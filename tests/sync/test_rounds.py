@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from consumer.errors import ConsumerError, LedgerError, LedgerUnavailable
 from consumer.payments import ApiError, AuthenticationError, CircuitOpen
-from consumer.sync.loop import Trouble, together
+from consumer.sync.loop import StageFailure, together
 
 
 async def test_the_first_failure_ends_the_others_before_it_is_raised() -> None:
@@ -42,10 +42,10 @@ async def test_the_first_failure_ends_the_others_before_it_is_raised() -> None:
 )
 def test_what_somebody_has_to_mend_is_an_error_and_says_what_was_asked(error: ConsumerError, level: str) -> None:
     # case: O3, S3, B7
-    trouble = Trouble("backfill default")
+    failure = StageFailure("backfill default")
     with capture_logs() as lines:
-        trouble.failed(error)
-        trouble.failed(error)
+        failure.failed(error)
+        failure.failed(error)
     [line] = lines
     assert (line["log_level"], line["code"], line["reason"]) == (level, error.code, error.line())
     assert "hush" not in str(line)
@@ -56,11 +56,11 @@ def test_what_somebody_has_to_mend_is_an_error_and_says_what_was_asked(error: Co
 
 def test_refused_credentials_are_said_once_however_the_calls_fail() -> None:
     # case: O3, S3
-    trouble = Trouble("backfill default")
+    failure = StageFailure("backfill default")
     with capture_logs() as lines:
         for error in (AuthenticationError(status=401), CircuitOpen(retry_after_s=3), CircuitOpen(retry_after_s=2)):
-            trouble.failed(error)
-        assert trouble.code == "circuit_open"
-        trouble.well()
-        trouble.failed(CircuitOpen(retry_after_s=3))
+            failure.failed(error)
+        assert failure.code == "circuit_open"
+        failure.well()
+        failure.failed(CircuitOpen(retry_after_s=3))
     assert [line["event"] for line in lines] == ["stage is held up", "stage goes on", "stage is held up"]

@@ -14,7 +14,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints
 from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Context, handles
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.wire import plan_of
 from tests.support.ports import eventually
@@ -28,7 +28,7 @@ SEED = BackfillOptions(seed=True, full=True)
 
 @pytest.fixture
 def world(world: World, service_side: Simulated) -> World:
-    world.reader = service_side.reader
+    world.api = service_side.api
     return world
 
 
@@ -116,10 +116,10 @@ async def test_after_the_first_walk_a_seed_says_how_far_it_goes(world: World, se
 
 
 async def test_without_times_only_the_very_first_seed_takes_anything(
-    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, reader: Reader, clock: SteppedClock
+    broker: EmbeddedBroker, sqlite_ledger: Database, service: ScriptedService, api: ApplicationApi, clock: SteppedClock
 ) -> None:
     # case: B30, U6
-    world = World(broker=broker, database=sqlite_ledger, service=service, reader=reader, clock=clock)
+    world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
     listed = [service.event(number, order_id=f"A-{number}") for number in range(3)]
     service.lists["/v1/events"] = lambda cursor, limit: {"items": listed, "next_cursor": None}
     with pytest.raises(UsageError):

@@ -1,4 +1,4 @@
-"""Sense: silence and gaps are noticed, said once, cured, and over when they are over."""
+"""Silence: silence and gaps are noticed, said once, cured, and over when they are over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints
-from consumer.sync.backfill.silence import Condition, after_walk, condition
+from consumer.sync.backfill.silence import DeliveryHealth, after_walk, delivery_health
 from consumer.sync.backfill.stage import Backfill, BackfillPolicy
 from consumer.sync.confirm.stage import Confirm
 from tests.sync.conftest import SteppedClock, World, delivery
@@ -20,13 +20,13 @@ NOW = SteppedClock().now()
 
 
 def walked(
-    before: Condition,
+    before: DeliveryHealth,
     found: Sequence[str] = (),
     *,
     recorded: Mapping[str, Source] | None = None,
     heard_at: datetime | None = None,
     now: datetime = NOW,
-) -> Condition:
+) -> DeliveryHealth:
     """After a walk that found these unannounced, when those of before are recorded as brought by the list."""
     recorded = dict.fromkeys(before.pending, Source.BACKFILL) if recorded is None else recorded
     return after_walk(
@@ -36,7 +36,7 @@ def walked(
 
 def test_events_without_any_webhook_over_several_walks_are_silence() -> None:
     # case: O1
-    found = walked(Condition(), [f"evt_{number}" for number in range(50)])
+    found = walked(DeliveryHealth(), [f"evt_{number}" for number in range(50)])
     assert (found.silent_since, len(found.pending)) == (None, 50), "their webhooks may wait for a worker"
     found = walked(found, ["evt_a"])
     assert found.silent_since is None, "one walk may have come before the webhooks"
@@ -48,7 +48,7 @@ def test_events_without_any_webhook_over_several_walks_are_silence() -> None:
 
 def test_a_quiet_service_is_no_silence() -> None:
     # case: O1
-    found = Condition()
+    found = DeliveryHealth()
     for _ in range(100):
         found = walked(found)
     assert found.silent_since is None
@@ -56,7 +56,7 @@ def test_a_quiet_service_is_no_silence() -> None:
 
 def test_some_lost_webhooks_are_no_silence_and_the_first_heard_ends_it() -> None:
     # case: O1
-    found = Condition(silent_since=NOW, recovered=9, walks=3)
+    found = DeliveryHealth(silent_since=NOW, recovered=9, walks=3)
     found = walked(found, ["evt_1", "evt_2"], heard_at=NOW)
     assert (found.silent_since, found.recovered) == (None, 0)
     for number in range(1, 20):
@@ -67,21 +67,21 @@ def test_some_lost_webhooks_are_no_silence_and_the_first_heard_ends_it() -> None
 
 def test_while_no_worker_records_nothing_is_judged_and_what_webhooks_brought_first_is_heard() -> None:
     # case: O1
-    found = Condition(silent_since=NOW)
+    found = DeliveryHealth(silent_since=NOW)
     ids = [f"evt_{number:04}" for number in range(300)]
     for start in range(0, 300, 10):
         found = walked(found, ids[start : start + 10], recorded={})
     assert (found.silent_since, found.recovered, found.walks) == (NOW, 0, 0)
     assert found.pending == tuple(ids[-200:])
     one_heard = dict.fromkeys(found.pending, Source.BACKFILL) | {ids[-1]: Source.WEBHOOK}
-    assert walked(found, recorded=one_heard) == Condition()
+    assert walked(found, recorded=one_heard) == DeliveryHealth()
 
 
 def test_a_condition_survives_its_storage() -> None:
     # case: B10
-    full = Condition(silent_since=NOW, gap_at=NOW, last_webhook_at=NOW, recovered=3, walks=2, pending=("evt_1",))
-    assert Condition.load(full.dump()) == full
-    assert Condition.load(None) == Condition()
+    full = DeliveryHealth(silent_since=NOW, gap_at=NOW, last_webhook_at=NOW, recovered=3, walks=2, pending=("evt_1",))
+    assert DeliveryHealth.load(full.dump()) == full
+    assert DeliveryHealth.load(None) == DeliveryHealth()
 
 
 async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(world: World) -> None:
@@ -95,7 +95,7 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
     policy = BackfillPolicy(interval_s=60, silent_interval_s=10)
     stage = Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures,
+        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics,
         policy=policy,
     )  # fmt: skip
     for _ in range(3):
@@ -103,9 +103,9 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
         await stage.once()
         await world.work()
     assert stage.interval_s == 10
-    assert world.figures.value("webhooks_silent", "default") == 1
+    assert world.metrics.value("webhooks_silent", "default") == 1
     async with world.database.reading() as session:
-        assert (await condition(session, "default")).silent_since is not None
+        assert (await delivery_health(session, "default")).silent_since is not None
 
     heard = Event(
         application="default", id="evt_heard", type="order.paid", key="order:A", trust=Trust.SIGNED,
@@ -115,7 +115,7 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
         await events.record(session, [heard], world.clock.now())
     await stage.once()
     assert stage.interval_s == 60
-    assert world.figures.value("webhooks_silent", "default") == 0
+    assert world.metrics.value("webhooks_silent", "default") == 0
 
 
 async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_told_once_they_were_read(
@@ -126,7 +126,7 @@ async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_tol
     listed: list[dict[str, object]] = []
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
     stage = Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
 
     async def walk(*, webhooks: bool) -> bool:
@@ -135,10 +135,10 @@ async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_tol
             event = world.service.event(next(numbers))
             listed.append(event)
             if webhooks:
-                await world.outlet.publish([signed(str(event["id"]), world)])
+                await world.publisher.publish([signed(str(event["id"]), world)])
         world.clock.advance(60)
         await stage.once()
-        return world.figures.value("webhooks_silent", "default") == 1
+        return world.metrics.value("webhooks_silent", "default") == 1
 
     for _ in range(5):
         assert not await walk(webhooks=True), "the workers stand still, the webhooks wait in the log"
@@ -167,17 +167,17 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
     listed: list[dict[str, object]] = []
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
     stage = Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
     confirm = Confirm(
-        world.reader, world.database, world.outlet, clock=world.clock, walk=stage.catch_up,
+        world.api, world.database, world.publisher, clock=world.clock, walk=stage.catch_up,
         published=stage.recent, heard=stage.heard,
     )  # fmt: skip
 
     async def arrive(event_id: str, number: int) -> None:
         """The event's webhook, as the authenticity has it."""
         if authenticity == "signature":
-            await world.outlet.publish([signed(event_id, world)])
+            await world.publisher.publish([signed(event_id, world)])
             return
         announced = replace(delivery(b"{}", number, event_id=event_id), received_at=world.clock.now())
         async with world.database.transaction() as session:
@@ -192,10 +192,10 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
             await arrive(str(event["id"]), number)
         await world.work()
         if late == 1 or number > late + 1:  # later than walks can wait for, it is silence until the first one is there
-            assert world.figures.value("webhooks_silent", "default") == 0
+            assert world.metrics.value("webhooks_silent", "default") == 0
         world.clock.advance(60)
     async with world.database.reading() as session:
-        assert (await condition(session, "default")).last_webhook_at is not None
+        assert (await delivery_health(session, "default")).last_webhook_at is not None
     assert all(event.source is Source.BACKFILL for event in await recorded(world)), "the walk was always quicker"
 
     for number in range(30, 34):
@@ -203,11 +203,11 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
         await stage.once()
         await world.work()
         world.clock.advance(60)
-    assert world.figures.value("webhooks_silent", "default") == 1, "now none comes, late or not"
+    assert world.metrics.value("webhooks_silent", "default") == 1, "now none comes, late or not"
     await arrive(str(listed[-1]["id"]), 40)
     await world.work()
     await stage.once()
-    assert world.figures.value("webhooks_silent", "default") == 0, "the first late one ends it"
+    assert world.metrics.value("webhooks_silent", "default") == 0, "the first late one ends it"
 
 
 async def recorded(world: World) -> list[Event]:
@@ -230,10 +230,10 @@ async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are
     listed: list[dict[str, object]] = []
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
     stage = Backfill(
-        world.reader, world.database, world.outlet, clock=world.clock, token=lambda: 1, figures=world.figures
+        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
     confirm = Confirm(
-        world.reader, world.database, world.outlet, clock=world.clock, walk=stage.catch_up,
+        world.api, world.database, world.publisher, clock=world.clock, walk=stage.catch_up,
         published=stage.recent, heard=stage.heard,
     )  # fmt: skip
     for number in range(1, 9):
@@ -245,8 +245,8 @@ async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are
         assert await confirm.once() == 1
         world.clock.advance(60)
         await stage.once()
-        assert world.figures.value("webhooks_silent", "default") == 0
+        assert world.metrics.value("webhooks_silent", "default") == 0
     found = [event.id for event in await world.published()]
     assert sorted(found) == sorted({str(event["id"]) for event in listed}), "each once"
     async with world.database.reading() as session:
-        assert (await condition(session, "default")).last_webhook_at is not None
+        assert (await delivery_health(session, "default")).last_webhook_at is not None

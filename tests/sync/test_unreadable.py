@@ -13,7 +13,7 @@ from consumer.ledger.reading import read_requests as reads
 from consumer.payments import Attempt, PaymentsClient, PaymentsError, Priority
 from consumer.payments import Kind as BudgetKind
 from consumer.plugin import ReadKind, ReadRequest
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World
@@ -153,7 +153,7 @@ async def ask_for_orders(world: World, count: int, *, since: int = 0) -> None:
 
 def refresh_from(world: World, page_from: int, singles: int = 50) -> Refresh:
     policy = RefreshPolicy(page_orders_from=page_from, singles=singles, burst=500, order_burst=500)
-    return Refresh(world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures, policy=policy)
+    return Refresh(world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics, policy=policy)
 
 
 def observed_orders(found: Sequence[Event]) -> set[str]:
@@ -196,7 +196,7 @@ async def test_a_backlog_far_larger_than_a_round_costs_a_read_per_page_too(world
         await ask_for_orders(world, start + 300, since=start)
         world.clock.advance(1)
     stage = Refresh(
-        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics,
         policy=RefreshPolicy(batch=300, page_orders_from=100, pages=4),
     )  # fmt: skip
     done = 0
@@ -231,14 +231,14 @@ async def test_a_backlog_of_orders_keeps_neither_a_subscription_nor_a_walk_of_th
     await ask(world, "subscription", "sub_1")
     attempts: list[Attempt] = []
     client = PaymentsClient(
-        world.service.address, world.reader.client.credentials, clock=world.clock, on_attempt=attempts.append
+        world.service.address, world.api.client.credentials, clock=world.clock, on_attempt=attempts.append
     )
     async with client:
         while await client.budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:  # a walk takes what it can get
             await client.budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
         stage = Refresh(
-            Reader(application="default", client=client), world.database, world.outlet, clock=world.clock,
-            figures=world.figures, policy=RefreshPolicy(page_orders_from=50, order_per_s=1, order_burst=3),
+            ApplicationApi(application="default", client=client), world.database, world.publisher, clock=world.clock,
+            metrics=world.metrics, policy=RefreshPolicy(page_orders_from=50, order_per_s=1, order_burst=3),
         )  # fmt: skip
         assert await stage.once() == 4
         assert [one.route.split("/")[2] for one in attempts] == ["subscriptions", "orders", "orders", "orders"]
@@ -260,7 +260,7 @@ async def test_those_who_ask_while_a_long_list_is_walked_need_not_wait_for_its_e
     world.service.lists["/v1/orders"] = paged(newest_first[100:])
     await ask_for_orders(world, 2_900)
     stage = Refresh(
-        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics,
         policy=RefreshPolicy(pages=2, burst=500, order_burst=500),
     )  # fmt: skip
     await stage.once()
@@ -280,7 +280,7 @@ async def test_what_lies_at_the_far_end_of_the_list_is_paged_when_it_is_much(wor
     world.service.lists["/v1/orders"] = paged(newest_first)
     await ask_for_orders(world, 1_000)  # the workers come to the oldest first
     stage = Refresh(
-        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics,
         policy=RefreshPolicy(pages=4, burst=500, order_burst=500),
     )  # fmt: skip
     for _ in range(8):
@@ -296,7 +296,7 @@ async def test_a_walk_that_is_faster_than_the_workers_waits_for_those_who_ask(wo
         world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
     world.service.lists["/v1/orders"] = paged(orders(6_000))  # the events come in the order of this list
     stage = Refresh(
-        world.reader, world.database, world.outlet, clock=world.clock, figures=world.figures,
+        world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics,
         policy=RefreshPolicy(per_s=50, burst=500, order_burst=500, order_per_s=50, singles=5, pages=8),
     )  # fmt: skip
     await ask_for_orders(world, 12_000, since=10_000)  # these are not listed: there is always something to look for

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app import App, parts
-from consumer.app.syncing import opened_readers
+from consumer.app.syncing import opened_apis
 from consumer.broker import open_broker
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
@@ -21,7 +21,7 @@ from consumer.errors import BrokerError, ConsumerError, SettingsError, UsageErro
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.settings import ApplicationSettings, Authenticity, Role, Settings, load_settings
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.checks import doctor as sync_doctor
 from consumer.sync.checks.discovery import Proposal
 from consumer.sync.checks.doctor import Check, Grade
@@ -80,14 +80,14 @@ async def _examine(
         checks += [_without_credentials(one) for one in asked if not one.has_credentials]
         if not any(one.has_credentials for one in asked):
             return checks, proposals
-        readers = await opened_readers(stack, settings, database, clock, application)
-        for name, reader in readers.items():
-            theirs = [check async for check in _service(reader, database, settings)]
-            followed = await _test_event(reader, database) if test_event else None
+        apis = await opened_apis(stack, settings, database, clock, application)
+        for name, api in apis.items():
+            theirs = [check async for check in _service(api, database, settings)]
+            followed = await _test_event(api, database) if test_event else None
             if followed is not None:
                 theirs.append(followed)
             if learn:
-                learned = await _learn(reader, database, followed)
+                learned = await _learn(api, database, followed)
                 if isinstance(learned, Check):
                     theirs.append(learned)
                 else:
@@ -109,18 +109,18 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[Check, D
     ), database
 
 
-async def _test_event(reader: Reader, database: Database | None) -> Check:
+async def _test_event(api: ApplicationApi, database: Database | None) -> Check:
     if database is None:
         return Check(name="test event", grade=Grade.FAIL, text="not sent: without the ledger nobody sees it arrive")
-    return await sync_doctor.follow_test_event(reader, database, SystemClock())
+    return await sync_doctor.follow_test_event(api, database, SystemClock())
 
 
-async def _learn(reader: Reader, database: Database | None, followed: Check | None) -> Proposal | Check:
+async def _learn(api: ApplicationApi, database: Database | None, followed: Check | None) -> Proposal | Check:
     if database is None:
         text = "nothing was learned: what was captured lies in the ledger"
         return Check(name="learn", grade=Grade.FAIL, text=text)
     try:
-        return await sync_doctor.learn(reader, database, test_event=followed.grade if followed else None)
+        return await sync_doctor.learn(api, database, test_event=followed.grade if followed else None)
     except ConsumerError as error:
         return Check(name="learn", grade=Grade.FAIL, text=error.line())
 
@@ -166,17 +166,17 @@ def _without_credentials(one: ApplicationSettings) -> Check:
     return sync_doctor.without_credentials(one.name, waits=one.authenticity is not Authenticity.SIGNATURE)
 
 
-async def _service(reader: Reader, database: Database | None, settings: Settings) -> AsyncIterator[Check]:
-    one = settings.application(reader.application)
+async def _service(api: ApplicationApi, database: Database | None, settings: Settings) -> AsyncIterator[Check]:
+    one = settings.application(api.application)
     yield sync_doctor.environment((one.base_url if one else None) or "", settings.topic_prefix)
-    accepted = await sync_doctor.credentials(reader)
+    accepted = await sync_doctor.credentials(api)
     yield accepted
-    if accepted.grade is Grade.OK or reader.client.service_clock is not None:
-        yield sync_doctor.service_clock(reader)  # a refusal tells the time, too
+    if accepted.grade is Grade.OK or api.client.service_clock is not None:
+        yield sync_doctor.service_clock(api)  # a refusal tells the time, too
     if accepted.grade is Grade.OK:
         if database is not None:
-            yield await sync_doctor.identity(reader, database, SystemClock())
-        yield await sync_doctor.event_list(reader)
+            yield await sync_doctor.identity(api, database, SystemClock())
+        yield await sync_doctor.event_list(api)
 
 
 def _shown(proposal: Proposal) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from consumer.ledger.health import Figures
 from consumer.ledger.reading import quarantine as ledger_quarantine
 from consumer.reason import Reason, reason_of
 from consumer.settings import Role, Settings
-from consumer.sync.health.status import Standing, standings
+from consumer.sync.health.status import ApplicationStatus, application_statuses
 from handlers.fulfilment.store import REQUESTED
 
 WALKS_LATE = 5
@@ -84,7 +84,7 @@ def status(as_json: Json = False) -> None:
 
 async def _look(
     settings: Settings,
-) -> tuple[Figures | None, list[Waiting], list[HeldOrder], list[Standing], list[Unread], list[Finding]]:
+) -> tuple[Figures | None, list[Waiting], list[HeldOrder], list[ApplicationStatus], list[Unread], list[Finding]]:
     # Where none has credentials, nobody meant to read: signed webhooks are all there is.
     reads = any(one.has_credentials for one in settings.applications)
     app_ids = [(one.name, one.app_id if one.has_credentials else None) for one in settings.applications if reads]
@@ -93,7 +93,7 @@ async def _look(
             figures = await health.figures(session, datetime.now(UTC))
             waiting = await unfulfilled(session)
             held = await longest_held(session)
-            reading = await standings(session, app_ids, figures.at)
+            reading = await application_statuses(session, app_ids, figures.at)
             without = [one.name for one in settings.applications if not one.has_credentials]
             lost = await unread(session, without, figures.at)
             open_queues = await queues(session)
@@ -107,7 +107,7 @@ async def _look(
         broken_plugins=[plugin.plugin for plugin in registry.broken],
         shippers=who_acts_on(REQUESTED, registry.handlers),
         topics=await _topics(settings),
-        standings=reading,
+        application_statuses=reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
     )
     return figures, waiting, held, reading, lost, findings

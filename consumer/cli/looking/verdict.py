@@ -12,7 +12,7 @@ from consumer.cli.cures import replay_command
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
-from consumer.sync.health.status import Standing
+from consumer.sync.health.status import ApplicationStatus
 from consumer.sync.loop import REFUSED
 from handlers.fulfilment.store import REQUESTED
 
@@ -49,14 +49,14 @@ def judge(
     queues: Sequence[Queue] = (),
     broken_plugins: Sequence[str] = (),
     topics: Sequence[TopicReport] | None = (),
-    standings: Sequence[Standing] = (),
+    application_statuses: Sequence[ApplicationStatus] = (),
     walk_late_s: float = WALK_LATE_S,
     shippers: Sequence[str] = (),
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `topics`:
     how they stand, None when the broker does not answer. `shippers`: the handlers that could fulfil an order."""
     found = [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
-    for one in standings:
+    for one in application_statuses:
         found += _reading(one, figures.at, walk_late_s)
     for queue in queues:
         text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
@@ -129,7 +129,7 @@ def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
             return ""
 
 
-def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:
+def _reading(one: ApplicationStatus, now: datetime, walk_late_s: float) -> list[Finding]:
     """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32)."""
     if not one.has_credentials:
         wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
@@ -150,7 +150,7 @@ def _reading(one: Standing, now: datetime, walk_late_s: float) -> list[Finding]:
     return [Finding(Grade.DEGRADED, code, f"{one.application}: {text}") for code, text in found.items() if text]
 
 
-def _held_up(one: Standing, now: datetime) -> str:
+def _held_up(one: ApplicationStatus, now: datetime) -> str:
     """The stages that have failed for a while, by the reason; credentials that are refused are told apart."""
     stages: dict[str, list[str]] = {}
     for stage in one.held_up:

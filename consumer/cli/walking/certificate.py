@@ -18,7 +18,7 @@ from consumer.cli.process import settings_for
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar
 from consumer.errors import UsageError
 from consumer.settings import Role
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.checks.certificate import Certifier, faults
 
 DOUBTS: Final = {
@@ -104,9 +104,9 @@ async def certify(
     """0 when it is proved that every listed event is in the ledger and its work done, else 1: also when the result,
     which is shown all the same, cannot be written after all."""
     async with open_syncing(settings_for(Role.OPERATE), application=application, publishes=False) as syncing:
-        name, reader = _only(syncing)
-        with ProgressBar(name, await reader.predict_s(PREDICT_PAGES) / PREDICT_PAGES) as bar:
-            document = await Certifier(reader, syncing.database, clock=syncing.clock).certify(since, until, bar.walked)
+        name, api = _only(syncing)
+        with ProgressBar(name, await api.predict_s(PREDICT_PAGES) / PREDICT_PAGES) as bar:
+            document = await Certifier(api, syncing.database, clock=syncing.clock).certify(since, until, bar.walked)
     problem: UsageError | None = None
     try:
         file.write(document)
@@ -144,7 +144,7 @@ def verify(file: Path, output: Output) -> int:
     return 1 if found else 0
 
 
-def _only(syncing: Syncing) -> tuple[str, Reader]:
-    if len(syncing.readers) > 1:
+def _only(syncing: Syncing) -> tuple[str, ApplicationApi]:
+    if len(syncing.apis) > 1:
         raise UsageError("a certificate is for one application: say --application")
-    return next(iter(syncing.readers.items()))
+    return next(iter(syncing.apis.items()))

@@ -166,6 +166,19 @@ async def run_counts(session: AsyncSession, plan: str) -> Mapping[str, Counter[s
     return found
 
 
+async def standings(session: AsyncSession, plan: str) -> Sequence[tuple[tuple[str, str, str], str]]:
+    """How the runs of the plan's items stand: (application, event id, handler) to status. What moved is not among
+    them."""
+    run = and_(
+        _RUNS.c.application == _ITEMS.c.application,
+        _RUNS.c.event_id == _ITEMS.c.event_id,
+        _RUNS.c.handler == _ITEMS.c.handler,
+    )
+    statement = select(_ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler, _RUNS.c.status).join(_RUNS, run)
+    rows = await session.execute(statement.where(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.TAKEN.value))
+    return [((application, event_id, handler), status) for application, event_id, handler, status in rows]
+
+
 async def emitted(session: AsyncSession, plan: str) -> Sequence[tuple[str, str, str, datetime, datetime]]:
     """What was derived under the plan: (event id, type, key, when it was emitted, when it is to go out)."""
     columns = (_OUTBOX.c.event_id, _OUTBOX.c.type, _OUTBOX.c.key, _OUTBOX.c.created_at, _OUTBOX.c.not_before)

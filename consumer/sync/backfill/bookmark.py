@@ -1,6 +1,6 @@
-"""Mark: how far the walk of `/v1/events` has come, and what a walk may conclude from it. Pure.
+"""Bookmark: how far the walk of `/v1/events` has come, and what a walk may conclude from it. Pure.
 
-The service does not document in which order it lists events (case U6), so a mark remembers both ends of the list as
+The service does not document in which order it lists events (case U6), so a bookmark remembers both ends of the list as
 the last complete walk saw them, and a walk continues at the end where news turn up.
 """
 
@@ -31,7 +31,7 @@ class ListOrder(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """Where an interrupted walk goes on: `head_ids` were at the head when it began, `cursor` is the next page.
-    `begun_to`: see `Mark.begun_to`; None where the list shows no times."""
+    `begun_to`: see `Bookmark.begun_to`; None where the list shows no times."""
 
     head_ids: tuple[str, ...]
     cursor: Cursor
@@ -39,7 +39,7 @@ class Resume:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anchor:
+class PageRef:
     """A page that a walk read: the cursor it was asked for with, and the ids on it."""
 
     cursor: Cursor | None
@@ -47,14 +47,14 @@ class Anchor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class Bookmark:
     """`head_ids`, `tail_ids`: the ids at both ends; `tail_cursors`: with which the last pages were asked for.
 
     `walked_at` is when the last complete walk began (None: there was none), `newest_at` the time of the newest event
     it saw. Everything listed up to then has been published.
 
     A walk that reads the overlap for late events, too, is a sweep (case B34). `swept_at`: when the last one began, by
-    our clock; `swept_to`: the same by the service's (see `begun_to`); `anchor`: where the next one begins, oldest
+    our clock; `swept_to`: the same by the service's (see `begun_to`); `sweep_from`: where the next one begins, oldest
     first.
     """
 
@@ -67,7 +67,7 @@ class Mark:
     resume: Resume | None = None
     swept_at: datetime | None = None
     swept_to: datetime | None = None
-    anchor: Anchor | None = None
+    sweep_from: PageRef | None = None
 
     @property
     def newest_ids(self) -> frozenset[str]:
@@ -113,12 +113,12 @@ class Mark:
             "resume": _resume_dump(self.resume) if self.resume else None,
             "swept_at": _text(self.swept_at),
             "swept_to": _text(self.swept_to),
-            "anchor": {"cursor": self.anchor.cursor, "ids": self.anchor.ids} if self.anchor else None,
+            "anchor": {"cursor": self.sweep_from.cursor, "ids": self.sweep_from.ids} if self.sweep_from else None,
         }
 
     @classmethod
-    def load(cls, state: Mapping[str, Any] | None) -> Mark:
-        """From JSON, also as it was before there were sweeps; a fresh mark for None and for what is not understood."""
+    def load(cls, state: Mapping[str, Any] | None) -> Bookmark:
+        """From JSON, also as it was before there were sweeps; a fresh one for None and what is not understood."""
         if state is None:
             return cls()
         try:
@@ -150,11 +150,11 @@ def _resume_load(state: Mapping[str, Any]) -> Resume:
 
 def _sweep_load(state: Mapping[str, Any]) -> dict[str, Any]:
     if "anchor" in state:
-        anchor = state["anchor"]
+        sweep_from = state["anchor"]
         return {
             "swept_at": parse_time(state["swept_at"]),
             "swept_to": parse_time(state["swept_to"]),
-            "anchor": Anchor(cursor=anchor["cursor"], ids=tuple(anchor["ids"])) if anchor else None,
+            "sweep_from": PageRef(cursor=sweep_from["cursor"], ids=tuple(sweep_from["ids"])) if sweep_from else None,
         }
     return {}  # from before there were sweeps: the next walk is one
 
@@ -171,12 +171,12 @@ def order_of(times: Sequence[datetime | None]) -> ListOrder:
     return ListOrder.UNKNOWN
 
 
-def is_gap(mark: Mark, *, oldest_at: datetime | None, now: datetime, gap_after: timedelta) -> bool:
-    """Whether events may have come and gone unseen (case B13): a walk to the end met nothing of the mark.
+def is_gap(bookmark: Bookmark, *, oldest_at: datetime | None, now: datetime, gap_after: timedelta) -> bool:
+    """Whether events may have come and gone unseen (case B13): a walk to the end met nothing of the bookmark.
 
     No gap when the list reaches back to before the last complete walk, or when that walk is so recent that no
     service would have forgotten what came after it.
     """
-    if mark.walked_at is None or now - mark.walked_at < gap_after:
+    if bookmark.walked_at is None or now - bookmark.walked_at < gap_after:
         return False
-    return oldest_at is None or oldest_at > mark.walked_at - SKEW
+    return oldest_at is None or oldest_at > bookmark.walked_at - SKEW

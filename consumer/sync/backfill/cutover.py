@@ -13,7 +13,7 @@ from typing import Final
 from consumer.errors import UsageError
 from consumer.events import Event, parse_time
 from consumer.ledger import Database
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import sync_state
 
 FIRST_WALK: Final = "first_walk"
 
@@ -50,7 +50,7 @@ class FirstWalk:
         """None when there was none yet. Raises LedgerError."""
         if self._began is None:
             async with self._database.reading() as session:
-                kept = await bookmarks.load(session, self._application, FIRST_WALK)
+                kept = await sync_state.load(session, self._application, FIRST_WALK)
             self._began = parse_time(kept.get("began")) if kept else None
         return self._began
 
@@ -61,7 +61,7 @@ class FirstWalk:
             return kept
         async with self._database.transaction() as session:
             state = {"began": began.isoformat()}
-            await bookmarks.keep(session, self._application, FIRST_WALK, state, token=self._token(), now=now)
+            await sync_state.keep(session, self._application, FIRST_WALK, state, token=self._token(), now=now)
         return began
 
     async def cut_over(self, until: datetime | None, now: datetime, history: timedelta) -> CutOver:

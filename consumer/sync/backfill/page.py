@@ -1,4 +1,4 @@
-"""Listed: events of a page as the rest of the consumer knows them. Pure."""
+"""Page: events of a page as the rest of the consumer knows them. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LISTED: Final = "listed:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListedEvents:
     """The events of one page, and those in which the locators find no event."""
 
     events: tuple[Event, ...]
     strange: tuple[Delivery, ...]
 
 
-def understand(items: Sequence[EventRecord], locators: Locators, *, application: str, now: datetime) -> Listed:
+def understand(items: Sequence[EventRecord], locators: Locators, *, application: str, now: datetime) -> ListedEvents:
     """Listed records as events. A record that is not understood must not hold up the walk: it is kept raw, as if it
     had been delivered (case U1)."""
     events: list[Event] = []
@@ -44,7 +44,7 @@ def understand(items: Sequence[EventRecord], locators: Locators, *, application:
             strange.append(_kept(application, item.raw_bytes, now, Reason.NOT_UNDERSTOOD))
         else:
             events.append(event)
-    return Listed(events=tuple(events), strange=tuple(strange))
+    return ListedEvents(events=tuple(events), strange=tuple(strange))
 
 
 def too_large(refused: Sequence[Event], now: datetime) -> list[Delivery]:

@@ -1,4 +1,4 @@
-"""Policy of the feed: how much of the list a walk reads, and what it takes for a gap."""
+"""Policy of a walk: how much of the list a walk reads, and what it takes for a gap."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import timedelta
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedPolicy:
-    """`overlap_pages`: how many pages beyond the mark are read again each time, for events that became visible late.
+class WalkPolicy:
+    """`overlap_pages`: how many pages beyond the bookmark are read again each time, for what became visible late.
     `overlap_s`: how late a listed event may become visible and still be found: a sweep reads again what is younger
     than that many seconds before the last sweep, `overlap_pages_max` pages of it at most. `overlap_every_s`: the least
     time between two sweeps; keep it below the interval of the walks. A list that shows no times is swept by pages.

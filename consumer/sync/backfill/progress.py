@@ -1,4 +1,4 @@
-"""Headway: how far a walk has come through the times of the list, and how long the rest takes (case B29).
+"""WalkProgress: how far a walk has come through the times of the list, and how long the rest takes (case B29).
 
 Nothing is said where nothing is known: without times, in no order, or where nobody knows how far back a list goes.
 """
@@ -11,15 +11,15 @@ from typing import Final
 from consumer.clock import Clock
 from consumer.events import parse_time
 from consumer.ledger import Database
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import sync_state
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.report import Progress
-from consumer.sync.backfill.walk import FeedPage, Walk
+from consumer.sync.backfill.walk import Walk, WalkPage
 
 WALK: Final = "list_begins"  # a row among the bookmarks, of no leader: whoever walks to the end of the list writes it
 
 
-class Beginning:
+class ListStart:
     """When the oldest event of a newest-first list happened, as the last walk to its end saw it."""
 
     def __init__(self, database: Database, application: str) -> None:
@@ -30,7 +30,7 @@ class Beginning:
     async def at(self) -> datetime | None:
         """None when no walk has come there yet. Raises LedgerError."""
         async with self._database.reading() as session:
-            state = await bookmarks.load(session, self._application, WALK)
+            state = await sync_state.load(session, self._application, WALK)
         return parse_time(state.get("at")) if state else None
 
     async def keep(self, at: datetime | None, now: datetime) -> None:
@@ -38,11 +38,11 @@ class Beginning:
         if at is None or at == self._kept:
             return
         async with self._database.transaction() as session:
-            await bookmarks.keep(session, self._application, WALK, {"at": at.isoformat()}, token=0, now=now)
+            await sync_state.keep(session, self._application, WALK, {"at": at.isoformat()}, token=0, now=now)
         self._kept = at
 
 
-class Headway:
+class WalkProgress:
     """How far one walk is. Newest first a walk ends at its `goal_at`, or where the list begins (`begins_at`) if that is
     later; oldest first it ends at the newest event, which it does not know: at the latest when it began."""
 
@@ -53,7 +53,7 @@ class Headway:
         self._begins_at = begins_at
         self._from: datetime | None = None
 
-    def progress(self, page: FeedPage, *, listed: int, published: int | None = None) -> Progress:
+    def progress(self, page: WalkPage, *, listed: int, published: int | None = None) -> Progress:
         """After this page. `eta_s` goes by the pace so far: what the budget leaves is for the caller to add."""
         share = self._share(page)
         spent_s = self._clock.monotonic() - self._began_s
@@ -66,7 +66,7 @@ class Headway:
             eta_s=spent_s * (1 - share) / share if share is not None and share > 0.01 else None,
         )
 
-    def _share(self, page: FeedPage) -> float | None:
+    def _share(self, page: WalkPage) -> float | None:
         if page.oldest_at is None or page.newest_at is None:
             return None
         match self._walk.order:

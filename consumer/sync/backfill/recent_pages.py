@@ -1,4 +1,4 @@
-"""Trail: the last pages of a walk, from which the next one learns where to begin. Pure."""
+"""RecentPages: the last pages of a walk, from which the next one learns where to begin. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from consumer.payments import Cursor
-from consumer.sync.backfill.bookmark import IDS_MAX, Anchor
+from consumer.sync.backfill.bookmark import IDS_MAX, PageRef
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class PageRead:
     """A page that was read: with which cursor, the ids on it, and the time of its newest event, if any shows one."""
 
     cursor: Cursor | None
@@ -19,51 +19,51 @@ class Step:
     newest_at: datetime | None
 
 
-class Trail:
+class RecentPages:
     """The last steps of a walk, `pages_max` and one at most. `pages`: how many a walk of an ended list goes back."""
 
     def __init__(self, *, pages: int, pages_max: int) -> None:
         self._pages = pages
-        self._steps: deque[Step] = deque(maxlen=max(pages, pages_max) + 1)
+        self._reads: deque[PageRead] = deque(maxlen=max(pages, pages_max) + 1)
 
-    def add(self, step: Step) -> None:
+    def add(self, read: PageRead) -> None:
         """A page was read; the oldest step may be forgotten."""
-        self._steps.append(step)
+        self._reads.append(read)
 
     def clear(self) -> None:
         """The walk goes on elsewhere."""
-        self._steps.clear()
+        self._reads.clear()
 
     @property
     def cursors(self) -> tuple[Cursor | None, ...]:
         """With which the last pages were asked for; the first is where the next walk begins."""
-        return tuple(step.cursor for step in self._last)
+        return tuple(read.cursor for read in self._last)
 
     @property
     def ids(self) -> tuple[str, ...]:
         """The newest ids on these pages."""
-        return tuple(one for step in self._last for one in step.ids)[-IDS_MAX:]
+        return tuple(one for read in self._last for one in read.ids)[-IDS_MAX:]
 
-    def before(self, time: datetime | None) -> Anchor | None:
+    def before(self, time: datetime | None) -> PageRef | None:
         """Where to begin, oldest first, to read every event younger than `time` again; None when no page has any.
 
         A page earlier than the first that shows one: an inclusive cursor names the first event of its page, and what
         becomes visible later may be listed right before it.
         """
-        for number, step in enumerate(self._steps):
-            if time is not None and step.newest_at is not None and step.newest_at > time:
-                return _anchor(self._steps[max(0, number - 1)])
+        for number, read in enumerate(self._reads):
+            if time is not None and read.newest_at is not None and read.newest_at > time:
+                return _ref(self._reads[max(0, number - 1)])
         return None
 
     @property
-    def end(self) -> Anchor | None:
+    def end(self) -> PageRef | None:
         """Where the next walk begins that goes back by pages."""
-        return _anchor(self._last[0]) if self._steps else None
+        return _ref(self._last[0]) if self._reads else None
 
     @property
-    def _last(self) -> list[Step]:
-        return list(self._steps)[-self._pages - 1 :]
+    def _last(self) -> list[PageRead]:
+        return list(self._reads)[-self._pages - 1 :]
 
 
-def _anchor(step: Step) -> Anchor:
-    return Anchor(cursor=step.cursor, ids=step.ids)
+def _ref(read: PageRead) -> PageRef:
+    return PageRef(cursor=read.cursor, ids=read.ids)

@@ -1,20 +1,20 @@
-"""Refusals: cursors that the service handed out and does not take (case B11): counted, and said until it is over."""
+"""Refused cursors, which the service handed out and does not take (case B11): counted, and said until it is over."""
 
 from __future__ import annotations
 
 import structlog
 
-from consumer.sync.metrics import Figures
+from consumer.sync.metrics import StageMetrics
 
 LOG = structlog.get_logger()
 
 
-class Refusals:
+class RefusedCursors:
     """Those of one application's walks."""
 
-    def __init__(self, application: str, figures: Figures | None = None) -> None:
+    def __init__(self, application: str, metrics: StageMetrics | None = None) -> None:
         self._application = application
-        self._figures = figures
+        self._metrics = metrics
         self._last = False
 
     def seen(self, refused: int) -> None:
@@ -30,8 +30,8 @@ class Refusals:
     def ended(self, refused: int, *, is_complete: bool) -> None:
         """A walk that met so many is over; `is_complete`: by itself, and not by a failure."""
         self.seen(refused)
-        if refused and self._figures is not None:
-            self._figures.count("cursors_refused", self._application, refused)
+        if refused and self._metrics is not None:
+            self._metrics.count("cursors_refused", self._application, refused)
         if is_complete and not refused and self._last:
             self._last = False
             LOG.info("the service takes its cursors again", application=self._application)

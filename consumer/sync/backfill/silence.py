@@ -1,4 +1,4 @@
-"""Sense: notices when webhooks fall silent while the list goes on, and when the list has a gap; starts the cure.
+"""Silence: notices when webhooks fall silent while the list goes on, and when the list has a gap; starts the cure.
 
 Silent webhooks (case O1: the endpoint or the application may be disabled): backfill walks more often, as it is all
 that brings events now. A retention gap (B13): reconcile, as state is all that is left. Both are kept in the ledger for
@@ -24,8 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import Source, parse_time
 from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import outcomes
-from consumer.ledger.reading import heard
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import heard, sync_state
 
 LOG = structlog.get_logger()
 
@@ -37,7 +36,7 @@ PENDING_MAX: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class DeliveryHealth:
     """`silent_since`: webhooks are silent since then. `gap_at`: a gap was found then and is not yet reconciled.
 
     `recovered` events in `walks` walks were brought by the list and by no webhook, since the last webhook. `pending`
@@ -52,7 +51,7 @@ class Condition:
     pending: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, state: Mapping[str, Any] | None) -> Condition:
+    def load(cls, state: Mapping[str, Any] | None) -> DeliveryHealth:
         """From JSON; a fresh one for None."""
         if state is None:
             return cls()
@@ -73,14 +72,14 @@ class Condition:
 
 
 def after_walk(
-    before: Condition,
+    before: DeliveryHealth,
     *,
     recovered: Sequence[str],
     recorded: Mapping[str, Source],
     gap: bool,
     last_webhook_at: datetime | None,
     now: datetime,
-) -> Condition:
+) -> DeliveryHealth:
     """The condition after a walk that found these events unannounced; `recorded`: what brought those of the pending
     ones that the ledger has by now. Pure."""
     waiting = dict.fromkeys((*(one for one in before.pending if one not in recorded), *recovered))
@@ -97,9 +96,9 @@ def after_walk(
     return replace(found, silent_since=found.silent_since or now) if silent else found
 
 
-async def condition(session: AsyncSession, application: str) -> Condition:
+async def delivery_health(session: AsyncSession, application: str) -> DeliveryHealth:
     """What is known about an application now; for `status` too."""
-    return Condition.load(await bookmarks.load(session, application, WALK))
+    return DeliveryHealth.load(await sync_state.load(session, application, WALK))
 
 
 async def note_walk(
@@ -111,10 +110,10 @@ async def note_walk(
     heard_at: datetime | None = None,
     token: int,
     now: datetime,
-) -> Condition:
+) -> DeliveryHealth:
     """Store what a walk tells, and say what changed. `heard_at`: when the newest webhook came that a read confirmed,
     as far as this process knows; the rest is in the ledger. Raises LeaseLost."""
-    before = await condition(session, application)
+    before = await delivery_health(session, application)
     since = before.last_webhook_at or now - LOOK_BACK
     recorded_at = await events.last_received(session, application, Source.WEBHOOK, since)
     noted_at = await heard.last(session, application)
@@ -128,7 +127,7 @@ async def note_walk(
         now=now,
     )
     if found != before:
-        await bookmarks.keep(session, application, WALK, found.dump(), token=token, now=now)
+        await sync_state.keep(session, application, WALK, found.dump(), token=token, now=now)
     if found.silent_since and not before.silent_since:
         LOG.error(
             "webhooks silent, backfill finding events: is the endpoint or the application disabled?",
@@ -142,8 +141,8 @@ async def note_walk(
 
 async def note_reconciled(session: AsyncSession, application: str, *, began: datetime, token: int) -> None:
     """A reconcile walk that began then is complete: a gap found before is closed as far as it can be."""
-    before = await condition(session, application)
+    before = await delivery_health(session, application)
     if before.gap_at is not None and before.gap_at <= began:
         state = replace(before, gap_at=None).dump()
-        await bookmarks.keep(session, application, WALK, state, token=token, now=began)
+        await sync_state.keep(session, application, WALK, state, token=token, now=began)
         LOG.info("the gap is reconciled by state", application=application)

@@ -19,25 +19,23 @@ from consumer.errors import UsageError
 from consumer.events import Delivery, Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events
-from consumer.ledger.reading import hints, quarantine
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import hints, quarantine, sync_state
 from consumer.payments import Priority, Resources, UnexpectedAnswer
 from consumer.reason import Reason
-from consumer.sync.api import Reader
-from consumer.sync.backfill import silence as sense
-from consumer.sync.backfill.bookmark import ListOrder, Mark
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill import silence
+from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
 from consumer.sync.backfill.page import Recent, too_large, understand
-from consumer.sync.backfill.policy import FeedPolicy
-from consumer.sync.backfill.progress import Beginning, Headway
-from consumer.sync.backfill.refused_cursors import Refusals
-from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, Sight
-from consumer.sync.backfill.tally import Tally
-from consumer.sync.backfill.walk import FeedPage, Walk
+from consumer.sync.backfill.policy import WalkPolicy
+from consumer.sync.backfill.progress import ListStart, WalkProgress
+from consumer.sync.backfill.refused_cursors import RefusedCursors
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Coverage, Progress, ReportBuilder
+from consumer.sync.backfill.walk import Walk, WalkPage
 from consumer.sync.confirm.decision import as_webhook, say_differences
-from consumer.sync.loop import Trouble, repeat
-from consumer.sync.metrics import Figures
-from consumer.sync.publisher import Outlet
+from consumer.sync.loop import StageFailure, run_repeatedly
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.publisher import EventPublisher
 from consumer.wire import SEED
 
 LOG = structlog.get_logger()
@@ -52,7 +50,7 @@ CATCH_UP_PAGES_MAX: Final = 50
 @dataclass(frozen=True, kw_only=True)
 class BackfillPolicy:
     """`interval_s`: from the start of one walk of the loop to the next; `silent_interval_s` while webhooks are silent.
-    `feed`: how a walk behaves.
+    `walk`: how a walk behaves.
 
     `history`: events older than this when the very first walk begins are history: not published, because somebody
     else has acted on them already (case B30). `--seed --full` archives them, `--full` acts on them.
@@ -61,7 +59,7 @@ class BackfillPolicy:
     interval_s: float = 60.0
     silent_interval_s: float = 10.0
     history: timedelta = timedelta(hours=1)
-    feed: FeedPolicy = field(default_factory=FeedPolicy)
+    walk: WalkPolicy = field(default_factory=WalkPolicy)
 
 
 class Backfill:
@@ -69,25 +67,25 @@ class Backfill:
 
     def __init__(
         self,
-        reader: Reader,
+        api: ApplicationApi,
         database: Database,
-        outlet: Outlet,
+        publisher: EventPublisher,
         *,
         clock: Clock,
         token: Callable[[], int],
-        figures: Figures | None = None,
+        metrics: StageMetrics | None = None,
         policy: BackfillPolicy | None = None,
         on_report: Callable[[BackfillReport], None] | None = None,
         on_gap: Callable[[], None] | None = None,
     ) -> None:
-        self.application = reader.application
-        self._reader = reader
-        self._api = reader.client.with_priority(Priority.BACKFILL)
+        self.application = api.application
+        self._api = api
+        self._resources = api.client.with_priority(Priority.BACKFILL)
         self._database = database
-        self._outlet = outlet
+        self._publisher = publisher
         self._clock = clock
         self._token = token
-        self.figures = figures or Figures()
+        self.metrics = metrics or StageMetrics()
         self._policy = policy or BackfillPolicy()
         self._on_report = on_report
         self._on_gap = on_gap
@@ -95,18 +93,18 @@ class Backfill:
         self._heard_at: datetime | None = None
         self._walk: Walk | None = None
         self._walking = asyncio.Lock()
-        self.first_walk = FirstWalk(database, reader.application, token=token)
-        self._beginning = Beginning(database, reader.application)
-        self._refusals = Refusals(reader.application, self.figures)
+        self.first_walk = FirstWalk(database, api.application, token=token)
+        self._list_start = ListStart(database, api.application)
+        self._refused_cursors = RefusedCursors(api.application, self.metrics)
         self._peeked: frozenset[str] = frozenset()
         self._say_history_at = 0.0
         self.interval_s = self._policy.interval_s
         self.wake = asyncio.Event()
-        self.trouble = Trouble(f"backfill {reader.application}")
+        self.failure = StageFailure(f"backfill {api.application}")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Walk every `interval_s` seconds, until `stop`."""
-        await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
+        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
 
     async def _step(self) -> float:
         began = self._clock.monotonic()
@@ -121,27 +119,27 @@ class Backfill:
         On a failure the next walk goes on where this one was cut (case B10); a 429 is waited out on the way (B24).
         """
         async with self._walking:
-            return await self._once(options or BackfillOptions(), on_progress, self._api)
+            return await self._once(options or BackfillOptions(), on_progress, self._resources)
 
-    async def catch_up(self) -> Sight:
+    async def catch_up(self) -> Coverage:
         """Walk with confirm's priority: settles at a hundred events a read what many hints announced.
 
         ALL when everything listed up to now has been walked. NEWEST when only the newest part was, because a long walk
         is under way, or because this one turned out long: the loop goes on with it, less urgently. NOTHING when such
         a walk has yet to come to the newest part, which lies at the list's far end. Raises as `once`.
         """
-        api = self._reader.client.with_priority(Priority.CONFIRM)
+        resources = self._api.client.with_priority(Priority.CONFIRM)
         if self._walking.locked():
             if self._walk is not None and self._walk.order is not ListOrder.NEWEST_FIRST:
-                return Sight.NOTHING  # the newest are beyond where it is: to look for them would be to walk it twice
-            return await self._peek(api)
+                return Coverage.NOTHING  # the newest are beyond where it is: to look for them would be to walk it twice
+            return await self._peek(resources)
         try:
             async with self._walking:
-                await self._once(BackfillOptions(), _not_long, api)
+                await self._once(BackfillOptions(), _not_long, resources)
         except _LongWalk as cut:
             self.wake.set()
-            return Sight.NEWEST if cut.order is ListOrder.NEWEST_FIRST else Sight.NOTHING
-        return Sight.ALL
+            return Coverage.NEWEST if cut.order is ListOrder.NEWEST_FIRST else Coverage.NOTHING
+        return Coverage.ALL
 
     @property
     def recent(self) -> Recent:
@@ -153,77 +151,84 @@ class Backfill:
         self._heard_at = max(received_at, self._heard_at or received_at)
         self._recent.add(published)
 
-    async def _peek(self, api: Resources) -> Sight:
+    async def _peek(self, resources: Resources) -> Coverage:
         """Look at what came to a newest-first list since the walk under way began. The bookmark stays."""
-        mark = await self.mark()
-        known = frozenset(mark.resume.head_ids if mark.resume else mark.head_ids) | self._peeked
+        bookmark = await self.bookmark()
+        known = frozenset(bookmark.resume.head_ids if bookmark.resume else bookmark.head_ids) | self._peeked
         walk = Walk(
-            lister=api.events, locators=self._reader.locators, mark=Mark(order=mark.order), now=self._clock.now(),
-            policy=self._policy.feed, stop_ids=known, pages_max=PEEK_PAGES_MAX,
-        )  # fmt: skip
-        tally, floor = Tally(began_s=self._clock.monotonic()), await self._first_began()
+            lister=resources.events,
+            locators=self._api.locators,
+            bookmark=Bookmark(order=bookmark.order),
+            now=self._clock.now(),
+            policy=self._policy.walk,
+            stop_ids=known,
+            pages_max=PEEK_PAGES_MAX,
+        )
+        builder, floor = ReportBuilder(began_s=self._clock.monotonic()), await self._first_began()
         seen: list[str] = []
         with suppress(UnexpectedAnswer):  # more news than a look may take: the next look begins at the head again
             try:
                 async with aclosing(walk.pages()) as pages:
                     async for page in pages:
                         if walk.order is not ListOrder.NEWEST_FIRST:
-                            return Sight.NOTHING
-                        await self._page(page, walk, PEEK, tally, floor - self._policy.history)
+                            return Coverage.NOTHING
+                        await self._page(page, walk, PEEK, builder, floor - self._policy.history)
                         seen = seen or [item.id for item in page.items if item.id]
             finally:
-                self._refusals.ended(walk.refused, is_complete=False)
+                self._refused_cursors.ended(walk.refused, is_complete=False)
         self._peeked = frozenset(seen)
-        return Sight.NEWEST
+        return Coverage.NEWEST
 
     async def _once(
-        self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None, api: Resources
+        self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None, resources: Resources
     ) -> BackfillReport:
-        mark = await self.mark() if options.reads_bookmark else Mark()
+        bookmark = await self.bookmark() if options.reads_bookmark else Bookmark()
         now = self._clock.now()
         cut_over = await self._cut_over(options, now) if options.seed else None
         floor = await self._floor(options, now) if options.reads_bookmark else options.since
         walk = Walk(
-            lister=api.events,
-            locators=self._reader.locators,
-            mark=mark,
+            lister=resources.events,
+            locators=self._api.locators,
+            bookmark=bookmark,
             now=now,
-            policy=self._policy.feed,
-            since=floor if mark.walked_at is None else None,
-            sweeps=api is self._api,  # hints are in a hurry: the loop looks for what is listed late
+            policy=self._policy.walk,
+            since=floor if bookmark.walked_at is None else None,
+            sweeps=resources is self._resources,  # hints are in a hurry: the loop looks for what is listed late
         )
-        tally = Tally(began_s=self._clock.monotonic())
-        headway = Headway(walk, self._clock, begins_at=await self._beginning.at() if on_progress is not None else None)
+        builder = ReportBuilder(began_s=self._clock.monotonic())
+        walk_progress = WalkProgress(
+            walk, self._clock, begins_at=await self._list_start.at() if on_progress is not None else None
+        )
         self._walk, is_complete = walk, False
         try:
             async with aclosing(walk.pages()) as pages:
                 async for page in pages:
-                    await self._page(page, walk, options, tally, floor, cut_over)
-                    self._refusals.seen(walk.refused)
+                    await self._page(page, walk, options, builder, floor, cut_over)
+                    self._refused_cursors.seen(walk.refused)
                     if on_progress is not None:
-                        on_progress(headway.progress(page, listed=tally.listed, published=tally.published))
+                        on_progress(walk_progress.progress(page, listed=builder.listed, published=builder.published))
             is_complete = True
         except _LongWalk as cut:
             cut.order = walk.order
             raise
         finally:
             self._walk = None
-            self._refusals.ended(walk.refused, is_complete=is_complete)
+            self._refused_cursors.ended(walk.refused, is_complete=is_complete)
         now_s = self._clock.monotonic()
-        report = tally.report(self.application, walk, cut_over=cut_over, dry_run=options.dry_run, now_s=now_s)
+        report = builder.report(self.application, walk, cut_over=cut_over, dry_run=options.dry_run, now_s=now_s)
         if not options.dry_run:
-            await self._beginning.keep(walk.begins_at, now)
+            await self._list_start.keep(walk.begins_at, now)
         if options.follows_bookmark:
-            await self._sense(report, tally.unannounced, now)
+            await self._note(report, builder.unannounced, now)
         if cut_over is not None and cut_over.is_first and not options.dry_run:
             await self.first_walk.begin(cut_over.at + self._policy.history, self._clock.now())
         self._say(report)
         return report
 
-    async def _sense(self, report: BackfillReport, unannounced: Sequence[str], now: datetime) -> None:
+    async def _note(self, report: BackfillReport, unannounced: Sequence[str], now: datetime) -> None:
         """Webhooks that are silent make the walks more frequent; a gap calls for a reconcile walk (O1, B13)."""
         async with self._database.transaction() as session:
-            condition = await sense.note_walk(
+            delivery_health = await silence.note_walk(
                 session,
                 self.application,
                 recovered=unannounced,
@@ -232,18 +237,18 @@ class Backfill:
                 token=self._token(),
                 now=now,
             )
-        silent = condition.silent_since is not None
+        silent = delivery_health.silent_since is not None
         often = min(self._policy.silent_interval_s, self._policy.interval_s)
         self.interval_s = often if silent else self._policy.interval_s
-        self.figures.gauge("webhooks_silent", self.application, int(silent))
-        self.figures.gauge("gap_open", self.application, int(condition.gap_at is not None))
+        self.metrics.gauge("webhooks_silent", self.application, int(silent))
+        self.metrics.gauge("gap_open", self.application, int(delivery_health.gap_at is not None))
         if report.gap and self._on_gap is not None:
             self._on_gap()
 
-    async def mark(self) -> Mark:
+    async def bookmark(self) -> Bookmark:
         """The stored bookmark."""
         async with self._database.reading() as session:
-            return Mark.load(await bookmarks.load(session, self.application, WALK))
+            return Bookmark.load(await sync_state.load(session, self.application, WALK))
 
     async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
         """From when on events are acted on: what is older when the first walk of all begins is history."""
@@ -257,55 +262,55 @@ class Backfill:
 
     async def _cut_over(self, options: BackfillOptions, now: datetime) -> CutOver:
         """Where a seed ends. Raises UsageError for one that says neither how far back nor how far on it goes."""
-        if not (options.full or options.since) and (await self.mark()).walked_at is not None:
+        if not (options.full or options.since) and (await self.bookmark()).walked_at is not None:
             raise UsageError("a walk has been completed here: a seed needs --full or --since as well")
         return await self.first_walk.cut_over(options.until, now, self._policy.history)
 
     async def predict_s(self, pages: int) -> float:
         """Seconds that many pages take within the budget, if nothing more urgent asks."""
-        return await self._reader.predict_s(pages)
+        return await self._api.predict_s(pages)
 
     # --- one page ----------------------------------------------------------------------------------------------
 
     async def _page(
         self,
-        page: FeedPage,
+        page: WalkPage,
         walk: Walk,
         options: BackfillOptions,
-        tally: Tally,
+        builder: ReportBuilder,
         floor: datetime | None,
         cut_over: CutOver | None = None,
     ) -> None:
         """Publish what is missing, keep what is strange, and only then move the bookmark."""
         now = self._clock.now()
-        listed = understand(page.items, self._reader.locators, application=self.application, now=now)
-        missing = [event for event in await self._missing(listed.events, walk.order) if event.id not in tally.told]
+        listed = understand(page.items, self._api.locators, application=self.application, now=now)
+        missing = [event for event in await self._missing(listed.events, walk.order) if event.id not in builder.told]
         announced = await self._announced(listed.events)
         wanted = [event for event in missing if event.id in announced or _is_since(event, floor)]
         if cut_over is not None:
             cut_over.require_times(listed.events)
             history = [event for event in wanted if event.id not in announced and cut_over.is_history(event)]
-            tally.left += len(wanted) - len(history)
-            tally.without_time += sum(event.occurred_at is None for event in history)
+            builder.left += len(wanted) - len(history)
+            builder.without_time += sum(event.occurred_at is None for event in history)
             wanted, announced = history, {}  # the hints stay: `confirm` brings their events with effects
         taken = set() if options.dry_run else {event.id for event in wanted}
-        tally.told.add([event.id for event in missing if event.id not in taken])
-        tally.listed += len(page.items)
-        tally.known += len(listed.events) - len(missing)
-        tally.published += len(wanted)
+        builder.told.add([event.id for event in missing if event.id not in taken])
+        builder.listed += len(page.items)
+        builder.known += len(listed.events) - len(missing)
+        builder.published += len(wanted)
         unannounced = [event.id for event in wanted if event.id not in announced]
-        tally.recovered += len(unannounced)
-        tally.unannounced = [*tally.unannounced, *unannounced][-sense.PENDING_MAX :]
-        tally.strange += len(listed.strange)
-        tally.history += len(missing) - len(wanted) if options.since is None and cut_over is None else 0
+        builder.recovered += len(unannounced)
+        builder.unannounced = [*builder.unannounced, *unannounced][-silence.PENDING_MAX :]
+        builder.strange += len(listed.strange)
+        builder.history += len(missing) - len(wanted) if options.since is None and cut_over is None else 0
         if options.dry_run:
             return
         # A hint's own event carries the delivery's provenance: it was the webhook that brought it.
-        refused = await self._outlet.publish(
+        refused = await self._publisher.publish(
             [as_webhook(one, announced[one.id]) if one.id in announced else one for one in wanted],
             plan=SEED if options.seed else None,
         )
-        tally.published, tally.strange = tally.published - len(refused), tally.strange + len(refused)
+        builder.published, builder.strange = builder.published - len(refused), builder.strange + len(refused)
         self._recent.add([event.id for event in wanted])
         if announced:
             self.heard(max(one.received_at for one in announced.values()))
@@ -316,7 +321,7 @@ class Backfill:
             strange = [*listed.strange, *too_large(refused, now)]
             await quarantine.put(session, [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange], now)
             if options.follows_bookmark:
-                await bookmarks.keep(session, self.application, WALK, page.mark.dump(), token=token, now=now)
+                await sync_state.keep(session, self.application, WALK, page.bookmark.dump(), token=token, now=now)
 
     async def _announced(self, listed: Sequence[Event]) -> dict[str, Delivery]:
         """The deliveries that announced listed events and wait to be confirmed: this is their confirmation."""
@@ -325,15 +330,15 @@ class Backfill:
         return {hint.event_id: hints.hint_delivery(hint) for hint in waiting}
 
     def _count(
-        self, page: FeedPage, missing: Sequence[Event], listed: Sequence[Event], announced: Mapping[str, Delivery]
+        self, page: WalkPage, missing: Sequence[Event], listed: Sequence[Event], announced: Mapping[str, Delivery]
     ) -> None:
         recovered = [event for event in missing if event.id not in announced]
-        self.figures.count("events_listed", self.application, len(page.items))
-        self.figures.count("events_recovered", self.application, len(recovered))
-        self.figures.count("hints_confirmed", self.application, len(announced))
+        self.metrics.count("events_listed", self.application, len(page.items))
+        self.metrics.count("events_recovered", self.application, len(recovered))
+        self.metrics.count("hints_confirmed", self.application, len(announced))
         for event in listed:
             if event.id in announced:
-                say_differences(announced[event.id], event, self._reader.locators, self.figures)
+                say_differences(announced[event.id], event, self._api.locators, self.metrics)
 
     async def _missing(self, listed: Sequence[Event], order: ListOrder) -> list[Event]:
         """What the ledger lacks and was not published just now, oldest first as far as the order is known."""
@@ -348,27 +353,27 @@ class Backfill:
     def _say(self, report: BackfillReport) -> None:
         if report.strange:
             LOG.error("listed events were not understood", application=self.application, events=report.strange)
-            self.figures.count("events_strange", self.application, report.strange)
+            self.metrics.count("events_strange", self.application, report.strange)
         if report.history and not report.dry_run and self._clock.monotonic() >= self._say_history_at:
             self._say_history_at = self._clock.monotonic() + 3600
             LOG.error(
                 "events from before the first walk were left alone: `backfill --seed --full` archives, `--full` acts",
                 application=self.application, at_least=report.history,
             )  # fmt: skip
-            self.figures.gauge("events_history", self.application, report.history)
+            self.metrics.gauge("events_history", self.application, report.history)
         if report.without_time:
             LOG.warning("a seed took events without a time", application=self.application, events=report.without_time)
         if report.gap:
             LOG.error("retention gap: events may have come and gone unseen", application=self.application)
-            self.figures.count("retention_gaps", self.application)
+            self.metrics.count("retention_gaps", self.application)
         if report.published:
             LOG.info(
                 "backfill found events that the ledger lacks", application=self.application,
                 events=report.published, listed=report.listed, dry_run=report.dry_run,
             )  # fmt: skip
         if not report.dry_run:
-            self.figures.count("walk_s", self.application, report.seconds)
-            self.figures.gauge("last_walk_at", self.application, self._clock.now().timestamp())
+            self.metrics.count("walk_s", self.application, report.seconds)
+            self.metrics.gauge("last_walk_at", self.application, self._clock.now().timestamp())
         if self._on_report is not None:
             self._on_report(report)
 

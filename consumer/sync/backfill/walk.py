@@ -1,4 +1,4 @@
-"""Feed: one walk of `/v1/events`, whatever order and cursors the service uses (cases B1-B12, B34, U6).
+"""Walk: one walk of `/v1/events`, whatever order and cursors the service uses (cases B1-B12, B34, U6).
 
 A walk reads the head of the list, sees the order, and continues where news can be: newest first from the head until
 it meets what the last walk saw, oldest first from the stored cursor on. When the order cannot be told, both ends are
@@ -28,9 +28,9 @@ from consumer.payments import (
     RateLimitError,
     UnexpectedAnswer,
 )
-from consumer.sync.backfill.bookmark import IDS_MAX, SKEW, Anchor, ListOrder, Mark, Resume, is_gap, order_of
-from consumer.sync.backfill.policy import FeedPolicy
-from consumer.sync.backfill.recent_pages import Step, Trail
+from consumer.sync.backfill.bookmark import IDS_MAX, SKEW, Bookmark, ListOrder, PageRef, Resume, is_gap, order_of
+from consumer.sync.backfill.policy import WalkPolicy
+from consumer.sync.backfill.recent_pages import PageRead, RecentPages
 
 PAGES_MAX: Final = 200_000
 EMPTY_PAGES_MAX: Final = 10
@@ -45,12 +45,12 @@ class EventLister(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedPage:
-    """One page of events. `mark` is what may be stored once this page and all before it are published. The times are
+class WalkPage:
+    """One page of events. `bookmark` may be stored once this page and all before it are published. The times are
     None where the page shows none; `reached_at` is how far the walk has come."""
 
     items: tuple[EventRecord, ...]
-    mark: Mark
+    bookmark: Bookmark
     oldest_at: datetime | None
     newest_at: datetime | None
     reached_at: datetime | None
@@ -75,9 +75,9 @@ class Walk:
 
     lister: EventLister
     locators: Locators
-    mark: Mark
+    bookmark: Bookmark
     now: datetime
-    policy: FeedPolicy = field(default_factory=FeedPolicy)
+    policy: WalkPolicy = field(default_factory=WalkPolicy)
     since: datetime | None = None
     stop_ids: frozenset[str] = frozenset()
     sweeps: bool = True
@@ -100,7 +100,7 @@ class Walk:
     _timed: bool = False
     _sweeping: bool = False
 
-    async def pages(self) -> AsyncGenerator[FeedPage, None]:
+    async def pages(self) -> AsyncGenerator[WalkPage, None]:
         """The pages with possible news, each once it is asked for; complete when it ends by itself."""
         try:
             async for page in self._walk():
@@ -113,7 +113,7 @@ class Walk:
             except CursorRefused as error:
                 raise CursorsRefused(route="/v1/events") from error
 
-    async def _walk(self) -> AsyncGenerator[FeedPage, None]:
+    async def _walk(self) -> AsyncGenerator[WalkPage, None]:
         head = await self._page(None)
         self._head_ids = _ids(head)
         self.order = self._seen_order(head)
@@ -126,17 +126,17 @@ class Walk:
     @property
     def goal_at(self) -> datetime | None:
         """Newest first: with the events of which time the walk ends; None when it goes on to the end of the list."""
-        if self.since is not None or self.mark.newest_at is None:
+        if self.since is not None or self.bookmark.newest_at is None:
             return self.since
-        swept_to = self.mark.seen_to if self._sweeping else None
-        return self.mark.newest_at if swept_to is None else min(self.mark.newest_at, swept_to - self._overlap)
+        swept_to = self.bookmark.seen_to if self._sweeping else None
+        return self.bookmark.newest_at if swept_to is None else min(self.bookmark.newest_at, swept_to - self._overlap)
 
     # --- from the head -----------------------------------------------------------------------------------------
 
-    async def _from_head(self, head: Page[EventRecord]) -> AsyncGenerator[FeedPage, None]:
-        """From the head until the mark is met, and on to the end when it never is."""
+    async def _from_head(self, head: Page[EventRecord]) -> AsyncGenerator[WalkPage, None]:
+        """From the head until the bookmark is met, and on to the end when it never is."""
         page = head
-        trail = self._trail(None, head)
+        recent = self._recent_pages(None, head)
         beyond = resumed = 0
         while True:
             self._note_meeting(page)
@@ -144,7 +144,7 @@ class Walk:
             cursor = page.next_cursor
             if cursor is None:
                 self._sweeping |= self._timed and not self._jumped  # all there is was read
-                last = self._feed_page(page, self._finished(trail))
+                last = self._walk_page(page, self._finished(recent))
                 self.begins_at = self._oldest_at if self.order is ListOrder.NEWEST_FIRST else None
                 self._judge_gap()
                 yield last
@@ -152,23 +152,23 @@ class Walk:
             joined = beyond > self.policy.overlap_pages and self._is_swept(page, beyond)
             if joined or self._before_since(page) or _meets(page, tuple(self.stop_ids)):
                 if self.order is ListOrder.NEWEST_FIRST:
-                    yield self._feed_page(page, self._finished(None))
+                    yield self._walk_page(page, self._finished(None))
                     return
                 if await self._tail_leads():  # news may be at either end: the other one is still to be walked
-                    yield self._feed_page(page, self.mark)
+                    yield self._walk_page(page, self.bookmark)
                     async for more in self._tail():
                         yield more
                     return
-            resume = self.mark.resume
+            resume = self.bookmark.resume
             resumed += resume is not None and (resumed > 0 or _meets(page, resume.head_ids))
             if resume is not None and resumed and self._is_covered(page, resume.begun_to, resumed):
                 if await self._leads(resume, page):
                     cursor = resume.cursor
-                    trail.clear()
-                self.mark = replace(self.mark, resume=None)
-            yield self._feed_page(page, self._interrupted(cursor, trail))
+                    recent.clear()
+                self.bookmark = replace(self.bookmark, resume=None)
+            yield self._walk_page(page, self._interrupted(cursor, recent))
             page = await self._page(cursor)
-            trail.add(self._step(cursor, page))
+            recent.add(self._read(cursor, page))
 
     async def _leads(self, resume: Resume, here: Page[EventRecord]) -> bool:
         """Whether the service still takes the cursor where an interrupted walk would have gone on, and it leads on."""
@@ -190,14 +190,14 @@ class Walk:
 
     def _is_due(self) -> bool:
         """Whether this walk is to be a sweep; where none has been yet, also if it is in a hurry."""
-        may_sweep = self.sweeps or self.mark.swept_at is None
-        return may_sweep and self.mark.sweep_due(self.now, self.policy.overlap_every_s)
+        may_sweep = self.sweeps or self.bookmark.swept_at is None
+        return may_sweep and self.bookmark.sweep_due(self.now, self.policy.overlap_every_s)
 
     def _is_swept(self, page: Page[EventRecord], beyond: int) -> bool:
-        """Whether a walk from the head, `beyond` pages past the mark, has read all that may have been late for it."""
+        """Whether a walk from the head, `beyond` pages past the bookmark, has read all that may have been late."""
         if self.order is ListOrder.OLDEST_FIRST:
             return False
-        return not self._sweeping or self._is_covered(page, self.mark.seen_to, beyond)
+        return not self._sweeping or self._is_covered(page, self.bookmark.seen_to, beyond)
 
     def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:
         """Newest first: whether the walk that began at `begun_to` saw all events from this page on. Without times only
@@ -214,21 +214,21 @@ class Walk:
         newest_at = self._newest_at
         if newest_at is not None and self.order is not ListOrder.NEWEST_FIRST:
             newest_at = min(newest_at, self.now)  # it came to the newest last, and some may be younger than the walk
-        return self.mark.begun_to(newest_at, self.now) if self._timed else None
+        return self.bookmark.begun_to(newest_at, self.now) if self._timed else None
 
-    def _trail(self, cursor: Cursor | None, page: Page[EventRecord]) -> Trail:
-        trail = Trail(pages=self.policy.overlap_pages, pages_max=self.policy.overlap_pages_max)
-        trail.add(self._step(cursor, page))
-        return trail
+    def _recent_pages(self, cursor: Cursor | None, page: Page[EventRecord]) -> RecentPages:
+        recent = RecentPages(pages=self.policy.overlap_pages, pages_max=self.policy.overlap_pages_max)
+        recent.add(self._read(cursor, page))
+        return recent
 
-    def _step(self, cursor: Cursor | None, page: Page[EventRecord]) -> Step:
-        return Step(cursor=cursor, ids=_ids(page), newest_at=max(self._times(page), default=None))
+    def _read(self, cursor: Cursor | None, page: Page[EventRecord]) -> PageRead:
+        return PageRead(cursor=cursor, ids=_ids(page), newest_at=max(self._times(page), default=None))
 
-    def _anchored(self, trail: Trail, begun_to: datetime | None) -> Anchor | None:
+    def _next_sweep_from(self, recent: RecentPages, begun_to: datetime | None) -> PageRef | None:
         """Where the next sweep begins: where events are that this walk may have come too early for."""
         if self.order is ListOrder.NEWEST_FIRST or not self._sweeping or begun_to is None:
-            return self.mark.anchor
-        return trail.before(begun_to - self._overlap) or trail.end
+            return self.bookmark.sweep_from
+        return recent.before(begun_to - self._overlap) or recent.end
 
     # --- from the tail -----------------------------------------------------------------------------------------
 
@@ -239,11 +239,15 @@ class Walk:
         return self._tail_found
 
     async def _find_tail(self) -> bool:
-        if not self.mark.tail_cursors or self.mark.walked_at is None:
+        if not self.bookmark.tail_cursors or self.bookmark.walked_at is None:
             return False
-        begins = [Anchor(cursor=self.mark.tail_cursors[0], ids=self.mark.tail_ids)]
-        if self._sweeping and self.mark.anchor is not None and self.mark.anchor.cursor != begins[0].cursor:
-            begins.insert(0, self.mark.anchor)
+        begins = [PageRef(cursor=self.bookmark.tail_cursors[0], ids=self.bookmark.tail_ids)]
+        if (
+            self._sweeping
+            and self.bookmark.sweep_from is not None
+            and self.bookmark.sweep_from.cursor != begins[0].cursor
+        ):
+            begins.insert(0, self.bookmark.sweep_from)
         for begin in begins:
             with suppress(CursorRefused):
                 page = await self._fetched(begin.cursor)
@@ -255,23 +259,23 @@ class Walk:
             self.refused += 1
         return False
 
-    async def _tail(self) -> AsyncGenerator[FeedPage, None]:
+    async def _tail(self) -> AsyncGenerator[WalkPage, None]:
         """From the stored cursor to the end; what was read counts at once, as all before it was read earlier."""
         cursor = self._tail_from
         self.met = True
         self._seen_cursors.clear()  # another pass: it may well come to where the head's pass has been
         page = await self._page(cursor)
-        trail = self._trail(cursor, page)
+        recent = self._recent_pages(cursor, page)
         while True:
             if page.next_cursor is None:
-                yield self._feed_page(page, self._finished(trail))
+                yield self._walk_page(page, self._finished(recent))
                 return
-            anchor = self._anchored(trail, self.now - SKEW)
-            moved = replace(self.mark, tail_ids=trail.ids, tail_cursors=trail.cursors, anchor=anchor)
-            yield self._feed_page(page, moved if self.order is ListOrder.OLDEST_FIRST else self.mark)
+            sweep_from = self._next_sweep_from(recent, self.now - SKEW)
+            moved = replace(self.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
+            yield self._walk_page(page, moved if self.order is ListOrder.OLDEST_FIRST else self.bookmark)
             cursor = page.next_cursor
             page = await self._page(cursor)
-            trail.add(self._step(cursor, page))
+            recent.add(self._read(cursor, page))
 
     # --- what the pages tell -----------------------------------------------------------------------------------
 
@@ -302,7 +306,7 @@ class Walk:
 
     def _begin_again(self) -> None:
         self.refused += 1
-        self.mark = replace(self.mark, resume=None, tail_cursors=(), tail_ids=(), anchor=None)
+        self.bookmark = replace(self.bookmark, resume=None, tail_cursors=(), tail_ids=(), sweep_from=None)
         self._seen_cursors.clear()
         self._looked.clear()
         self._tail_found = False
@@ -313,7 +317,7 @@ class Walk:
         """By the events' times; when those say nothing, by where the list has grown since the last walk."""
         by_time = order_of([self._time(item) for item in head.items])
         self._timed = by_time is not ListOrder.UNKNOWN
-        ids, before = _ids(head), self.mark.head_ids
+        ids, before = _ids(head), self.bookmark.head_ids
         grew_at_head = bool(before and ids) and ids[0] not in before and _meets(head, before)
         match by_time:
             case ListOrder.UNKNOWN if grew_at_head:
@@ -323,8 +327,8 @@ class Walk:
         return by_time
 
     def _note_meeting(self, page: Page[EventRecord]) -> None:
-        if not self.met and self.mark.walked_at is not None:
-            self.met = _meets(page, tuple(self.mark.newest_ids))
+        if not self.met and self.bookmark.walked_at is not None:
+            self.met = _meets(page, tuple(self.bookmark.newest_ids))
 
     def _before_since(self, page: Page[EventRecord]) -> bool:
         if self.since is None or self.order is not ListOrder.NEWEST_FIRST or not page.items:
@@ -337,13 +341,13 @@ class Walk:
             return
         # Times that do not even show an order prove nothing about how far back the list reaches.
         oldest_at = None if self.order is ListOrder.UNKNOWN else self._oldest_at
-        self.gap = is_gap(self.mark, oldest_at=oldest_at, now=self.now, gap_after=self.policy.gap_after)
+        self.gap = is_gap(self.bookmark, oldest_at=oldest_at, now=self.now, gap_after=self.policy.gap_after)
 
-    def _feed_page(self, page: Page[EventRecord], mark: Mark) -> FeedPage:
+    def _walk_page(self, page: Page[EventRecord], bookmark: Bookmark) -> WalkPage:
         times = self._times(page)
         oldest, newest = min(times, default=None), max(times, default=None)
         reached = newest if self.order is ListOrder.OLDEST_FIRST else oldest
-        return FeedPage(items=page.items, mark=mark, oldest_at=oldest, newest_at=newest, reached_at=reached)
+        return WalkPage(items=page.items, bookmark=bookmark, oldest_at=oldest, newest_at=newest, reached_at=reached)
 
     def _times(self, page: Page[EventRecord]) -> list[datetime]:
         return [time for item in page.items if (time := self._time(item)) is not None]
@@ -357,32 +361,34 @@ class Walk:
 
     # --- marks -------------------------------------------------------------------------------------------------
 
-    def _interrupted(self, cursor: Cursor, trail: Trail) -> Mark:
-        """The old mark, and where this walk would go on. An older interruption is kept: it saves more."""
-        if self.mark.resume is not None:
-            return self.mark
+    def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
+        """The old bookmark, and where this walk would go on. An older interruption is kept: it saves more."""
+        if self.bookmark.resume is not None:
+            return self.bookmark
         begun_to = self._begun_to() if self.order is ListOrder.NEWEST_FIRST else None
         if self.order is ListOrder.OLDEST_FIRST and self._timed:
             # Near the end of the list, not where this walk is: it may have come too early for what is before it.
-            begin = trail.before(self.now - SKEW - self._overlap)
+            begin = recent.before(self.now - SKEW - self._overlap)
             if begin is not None and begin.cursor is None:
-                return self.mark
+                return self.bookmark
             cursor = begin.cursor if begin is not None and begin.cursor is not None else cursor
-        return replace(self.mark, resume=Resume(head_ids=self._head_ids[:IDS_MAX], cursor=cursor, begun_to=begun_to))
+        return replace(
+            self.bookmark, resume=Resume(head_ids=self._head_ids[:IDS_MAX], cursor=cursor, begun_to=begun_to)
+        )
 
-    def _finished(self, trail: Trail | None) -> Mark:
+    def _finished(self, recent: RecentPages | None) -> Bookmark:
         """The window is complete. `trail` are the last pages, if the end was reached; else the tail stays known."""
         begun_to = self._begun_to()
-        return Mark(
+        return Bookmark(
             order=self.order,
             head_ids=self._head_ids[:IDS_MAX],
-            tail_ids=trail.ids if trail else self.mark.tail_ids,
-            tail_cursors=trail.cursors if trail else self.mark.tail_cursors,
-            newest_at=max(filter(None, (self._newest_at, self.mark.newest_at)), default=None),
+            tail_ids=recent.ids if recent else self.bookmark.tail_ids,
+            tail_cursors=recent.cursors if recent else self.bookmark.tail_cursors,
+            newest_at=max(filter(None, (self._newest_at, self.bookmark.newest_at)), default=None),
             walked_at=self.now,
-            swept_at=self.now if self._sweeping else self.mark.swept_at,
-            swept_to=begun_to if self._sweeping else self.mark.swept_to,
-            anchor=self._anchored(trail, begun_to) if trail else self.mark.anchor,
+            swept_at=self.now if self._sweeping else self.bookmark.swept_at,
+            swept_to=begun_to if self._sweeping else self.bookmark.swept_to,
+            sweep_from=self._next_sweep_from(recent, begun_to) if recent else self.bookmark.sweep_from,
         )
 
 

@@ -14,7 +14,7 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events as ledger_events
 from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.reading import heard, hints, quarantine
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.page import LISTED
 
 NEWEST: Final = 200
@@ -31,7 +31,7 @@ WAITS: Final = "waits to be confirmed"
 RECORDED: Final = "recorded as an event"
 
 
-class Arrival:
+class TestEventArrival:
     """Looks where the test event is that the service was asked for at `since`; `event_id` when its answer named one.
 
     Only what was delivered has arrived: an event that a walk or a read found, or that a handler derived, proves nothing
@@ -39,9 +39,9 @@ class Arrival:
     `is_listed`: a walk found it.
     """
 
-    def __init__(self, reader: Reader, database: Database, event_id: str | None, since: datetime) -> None:
-        self._application = reader.application
-        self._locators = reader.locators
+    def __init__(self, api: ApplicationApi, database: Database, event_id: str | None, since: datetime) -> None:
+        self._application = api.application
+        self._locators = api.locators
         self._database = database
         self._event_id = event_id
         self._since = since

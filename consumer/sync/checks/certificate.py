@@ -23,13 +23,13 @@ from consumer.ledger import Database
 from consumer.ledger.handling import outcomes
 from consumer.ledger.handling.outcomes import QUARANTINED, UNCONFIRMED, WORST_FIRST, Outcome
 from consumer.payments import Priority
-from consumer.sync.api import Reader
-from consumer.sync.backfill.bookmark import SKEW, Mark
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.bookmark import SKEW, Bookmark
 from consumer.sync.backfill.page import understand
-from consumer.sync.backfill.progress import Beginning, Headway
-from consumer.sync.backfill.refused_cursors import Refusals
+from consumer.sync.backfill.progress import ListStart, WalkProgress
+from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import Progress
-from consumer.sync.backfill.walk import FeedPage, Walk
+from consumer.sync.backfill.walk import Walk, WalkPage
 from consumer.sync.identity import Identity
 
 VERSION: Final = 2
@@ -57,8 +57,8 @@ class _Window:
 class Certifier:
     """Makes certificates for one application."""
 
-    def __init__(self, reader: Reader, database: Database, *, clock: Clock) -> None:
-        self._reader = reader
+    def __init__(self, api: ApplicationApi, database: Database, *, clock: Clock) -> None:
+        self._api = api
         self._database = database
         self._clock = clock
 
@@ -73,31 +73,31 @@ class Certifier:
         LedgerError and WrongApplication (another application's list proves nothing, case B32): a certificate is whole
         or it is none.
         """
-        identity = Identity(self._reader, self._database, clock=self._clock, token=_no_token)
+        identity = Identity(self._api, self._database, clock=self._clock, token=_no_token)
         await identity.check(remember=False, priority=Priority.BACKFILL)
         walk = Walk(
-            lister=self._reader.client.with_priority(Priority.BACKFILL).events,
-            locators=self._reader.locators,
-            mark=Mark(),
+            lister=self._api.client.with_priority(Priority.BACKFILL).events,
+            locators=self._api.locators,
+            bookmark=Bookmark(),
             now=self._clock.now(),
             since=since,
         )
         window = _Window(since, until)
-        begins_at = await Beginning(self._database, self._reader.application).at()
-        headway = Headway(walk, self._clock, begins_at=begins_at)
-        refusals = Refusals(self._reader.application)
+        begins_at = await ListStart(self._database, self._api.application).at()
+        walk_progress = WalkProgress(walk, self._clock, begins_at=begins_at)
+        refusals = RefusedCursors(self._api.application)
         async with aclosing(walk.pages()) as pages:
             async for page in pages:
                 self._note(page, window)
                 refusals.seen(walk.refused)
                 if on_progress is not None:
-                    on_progress(headway.progress(page, listed=len(window.ids) + len(window.strange)))
+                    on_progress(walk_progress.progress(page, listed=len(window.ids) + len(window.strange)))
         found = await self._outcomes(window)
         made_at = self._clock.now()
         unproven = [*await self._doubts(window), *(["window_not_over"] if until > made_at else [])]
         document = {
             "version": VERSION,
-            "application": self._reader.application,
+            "application": self._api.application,
             "since": since.isoformat(),
             "until": until.isoformat(),
             "made_at": made_at.isoformat(),
@@ -109,9 +109,9 @@ class Certifier:
         }
         return document | {"sha256": digest(document)}
 
-    def _note(self, page: FeedPage, window: _Window) -> None:
-        application = self._reader.application
-        listed = understand(page.items, self._reader.locators, application=application, now=self._clock.now())
+    def _note(self, page: WalkPage, window: _Window) -> None:
+        application = self._api.application
+        listed = understand(page.items, self._api.locators, application=application, now=self._clock.now())
         for event in listed.events:
             at = event.occurred_at
             window.without_time += at is None
@@ -124,7 +124,7 @@ class Certifier:
 
     async def _outcomes(self, window: _Window) -> dict[str, Outcome | None]:
         """What became of each; asked after the walk, so that what came meanwhile is not called missing."""
-        application, found = self._reader.application, dict[str, Outcome | None]()
+        application, found = self._api.application, dict[str, Outcome | None]()
         for chunk in _chunks(list(window.ids)):
             async with self._database.reading() as session:
                 known = await outcomes.outcomes(session, application, chunk)
@@ -154,7 +154,7 @@ class Certifier:
             return []
         begins_at = window.oldest_at - SKEW if window.oldest_at else self._clock.now()
         async with self._database.reading() as session:
-            forgotten = await outcomes.has_business_before(session, self._reader.application, begins_at)
+            forgotten = await outcomes.has_business_before(session, self._api.application, begins_at)
         return ["list_does_not_reach_back"] if forgotten else []
 
 

@@ -20,11 +20,11 @@ from consumer.ledger import Database
 from consumer.ledger.engine.database_time import database_time
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import AuthenticationError, BudgetExhausted, PaymentsError, RateLimitError
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.bookmark import SKEW as TIME_SKEW
 from consumer.sync.backfill.bookmark import order_of
 from consumer.sync.backfill.page import LISTED
-from consumer.sync.checks.arrival import Arrival
+from consumer.sync.checks.arrival import TestEventArrival
 from consumer.sync.checks.discovery import Proposal, listed_order, propose
 from consumer.sync.identity import Identity
 
@@ -54,10 +54,10 @@ class Check:
     text: str
 
 
-async def credentials(reader: Reader) -> Check:
+async def credentials(api: ApplicationApi) -> Check:
     """Whether the service takes the credentials (cases S1, S11)."""
     try:
-        await reader.client.application.retrieve()
+        await api.client.application.retrieve()
     except AuthenticationError as error:
         return Check(name="credentials", grade=Grade.FAIL, text=error.message)
     except (BudgetExhausted, RateLimitError) as error:
@@ -67,9 +67,9 @@ async def credentials(reader: Reader) -> Check:
     return Check(name="credentials", grade=Grade.OK, text="accepted")
 
 
-async def identity(reader: Reader, database: Database, clock: Clock) -> Check:
+async def identity(api: ApplicationApi, database: Database, clock: Clock) -> Check:
     """Whether they are the credentials of the application whose data the ledger holds (case B32)."""
-    guard = Identity(reader, database, clock=clock, token=lambda: 0)
+    guard = Identity(api, database, clock=clock, token=lambda: 0)
     try:
         await guard.check(remember=False)
     except ConsumerError as error:
@@ -78,16 +78,16 @@ async def identity(reader: Reader, database: Database, clock: Clock) -> Check:
     return Check(name="identity", grade=Grade.OK, text="the ledger's application")
 
 
-async def event_list(reader: Reader) -> Check:
+async def event_list(api: ApplicationApi) -> Check:
     """Whether `/v1/events` can be walked: its order, and whether today's locators find what they should."""
     try:
-        page = await reader.client.events.list(limit=100)
+        page = await api.client.events.list(limit=100)
     except PaymentsError as error:
         return Check(name="events", grade=Grade.FAIL, text=error.line())
     if not page.items:
         return Check(name="events", grade=Grade.OK, text="none listed yet")
-    order = order_of([parse_time(first(item.raw, reader.locators.time)) for item in page.items])
-    fits = propose([item.raw for item in page.items], [], reader.locators).fits
+    order = order_of([parse_time(first(item.raw, api.locators.time)) for item in page.items])
+    fits = propose([item.raw for item in page.items], [], api.locators).fits
     poor = [fact for fact in ("id", "type", "order", "subscription") if fits[fact] < 1]
     summary = f"{len(page.items)} on the first page, {order.value.replace('_', ' ')}"
     if poor:
@@ -136,10 +136,10 @@ def broker_clock(reports: Sequence[TopicReport], clock: Clock, *, own_machine: b
     return Check(name=name, grade=Grade.OK, text=f"not ahead of ours; {unknown}")
 
 
-def service_clock(reader: Reader) -> Check:
+def service_clock(api: ApplicationApi) -> Check:
     """This machine's clock against the service's, as its last answer told it: windows, history and signatures reckon
     with both."""
-    told = reader.client.service_clock
+    told = api.client.service_clock
     if told is None:
         return Check(name="clock", grade=Grade.OK, text="not known: the service's answers carry no date")
     theirs, ours = told
@@ -171,18 +171,18 @@ async def clock_skew(database: Database, clock: Clock) -> Check:
     return Check(name="clock", grade=grade, text=f"{skew.total_seconds():.1f} s from the database's")
 
 
-async def learn(reader: Reader, database: Database, *, test_event: Grade | None = None) -> Proposal:
+async def learn(api: ApplicationApi, database: Database, *, test_event: Grade | None = None) -> Proposal:
     """Locators, list order and authenticity as the captured deliveries and the listed events suggest
     (`doctor --learn`). `test_event`: how following one came out, if one was sent: what is learned may be of others."""
     async with database.reading() as session:
-        kept = await quarantine.newest(session, application=reader.application, limit=SAMPLES)
-        waiting = await hints.newest_hints(session, reader.application, limit=SAMPLES)
+        kept = await quarantine.newest(session, application=api.application, limit=SAMPLES)
+        waiting = await hints.newest_hints(session, api.application, limit=SAMPLES)
     raws = [*(row.raw for row in kept), *(row.raw for row in waiting)]
     delivered = [row.headers for row in kept if not row.delivery_id.startswith(LISTED)]
     headers = [orjson.loads(one) for one in (*delivered, *(row.headers for row in waiting))]
-    listed = [item.raw for item in (await reader.client.events.list(limit=100)).items]
-    found = propose([*_documents(raws), *listed], headers, reader.locators)
-    order = listed_order(listed, found, reader.locators)
+    listed = [item.raw for item in (await api.client.events.list(limit=100)).items]
+    found = propose([*_documents(raws), *listed], headers, api.locators)
+    order = listed_order(listed, found, api.locators)
     return replace(found, list_order=order, test_event=test_event.value if test_event else None)
 
 
@@ -196,7 +196,7 @@ def _documents(raws: Sequence[bytes]) -> list[dict[str, object]]:
     return found
 
 
-async def follow_test_event(reader: Reader, database: Database, clock: Clock, *, within_s: float = 30.0) -> Check:
+async def follow_test_event(api: ApplicationApi, database: Database, clock: Clock, *, within_s: float = 30.0) -> Check:
     """Have a test event sent, and wait until its delivery shows in the ledger, wherever it ends up (case U8).
 
     It uses up one of ten an hour. A test event that ends in quarantine has arrived: that is what is asked here. Where
@@ -205,11 +205,11 @@ async def follow_test_event(reader: Reader, database: Database, clock: Clock, *,
     """
     began = clock.now()
     try:
-        answer = await reader.client.webhook.test_event()
+        answer = await api.client.webhook.test_event()
     except PaymentsError as error:
         return Check(name="test event", grade=Grade.FAIL, text=error.line())
-    event_id = first(answer.raw, reader.locators.id)
-    arrival = Arrival(reader, database, event_id if isinstance(event_id, str) else None, began)
+    event_id = first(answer.raw, api.locators.id)
+    arrival = TestEventArrival(api, database, event_id if isinstance(event_id, str) else None, began)
     deadline = clock.monotonic() + within_s
     while clock.monotonic() < deadline:
         place = await arrival.look()

@@ -1,4 +1,4 @@
-"""Verdict: what becomes of a hint after the service was asked about its event (cases I15-I17, U30)."""
+"""Decision: what becomes of a hint after the service was asked about its event (cases I15-I17, U30)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, locate, parse_json
 from consumer.reason import Reason
 from consumer.retry import RetryPolicy
-from consumer.sync.metrics import Figures
+from consumer.sync.metrics import StageMetrics
 
 LOG = structlog.get_logger()
 
@@ -89,10 +89,10 @@ def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str
     return tuple(found)
 
 
-def say_differences(delivery: Delivery, event: Event, locators: Locators, figures: Figures) -> None:
+def say_differences(delivery: Delivery, event: Event, locators: Locators, metrics: StageMetrics) -> None:
     """Count and log a delivery that states something else than the service does; never what it states."""
     if differs := differing(delivery, event, locators):
-        figures.count("body_mismatch", event.application)
+        metrics.count("body_mismatch", event.application)
         LOG.warning(
             "a delivery differs from the service's record, which wins",
             application=event.application,

@@ -14,7 +14,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.confirm.decision import Denied, next_look_s
-from consumer.sync.metrics import Figures
+from consumer.sync.metrics import StageMetrics
 
 LOG = structlog.get_logger()
 
@@ -25,11 +25,13 @@ CHUNK: Final = 500
 class Denials:
     """Stores the denials of one application's hints."""
 
-    def __init__(self, application: str, database: Database, clock: Clock, figures: Figures, patience_s: float) -> None:
+    def __init__(
+        self, application: str, database: Database, clock: Clock, metrics: StageMetrics, patience_s: float
+    ) -> None:
         self._application = application
         self._database = database
         self._clock = clock
-        self._figures = figures
+        self._metrics = metrics
         self._patience_s = patience_s
 
     def is_last(self, denials: int) -> bool:
@@ -51,7 +53,7 @@ class Denials:
                 else:
                     await self._put_off(chunk, wait_s, counted=True)
         if over:
-            self._figures.count("hints_not_confirmed", self._application, over)
+            self._metrics.count("hints_not_confirmed", self._application, over)
             LOG.warning("deliveries were not confirmed: quarantined", application=self._application, deliveries=over)
         return over
 
@@ -74,5 +76,5 @@ class Denials:
             await quarantine.put(session, kept, now)
             await hints.drop_hints(session, [(self._application, event_id) for event_id in ids])
         for _, reason in kept:
-            self._figures.count(f"quarantined_{reason}", self._application)
+            self._metrics.count(f"quarantined_{reason}", self._application)
         return len(kept)

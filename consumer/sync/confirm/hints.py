@@ -1,4 +1,4 @@
-"""Intake: topic `deliveries` into the ledger: hints to be confirmed, and what was not understood into quarantine."""
+"""Hints: topic `deliveries` into the ledger: hints to be confirmed, and what was not understood into quarantine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
-from consumer.sync.loop import Trouble, repeat
-from consumer.sync.metrics import Figures
+from consumer.sync.loop import StageFailure, run_repeatedly
+from consumer.sync.metrics import StageMetrics
 from consumer.wire import unpack_delivery
 
 LOG = structlog.get_logger()
@@ -62,7 +62,7 @@ def _unreadable(record: Record) -> Delivery:
     return Delivery(application=application, id=where, raw=record.value, received_at=record.published_at)
 
 
-class Intake:
+class HintConsumer:
     """Reads topic `deliveries` in group `confirm`. Every process may run one; it needs no API.
 
     `on_hints` is told for which applications hints were stored. `max_hints` bounds how many hints wait in all: what a
@@ -77,7 +77,7 @@ class Intake:
         topic: str,
         applications: Collection[str],
         clock: Clock,
-        figures: Figures | None = None,
+        metrics: StageMetrics | None = None,
         wake_confirm: asyncio.Event | None = None,
         on_hints: Callable[[Collection[str]], None] | None = None,
         group: str = GROUP,
@@ -90,18 +90,18 @@ class Intake:
         self._group = group
         self._applications = frozenset(applications)
         self._clock = clock
-        self.figures = figures or Figures()
+        self.metrics = metrics or StageMetrics()
         self._wake_confirm = wake_confirm or asyncio.Event()
         self._on_hints = on_hints
         self._batch = batch
         self._max_hints = max_hints
         self._subscription: Subscription | None = None
-        self.trouble = Trouble("intake of deliveries")
+        self.failure = StageFailure("intake of deliveries")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; leaves the group at the end."""
         try:
-            await repeat(self._step, stop=stop, wake=asyncio.Event(), clock=self._clock, trouble=self.trouble)
+            await run_repeatedly(self._step, stop=stop, wake=asyncio.Event(), clock=self._clock, failure=self.failure)
         finally:
             await self.close()
 
@@ -153,9 +153,9 @@ class Intake:
             await hints.keep_hints(session, kept, now)
             await quarantine.put(session, refused, now)
         for delivery, reason in refused:
-            self.figures.count(f"quarantined_{reason}", self._known(delivery.application))
+            self.metrics.count(f"quarantined_{reason}", self._known(delivery.application))
         for delivery in kept:
-            self.figures.count("hints_taken", delivery.application)
+            self.metrics.count("hints_taken", delivery.application)
         if flooded:
             LOG.error("too many hints wait: deliveries go to quarantine unread", deliveries=len(flooded))
         if kept:

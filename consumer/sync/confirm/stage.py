@@ -23,14 +23,14 @@ from consumer.ledger.reading import hints
 from consumer.ledger.tables import HintRow
 from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
 from consumer.reason import Reason
-from consumer.sync.api import Hold, Reader, held_up_s
-from consumer.sync.backfill.report import Sight
+from consumer.sync.api import ApplicationApi, Cooldown, held_up_s
+from consumer.sync.backfill.report import Coverage
 from consumer.sync.confirm.decision import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed, say_differences
 from consumer.sync.confirm.denials import Denials
-from consumer.sync.loop import Trouble, repeat, together
-from consumer.sync.metrics import Figures
-from consumer.sync.publisher import Outlet
-from consumer.sync.quota import Share
+from consumer.sync.loop import StageFailure, run_repeatedly, together
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.publisher import EventPublisher
+from consumer.sync.quota import TokenBucket
 
 LOG = structlog.get_logger()
 
@@ -67,39 +67,39 @@ class Confirm:
 
     def __init__(
         self,
-        reader: Reader,
+        api: ApplicationApi,
         database: Database,
-        outlet: Outlet,
+        publisher: EventPublisher,
         *,
         clock: Clock,
-        figures: Figures | None = None,
+        metrics: StageMetrics | None = None,
         policy: ConfirmPolicy | None = None,
-        walk: Callable[[], Awaitable[Sight]] | None = None,
+        walk: Callable[[], Awaitable[Coverage]] | None = None,
         published: Container[str] = (),
         heard: Callable[[datetime, Sequence[str]], None] | None = None,
     ) -> None:
-        self.application = reader.application
-        self._reader = reader
-        self._api = reader.client.with_priority(Priority.CONFIRM)
+        self.application = api.application
+        self._api = api
+        self._resources = api.client.with_priority(Priority.CONFIRM)
         self._database = database
-        self._outlet = outlet
+        self._publisher = publisher
         self._clock = clock
-        self.figures = figures or Figures()
+        self.metrics = metrics or StageMetrics()
         self._policy = policy or ConfirmPolicy()
         self._walk = walk
         self._published = published
         self._heard = heard
-        self._hold = Hold(clock)
-        self._singles = Share(clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
-        self._hidden = Share(clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
+        self._cooldown = Cooldown(clock)
+        self._singles = TokenBucket(clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
+        self._hidden = TokenBucket(clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
         self._walk_at = clock.monotonic()
-        self._denials = Denials(reader.application, database, clock, self.figures, self._policy.patience_s)
+        self._denials = Denials(api.application, database, clock, self.metrics, self._policy.patience_s)
         self.wake = asyncio.Event()
-        self.trouble = Trouble(f"confirm {reader.application}")
+        self.failure = StageFailure(f"confirm {api.application}")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
-        await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
+        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
 
     async def _step(self) -> float:
         return 0.0 if await self.once() else self._policy.idle_s
@@ -110,10 +110,10 @@ class Confirm:
         Raises LedgerError and BrokerError (nothing is lost: the hints stay), and the PaymentsError that holds all
         calls of the application up.
         """
-        self._hold.check()
+        self._cooldown.check()
         async with self._database.reading() as session:
             due = dict(await hints.due_hint_ids(session, self.application, self._clock.now(), self._policy.batch))
-        self.figures.gauge("hints_due", self.application, len(due))
+        self.metrics.gauge("hints_due", self.application, len(due))
         settled = await self._drop_known(due)
         if not due:
             return settled
@@ -141,7 +141,7 @@ class Confirm:
             known += there
         for event_id in known:
             due.pop(event_id, None)
-        self.figures.count("hints_known", self.application, len(known))
+        self.metrics.count("hints_known", self.application, len(known))
         return len(known)
 
     async def _compare(self, recorded: Sequence[str]) -> None:
@@ -152,18 +152,18 @@ class Confirm:
                 found = await events.load(session, [(self.application, event_id) for event_id in some])
             for hint in waiting:
                 if event := found.get((self.application, hint.event_id)):
-                    say_differences(hints.hint_delivery(hint), event, self._reader.locators, self.figures)
+                    say_differences(hints.hint_delivery(hint), event, self._api.locators, self.metrics)
 
     # --- many --------------------------------------------------------------------------------------------------
 
-    async def _by_walking(self, due: Mapping[str, int], walk: Callable[[], Awaitable[Sight]]) -> int:
+    async def _by_walking(self, due: Mapping[str, int], walk: Callable[[], Awaitable[Coverage]]) -> int:
         """Walk, then deny what was due before the walk began and did not turn up in it. What no walk can see for now
         is read singly, as far as the share goes: those first that were never looked at."""
         try:
-            sight = await walk()
+            coverage = await walk()
         except PaymentsError as error:
             self._walk_at = self._clock.monotonic() + self._policy.walk_every_s
-            if self._hold.take(error):
+            if self._cooldown.take(error):
                 raise
             # The list itself is in trouble: single reads may still work, as far as the share goes.
             LOG.warning("hints cannot be settled by walking", application=self.application, code=error.code)
@@ -175,10 +175,10 @@ class Confirm:
                 rows = await hints.hint_ids_of(session, self.application, chunk)
             left |= {event_id: due[event_id] for event_id in rows}
         confirmed_now = len(due) - len(left)
-        if sight is Sight.NOTHING:
+        if coverage is Coverage.NOTHING:
             some = [one for one in due if one in left][: self._hidden.grant(len(left))]
             return confirmed_now + await self._one_by_one({one: left[one] for one in some}, granted=True)
-        over = await self._deny(left) if sight is Sight.ALL else 0
+        over = await self._deny(left) if coverage is Coverage.ALL else 0
         useful = confirmed_now >= self._policy.single_burst
         self._walk_at = self._clock.monotonic() + (0.0 if useful else self._policy.walk_every_s)
         return confirmed_now + over
@@ -222,7 +222,7 @@ class Confirm:
                 try:
                     verdicts.append((hint, await self._verdict(hint)))
                 except PaymentsError as error:
-                    self._hold.take(error)
+                    self._cooldown.take(error)
                     held_up.append(error)
 
         await together(*(ask_next() for _ in range(min(self._policy.concurrency, len(asked)))))
@@ -230,7 +230,7 @@ class Confirm:
 
     async def _verdict(self, hint: HintRow) -> Verdict:
         try:
-            record = await self._api.events.retrieve(hint.event_id)
+            record = await self._resources.events.retrieve(hint.event_id)
         except ResourceNotFound:
             return Denied()
         except ApiError as error:
@@ -238,7 +238,7 @@ class Confirm:
                 raise
             # A refusal of this very id (4xx) is an answer; a failure (5xx, unreadable) is none.
             return Failed(error.code) if error.retryable else Denied()
-        return confirmed(hints.hint_delivery(hint), record.raw_bytes, self._reader.locators)
+        return confirmed(hints.hint_delivery(hint), record.raw_bytes, self._api.locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
         """Publish first, then forget: after a crash in between the event is published again, which changes nothing."""
@@ -252,13 +252,13 @@ class Confirm:
                 case Confirmed(event=event):
                     good.append(hint)
                     publish.append(event)
-                    say_differences(hints.hint_delivery(hint), event, self._reader.locators, self.figures)
+                    say_differences(hints.hint_delivery(hint), event, self._api.locators, self.metrics)
                 case Denied(reason=reason):
                     denied[hint.event_id] = hint.attempts
                     reasons[hint.event_id] = reason
                 case Failed():
                     failed.append(hint.event_id)
-        for refused in await self._outlet.publish(publish):
+        for refused in await self._publisher.publish(publish):
             [hint] = [one for one in good if one.event_id == refused.id]
             good.remove(hint)
             denied[refused.id], reasons[refused.id] = hint.attempts, Reason.TOO_LARGE
@@ -268,7 +268,7 @@ class Confirm:
             self._heard(
                 max(hint.received_at for hint in good), [event.id for event in publish if event.id not in denied]
             )
-        self.figures.count("hints_confirmed", self.application, len(good))
+        self.metrics.count("hints_confirmed", self.application, len(good))
         await self._denials.failed(failed)
         return len(good) + await self._denials.store(denied, reasons)
 

@@ -1,4 +1,4 @@
-"""Alarms: the gauges of one application that only its leader knows. Taken up from the ledger with the lead, so that a
+"""Gauges: the gauges of one application that only its leader knows. Taken up from the ledger with the lead, so that a
 restart forgets no alarm, and dropped with it, so that none stays raised in a process that can no longer know."""
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from typing import Final
 
 from consumer.clock import Clock
 from consumer.ledger import Database
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.cutover import FirstWalk
-from consumer.sync.health.status import standing
-from consumer.sync.metrics import Figures
-from consumer.sync.reconcile import state as reconciled
+from consumer.sync.health.status import application_status
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.reconcile.state import load_state
 
 FLAGS: Final = (
     "webhooks_silent",
@@ -26,18 +26,18 @@ FLAGS: Final = (
 TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history")
 
 
-class Alarms:
+class LeaderGauges:
     """The alarms of one application (cases O1, O3, B13, B31)."""
 
     def __init__(
-        self, reader: Reader, database: Database, first_walk: FirstWalk, *, clock: Clock, figures: Figures
+        self, api: ApplicationApi, database: Database, first_walk: FirstWalk, *, clock: Clock, metrics: StageMetrics
     ) -> None:
-        self._application = reader.application
-        self._client = reader.client
+        self._application = api.application
+        self._client = api.client
         self._database = database
         self._first_walk = first_walk
         self._clock = clock
-        self._figures = figures
+        self._metrics = metrics
 
     async def take_up(self) -> None:
         """Show what the ledger says. Raises LedgerError.
@@ -46,8 +46,8 @@ class Alarms:
         """
         now = self._clock.now()
         async with self._database.reading() as session:
-            found = await standing(session, self._application, self._client.credentials.app_id, now)
-            ended = (await reconciled.load(session, self._application)).ended
+            found = await application_status(session, self._application, self._client.credentials.app_id, now)
+            ended = (await load_state(session, self._application)).ended
         walked_at = found.walked_at or await self._first_walk.began() or now
         self._gauge("last_walk_at", walked_at.timestamp())
         if ended is not None:
@@ -63,7 +63,7 @@ class Alarms:
         for name in FLAGS:
             self._gauge(name, 0)
         for name in TIMES:
-            self._figures.forget(name, self._application)
+            self._metrics.forget(name, self._application)
 
     def _gauge(self, name: str, value: float) -> None:
-        self._figures.gauge(name, self._application, value)
+        self._metrics.gauge(name, self._application, value)

@@ -1,4 +1,4 @@
-"""Exposition: the stages' figures as the process's metrics."""
+"""Exposition: the stages' numbers as the process's metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from consumer.clock import Clock
 from consumer.reason import Reason
 from consumer.sync.health.stalled import STAGES
-from consumer.sync.metrics import Figures
+from consumer.sync.metrics import StageMetrics
 from consumer.sync.observation import STATUSES
 from consumer.telemetry.metrics import Metrics
 
@@ -61,23 +61,23 @@ APART: Final = frozenset({"leads", "last_walk_at", "walk_s"})
 class Exposition(Collector):
     """Shows on the metrics' registry what has no metric of its own, and keeps those that have one up to date."""
 
-    def __init__(self, figures: Figures, metrics: Metrics, clock: Clock) -> None:
-        self._figures = figures
+    def __init__(self, stage_metrics: StageMetrics, metrics: Metrics, clock: Clock) -> None:
+        self._stage_metrics = stage_metrics
         self._metrics = metrics
         self._clock = clock
-        figures.listener = self._changed
+        stage_metrics.listener = self._changed
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """The figures without a declared metric, as `consumer_sync_…` by application."""
+        """The numbers without a declared metric, as `consumer_sync_…` by application."""
         families: dict[str, Metric] = {}
-        for figure in self._figures:
-            if figure.name in COUNTERS or figure.name in GAUGES or figure.name in APART:
+        for metric in self._stage_metrics:
+            if metric.name in COUNTERS or metric.name in GAUGES or metric.name in APART:
                 continue
-            kind = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
-            meaning = f"Sync: {figure.name.replace('_', ' ')}"
-            family = families.setdefault(figure.name, kind(PREFIX + figure.name, meaning, labels=["application"]))
-            family.add_metric([figure.application], figure.value)  # type: ignore[attr-defined] # both kinds have it
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            meaning = f"Sync: {metric.name.replace('_', ' ')}"
+            family = families.setdefault(metric.name, kind(PREFIX + metric.name, meaning, labels=["application"]))
+            family.add_metric([metric.application], metric.value)  # type: ignore[attr-defined] # both kinds have it
         yield from families.values()
 
     def describe(self) -> list[Metric]:

@@ -1,4 +1,4 @@
-"""HeldUp: which stages of an application cannot do their work now, since when and why. In the ledger, for `status`."""
+"""Stalled: which stages of an application cannot do their work now, since when and why. In the ledger, for `status`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from consumer.clock import Clock
 from consumer.errors import ConsumerError
 from consumer.events import parse_time
 from consumer.ledger import Database
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import sync_state
 from consumer.sync.loop import rest
-from consumer.sync.metrics import Figures
+from consumer.sync.metrics import StageMetrics
 
 WALK: Final = "held_up"  # a row among the bookmarks
 STAGES: Final = ("identity", "credentials", "confirm", "refresh", "backfill", "reconcile")
@@ -27,7 +27,7 @@ FRESH_FOR: Final = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldUp:
+class StalledStage:
     """One stage that fails again and again; `code` is why it failed last."""
 
     stage: str
@@ -35,11 +35,11 @@ class HeldUp:
     since: datetime
 
 
-async def held_up(session: AsyncSession, application: str, now: datetime) -> tuple[HeldUp, ...]:
+async def stalled_stages(session: AsyncSession, application: str, now: datetime) -> tuple[StalledStage, ...]:
     """What the leading process noted last; nothing where none has said so lately."""
-    kept = await bookmarks.load(session, application, WALK) or {}
+    kept = await sync_state.load(session, application, WALK) or {}
     return tuple(
-        HeldUp(stage=stage, code=str(one["code"]), since=since)
+        StalledStage(stage=stage, code=str(one["code"]), since=since)
         for stage, one in kept.items()
         if (since := parse_time(one["since"])) is not None
         and (said := parse_time(one.get("said"))) is not None
@@ -47,11 +47,11 @@ async def held_up(session: AsyncSession, application: str, now: datetime) -> tup
     )
 
 
-def after(before: Sequence[HeldUp], troubles: Mapping[str, str], now: datetime) -> tuple[HeldUp, ...]:
+def after(before: Sequence[StalledStage], failures: Mapping[str, str], now: datetime) -> tuple[StalledStage, ...]:
     """The stages in trouble (stage to code) with the time since when they have been: another reason for the same
     stage is the same trouble. Pure."""
     since = {one.stage: one.since for one in before}
-    return tuple(HeldUp(stage=stage, code=code, since=since.get(stage, now)) for stage, code in troubles.items())
+    return tuple(StalledStage(stage=stage, code=code, since=since.get(stage, now)) for stage, code in failures.items())
 
 
 class Watch:
@@ -61,19 +61,19 @@ class Watch:
         self,
         database: Database,
         application: str,
-        troubles: Callable[[], Mapping[str, str]],
+        failures: Callable[[], Mapping[str, str]],
         *,
         clock: Clock,
         token: Callable[[], int],
-        figures: Figures,
+        metrics: StageMetrics,
     ) -> None:
         self._database = database
         self._application = application
-        self._troubles = troubles
+        self._failures = failures
         self._clock = clock
         self._token = token
-        self._figures = figures
-        self._noted: tuple[HeldUp, ...] | None = None
+        self._metrics = metrics
+        self._noted: tuple[StalledStage, ...] | None = None
         self._said_at: datetime | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -81,34 +81,34 @@ class Watch:
         self._noted = None
         try:
             while not stop.is_set():
-                troubles = self._troubles()
-                self._show(troubles)
+                failures = self._failures()
+                self._show(failures)
                 try:
-                    await self._note(troubles)
+                    await self._note(failures)
                 except ConsumerError:
                     self._noted = None  # the stages say themselves that the ledger is away, or that another leads
                 await rest(self._clock, LOOK_EVERY_S, stop)
         finally:
             self._show({})
 
-    async def _note(self, troubles: Mapping[str, str]) -> None:
+    async def _note(self, failures: Mapping[str, str]) -> None:
         now = self._clock.now()
         if self._noted is None:
             async with self._database.reading() as session:
-                self._noted = await held_up(session, self._application, now)
+                self._noted = await stalled_stages(session, self._application, now)
             self._said_at = None
-        found = after(self._noted, troubles, now)
+        found = after(self._noted, failures, now)
         if found == self._noted and not (found and self._is_due(now)):
             return
         said = now.isoformat()
         state = {one.stage: {"code": one.code, "since": one.since.isoformat(), "said": said} for one in found}
         async with self._database.transaction() as session:
-            await bookmarks.keep(session, self._application, WALK, state, token=self._token(), now=now)
+            await sync_state.keep(session, self._application, WALK, state, token=self._token(), now=now)
         self._noted, self._said_at = found, now
 
     def _is_due(self, now: datetime) -> bool:
         return self._said_at is None or not timedelta(0) <= now - self._said_at < SAY_AGAIN
 
-    def _show(self, troubles: Mapping[str, str]) -> None:
+    def _show(self, failures: Mapping[str, str]) -> None:
         for stage in STAGES:
-            self._figures.gauge(f"held_up_{stage}", self._application, int(stage in troubles))
+            self._metrics.gauge(f"held_up_{stage}", self._application, int(stage in failures))

@@ -1,4 +1,4 @@
-"""Standing: how the reading of the service stands for one application, for `status`: from the ledger alone."""
+"""Status: how the reading of the service stands for one application, for `status`: from the ledger alone."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import parse_time
-from consumer.ledger.reading import budgets, hints
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import budgets, hints, sync_state
 from consumer.payments.circuit import PROBE_EVERY_S
-from consumer.sync.backfill import silence as sense
+from consumer.sync.backfill import silence
 from consumer.sync.backfill import stage as backfill
-from consumer.sync.backfill.bookmark import Mark
-from consumer.sync.health.stalled import HeldUp, held_up
-from consumer.sync.reconcile import stage as reconcile
+from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.health.stalled import StalledStage, stalled_stages
+from consumer.sync.reconcile import state as reconcile
 
 # While credentials are refused somebody probes every PROBE_EVERY_S: an older refusal is nobody's any more.
 REFUSAL_COUNTS: Final = timedelta(seconds=4 * PROBE_EVERY_S)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ApplicationStatus:
     """One application. `has_credentials`: whether it can be read at all; `hints`: deliveries that wait for that (I15).
     `walked_at`: when the last complete walk of the events began. `silent_since`: webhooks are
     silent (O1). `gap_at`: events were forgotten before they were read, and state is not yet reconciled (B13).
@@ -41,34 +40,38 @@ class Standing:
     reconciled_at: datetime | None = None
     reconcile_braked: bool = False
     refused_at: datetime | None = None
-    held_up: tuple[HeldUp, ...] = ()
+    held_up: tuple[StalledStage, ...] = ()
 
 
-async def standing(session: AsyncSession, application: str, app_id: str | None, now: datetime) -> Standing:
+async def application_status(
+    session: AsyncSession, application: str, app_id: str | None, now: datetime
+) -> ApplicationStatus:
     """How it stands now; `app_id` None for one without credentials."""
     waiting = await hints.count_hints(session, application)
     if app_id is None:
-        return Standing(application=application, has_credentials=False, hints=waiting)
-    mark = Mark.load(await bookmarks.load(session, application, backfill.WALK))
-    condition = await sense.condition(session, application)
-    reconciled = await bookmarks.load(session, application, reconcile.WALK) or {}
+        return ApplicationStatus(application=application, has_credentials=False, hints=waiting)
+    bookmark = Bookmark.load(await sync_state.load(session, application, backfill.WALK))
+    delivery_health = await silence.delivery_health(session, application)
+    reconciled = await sync_state.load(session, application, reconcile.WALK) or {}
     circuit = await budgets.load(session, f"circuit/{app_id}")
-    return Standing(
+    return ApplicationStatus(
         application=application,
         hints=waiting,
-        walked_at=mark.walked_at,
-        silent_since=condition.silent_since,
-        gap_at=condition.gap_at,
+        walked_at=bookmark.walked_at,
+        silent_since=delivery_health.silent_since,
+        gap_at=delivery_health.gap_at,
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
-        refused_at=refused_at(circuit, now, walked_at=mark.walked_at),
-        held_up=await held_up(session, application, now),
+        refused_at=refused_at(circuit, now, walked_at=bookmark.walked_at),
+        held_up=await stalled_stages(session, application, now),
     )
 
 
-async def standings(session: AsyncSession, app_ids: Sequence[tuple[str, str | None]], now: datetime) -> list[Standing]:
+async def application_statuses(
+    session: AsyncSession, app_ids: Sequence[tuple[str, str | None]], now: datetime
+) -> list[ApplicationStatus]:
     """Of several applications, given as (name, app id or None)."""
-    return [await standing(session, name, app_id, now) for name, app_id in app_ids]
+    return [await application_status(session, name, app_id, now) for name, app_id in app_ids]
 
 
 def refused_at(circuit: str | None, now: datetime, *, walked_at: datetime | None = None) -> datetime | None:

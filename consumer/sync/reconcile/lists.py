@@ -1,4 +1,4 @@
-"""Inventory: the service's lists of orders, subscriptions and payments as observations, page by page."""
+"""ServiceLists: the service's lists of orders, subscriptions and payments as observations, page by page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from consumer.clock import Clock
 from consumer.ledger import Database
 from consumer.ledger.reading import read_requests as reads
 from consumer.payments import ApiError, Order, Page, Payment, Priority, Subscription
-from consumer.sync.api import Reader, held_up_s
+from consumer.sync.api import ApplicationApi, held_up_s
 from consumer.sync.observation import PAID, ObjectKind, Observation
 
 PAGE: Final = 100
@@ -29,12 +29,12 @@ class Unplaced:
 Listed = Observation | Unplaced
 
 
-class Inventory:
+class ServiceLists:
     """The three lists of one application, read with reconcile's priority."""
 
-    def __init__(self, reader: Reader, database: Database, clock: Clock) -> None:
-        self._application = reader.application
-        self._api = reader.client.with_priority(Priority.RECONCILE)
+    def __init__(self, api: ApplicationApi, database: Database, clock: Clock) -> None:
+        self._application = api.application
+        self._resources = api.client.with_priority(Priority.RECONCILE)
         self._database = database
         self._clock = clock
 
@@ -42,13 +42,13 @@ class Inventory:
         """A list from its beginning to its end (cases B14, B15). Raises PaymentsError, LedgerError."""
         match kind:
             case "order":
-                async for versions, page in self._versioned(self._api.orders.pages(limit=PAGE)):
+                async for versions, page in self._versioned(self._resources.orders.pages(limit=PAGE)):
                     yield [await self._order(one, versions + number) for number, one in enumerate(page.items)]
             case "subscription":
-                async for versions, page in self._versioned(self._api.subscriptions.pages(limit=PAGE)):
+                async for versions, page in self._versioned(self._resources.subscriptions.pages(limit=PAGE)):
                     yield [await self._subscription(one, versions + number) for number, one in enumerate(page.items)]
             case "payment":
-                async for versions, page in self._versioned(self._api.payments.pages(limit=PAGE)):
+                async for versions, page in self._versioned(self._resources.payments.pages(limit=PAGE)):
                     yield [self._payment(one, versions + number) for number, one in enumerate(page.items)]
 
     async def _versioned(self, pages: Any) -> AsyncGenerator[tuple[int, Page[Any]], None]:
@@ -73,7 +73,7 @@ class Inventory:
         if (order.order_id is None or order.status is None) and order.id is not None:
             version = await self._versions(1)
             try:
-                order = await self._api.orders.retrieve(order.id)
+                order = await self._resources.orders.retrieve(order.id)
             except ApiError as error:
                 if error.retryable or held_up_s(error) is not None:
                     raise
@@ -86,7 +86,7 @@ class Inventory:
         if one.id is not None and one.status is None:
             version = await self._versions(1)
             try:
-                one = await self._api.subscriptions.retrieve(one.id)
+                one = await self._resources.subscriptions.retrieve(one.id)
             except ApiError as error:
                 if error.retryable or held_up_s(error) is not None:
                     raise

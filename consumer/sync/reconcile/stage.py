@@ -22,20 +22,19 @@ from consumer.ledger.reading import observations
 from consumer.ledger.reading import read_requests as reads
 from consumer.payments import PaymentsError, Priority
 from consumer.plugin import ReadRequest
-from consumer.sync.api import Reader
+from consumer.sync.api import ApplicationApi
 from consumer.sync.identity import Identity
-from consumer.sync.loop import Trouble, repeat
-from consumer.sync.metrics import Figures
+from consumer.sync.loop import StageFailure, run_repeatedly
+from consumer.sync.metrics import StageMetrics
 from consumer.sync.observation import ENDED, ObjectKind, Observation, status_of
-from consumer.sync.publisher import Outlet
-from consumer.sync.reconcile import state as reconciled
+from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import DRIFTED, Drift, DriftReport, compare, weighs
-from consumer.sync.reconcile.lists import PAGE, Inventory, Unplaced
-from consumer.sync.reconcile.state import Reconciled
+from consumer.sync.reconcile.lists import PAGE, ServiceLists, Unplaced
+from consumer.sync.reconcile.state import WALK as WALK
+from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state, note_beside, take_over
 
 LOG = structlog.get_logger()
 
-WALK: Final = reconciled.WALK
 WEIGHED: Final[tuple[ObjectKind, ...]] = ("subscription", "order")
 HELD_BACK_MAX: Final = 20_000
 ABSENT_MAX: Final = 1000
@@ -74,35 +73,35 @@ class Reconcile:
 
     def __init__(
         self,
-        reader: Reader,
+        api: ApplicationApi,
         database: Database,
-        outlet: Outlet,
+        publisher: EventPublisher,
         *,
         clock: Clock,
         token: Callable[[], int],
-        figures: Figures | None = None,
+        metrics: StageMetrics | None = None,
         policy: ReconcilePolicy | None = None,
     ) -> None:
-        self.application = reader.application
-        self._inventory = Inventory(reader, database, clock)
+        self.application = api.application
+        self._lists = ServiceLists(api, database, clock)
         self._database = database
-        self._outlet = outlet
+        self._publisher = publisher
         self._clock = clock
         self._token = token
-        self.figures = figures or Figures()
+        self.metrics = metrics or StageMetrics()
         self._policy = policy or ReconcilePolicy()
-        self._identity = Identity(reader, database, clock=clock, token=token, figures=self.figures)
+        self._identity = Identity(api, database, clock=clock, token=token, metrics=self.metrics)
         self.report: DriftReport | None = None
         self.wake = asyncio.Event()
-        self.trouble = Trouble(f"reconcile {reader.application}")
+        self.failure = StageFailure(f"reconcile {api.application}")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Walk when it is due, or at once after a retention gap; until `stop`."""
-        await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
+        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
 
     async def _step(self) -> float:
         async with self._database.transaction() as session:
-            state = await reconciled.take_over(session, self.application, token=self._token(), now=self._clock.now())
+            state = await take_over(session, self.application, token=self._token(), now=self._clock.now())
         self._show(state)
         if self._is_due(state):
             await self.once()
@@ -110,7 +109,7 @@ class Reconcile:
             await self._payments_owed(state)
         return self._policy.look_s
 
-    def _is_due(self, state: Reconciled) -> bool:
+    def _is_due(self, state: ReconcileState) -> bool:
         if state.began is None:
             return True
         if state.is_healed_in_part:
@@ -139,7 +138,7 @@ class Reconcile:
         self.report = None
         await self._identity.check(remember=leads and not dry_run, priority=Priority.RECONCILE)
         async with self._database.reading() as session:
-            before = await reconciled.load(session, self.application)
+            before = await load_state(session, self.application)
         report = self.report = DriftReport(application=self.application, dry_run=dry_run)
         is_unlimited = max_changes is None
         terms = _Terms(
@@ -159,11 +158,13 @@ class Reconcile:
             self._say(report, terms)
         return report
 
-    async def _finish(self, report: DriftReport, before: Reconciled, terms: _Terms, *, leads: bool) -> Reconciled:
+    async def _finish(
+        self, report: DriftReport, before: ReconcileState, terms: _Terms, *, leads: bool
+    ) -> ReconcileState:
         now = self._clock.now()
         # A limited walk that was braked has left the unknown as unknown as it was: the baseline is still to be made.
         baselined = before.baselined or terms.baseline or not report.braked
-        state = Reconciled(
+        state = ReconcileState(
             began=terms.began if baselined else None,
             ended=now,
             braked=report.braked,
@@ -177,18 +178,18 @@ class Reconcile:
         )
         if leads:
             await self._keep(state)
-            self.figures.gauge("last_reconcile_at", self.application, now.timestamp())
+            self.metrics.gauge("last_reconcile_at", self.application, now.timestamp())
         elif not report.braked:
             async with self._database.transaction() as session:
-                await reconciled.note_beside(session, self.application, before, now)
+                await note_beside(session, self.application, before, now)
         return state
 
-    async def _keep(self, state: Reconciled) -> None:
+    async def _keep(self, state: ReconcileState) -> None:
         async with self._database.transaction() as session:
-            await reconciled.keep(session, self.application, state, token=self._token(), now=self._clock.now())
+            await keep_state(session, self.application, state, token=self._token(), now=self._clock.now())
         self._show(state)
 
-    async def _payments(self, report: DriftReport, terms: _Terms, state: Reconciled | None) -> None:
+    async def _payments(self, report: DriftReport, terms: _Terms, state: ReconcileState | None) -> None:
         """Walk the payments, and keep that none are owed any more; `state` None keeps nothing."""
         unplaced = report.unplaced
         await self._walk("payment", report, terms)
@@ -197,7 +198,7 @@ class Reconcile:
             unplaced = state.unplaced + report.unplaced - unplaced
             await self._keep(replace(state, owes_payments=False, payments_baselined=True, unplaced=unplaced))
 
-    async def _payments_owed(self, state: Reconciled) -> None:
+    async def _payments_owed(self, state: ReconcileState) -> None:
         """The payments of a walk that could not read them, or was cut there: they alone are tried again."""
         began_s = self._clock.monotonic()
         await self._identity.check(priority=Priority.RECONCILE)
@@ -256,7 +257,7 @@ class Reconcile:
     ) -> None:
         """Compare a whole list, also when it is too much already: how much is told, and what does not weigh is
         published. What weighs is added to `held`; without it, it is made page by page up to the limit."""
-        async with aclosing(self._inventory.pages(kind)) as pages:
+        async with aclosing(self._lists.pages(kind)) as pages:
             async for page in pages:
                 report.listed[kind] += len(page)
                 found = [one for one in page if isinstance(one, Observation)]
@@ -340,19 +341,19 @@ class Reconcile:
         """Publish, then remember: after a crash in between they are published again, in a newer version."""
         for start in range(0, len(found), PAGE):
             some = found[start : start + PAGE]
-            await self._outlet.publish([one.event() for one in some])
+            await self._publisher.publish([one.event() for one in some])
             async with self._database.transaction() as session:
                 await observations.keep_observations(session, [one.observed for one in some])
             report.published += len(some)
 
-    def _show(self, state: Reconciled) -> None:
-        self.figures.gauge("reconcile_braked", self.application, int(state.braked))
-        self.figures.gauge("reconcile_unplaced_paid", self.application, state.unplaced_paid)
-        self.figures.gauge("reconcile_unplaced_other", self.application, state.unplaced - state.unplaced_paid)
+    def _show(self, state: ReconcileState) -> None:
+        self.metrics.gauge("reconcile_braked", self.application, int(state.braked))
+        self.metrics.gauge("reconcile_unplaced_paid", self.application, state.unplaced_paid)
+        self.metrics.gauge("reconcile_unplaced_other", self.application, state.unplaced - state.unplaced_paid)
 
     def _say(self, report: DriftReport, terms: _Terms) -> None:
         for drift in DRIFTED:
-            self.figures.count(f"drift_{drift.value}", self.application, report.found[drift])
+            self.metrics.count(f"drift_{drift.value}", self.application, report.found[drift])
         log = LOG.bind(application=self.application, dry_run=report.dry_run)
         if report.unplaced:
             say = log.error if report.unplaced_paid else log.warning

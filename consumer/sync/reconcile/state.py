@@ -1,4 +1,4 @@
-"""Reconciled: what is remembered of the reconcile walks of an application, and of one that was made beside the leader.
+"""State: what is remembered of the reconcile walks of an application, and of one that was made beside the leader.
 
 Only the leader, with its fencing token, writes its own bookmark. A command beside it that has healed what the leader's
 walk could not (a brake that an operator released, a gap) says what it healed; the leader compares and takes it over. It
@@ -15,8 +15,8 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import parse_time
-from consumer.ledger.reading import sync_state as bookmarks
-from consumer.sync.backfill import silence as sense
+from consumer.ledger.reading import sync_state
+from consumer.sync.backfill import silence
 
 LOG = structlog.get_logger()
 
@@ -27,12 +27,12 @@ ANYBODY: Final = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reconciled:
+class ReconcileState:
     """The last walk that counts. `began`: when; None while none was made, so that one is due. `baselined`: what was
     there at first is remembered, so what is found unknown from now on is news (case B30). `ended`: when its orders and
     subscriptions were through. `owes_payments`: its payments were not read to their end; `payments_baselined`: those of
-    some walk were. `unplaced`, `unplaced_paid`: see DriftReport; `gap_at`: see sense. `beside`: the brake that a walk
-    beside the leader's released last, and `answered` the one the leader knew of when it wrote this."""
+    some walk were. `unplaced`, `unplaced_paid`: see DriftReport; `gap_at`: see DeliveryHealth. `beside`: the brake that
+    a walk beside the leader's released last, and `answered` the one the leader knew of when it wrote this."""
 
     began: datetime | None = None
     ended: datetime | None = None
@@ -60,15 +60,15 @@ class Reconciled:
         return found
 
 
-async def load(session: AsyncSession, application: str) -> Reconciled:
+async def load_state(session: AsyncSession, application: str) -> ReconcileState:
     """How it stands."""
-    kept = await bookmarks.load(session, application, WALK) or {}
-    healed = await bookmarks.load(session, application, BESIDE) or {}
-    gap_at = (await sense.condition(session, application)).gap_at
+    kept = await sync_state.load(session, application, WALK) or {}
+    healed = await sync_state.load(session, application, BESIDE) or {}
+    gap_at = (await silence.delivery_health(session, application)).gap_at
     began = parse_time(kept.get("began"))
     # A bookmark of an older version says nothing of a baseline: the walk that left it had made one.
     baselined = bool(kept.get("baselined", began is not None))
-    return Reconciled(
+    return ReconcileState(
         began=began,
         ended=parse_time(kept.get("ended")) or began,
         braked=bool(kept.get("braked")),
@@ -82,38 +82,40 @@ async def load(session: AsyncSession, application: str) -> Reconciled:
     )
 
 
-async def keep(session: AsyncSession, application: str, state: Reconciled, *, token: int, now: datetime) -> None:
+async def keep_state(
+    session: AsyncSession, application: str, state: ReconcileState, *, token: int, now: datetime
+) -> None:
     """Remember a walk of the leader's. Raises LeaseLost."""
-    await bookmarks.keep(session, application, WALK, state.dump(), token=token, now=now)
+    await sync_state.keep(session, application, WALK, state.dump(), token=token, now=now)
     if not state.braked and state.began is not None:
-        await sense.note_reconciled(session, application, began=state.began, token=token)
+        await silence.note_reconciled(session, application, began=state.began, token=token)
 
 
-async def note_beside(session: AsyncSession, application: str, before: Reconciled, now: datetime) -> None:
+async def note_beside(session: AsyncSession, application: str, before: ReconcileState, now: datetime) -> None:
     """A complete walk was made beside the leader and not braked; `before`: how it stood when that walk began."""
     healed = _healed(before)
-    if healed != _healed(Reconciled()):
-        await bookmarks.keep(session, application, BESIDE, healed, token=ANYBODY, now=now)
+    if healed != _healed(ReconcileState()):
+        await sync_state.keep(session, application, BESIDE, healed, token=ANYBODY, now=now)
 
 
-async def take_over(session: AsyncSession, application: str, *, token: int, now: datetime) -> Reconciled:
+async def take_over(session: AsyncSession, application: str, *, token: int, now: datetime) -> ReconcileState:
     """How it stands, after what a walk beside the leader has healed is noted as the leader's own. Raises LeaseLost."""
-    state = await load(session, application)
-    healed, mine = await bookmarks.load(session, application, BESIDE) or {}, _healed(state)
+    state = await load_state(session, application)
+    healed, mine = await sync_state.load(session, application, BESIDE) or {}, _healed(state)
     # A walk of the events that was noted at the same moment may have put back a gap that a walk of ours had closed.
     walked = None if state.braked else state.began
     is_closed = walked is not None and state.gap_at is not None and state.gap_at <= walked
     if state.gap_at is not None and (is_closed or healed.get("gap_at") == mine["gap_at"]):
-        await sense.note_reconciled(session, application, began=state.gap_at, token=token)
+        await silence.note_reconciled(session, application, began=state.gap_at, token=token)
         state = replace(state, gap_at=None)
     if mine["braked"] is not None and healed.get("braked") == mine["braked"]:
         state = replace(state, braked=False, answered=state.beside)
-        await bookmarks.keep(session, application, WALK, state.dump(), token=token, now=now)
+        await sync_state.keep(session, application, WALK, state.dump(), token=token, now=now)
         LOG.info("a walk beside this one made the changes that were braked", application=application)
     return state
 
 
-def _healed(state: Reconciled) -> dict[str, str | None]:
+def _healed(state: ReconcileState) -> dict[str, str | None]:
     """What a walk that goes through heals: the brake of the walk that began then, the gap that was found then."""
     return {"braked": _text(state.began) if state.braked else None, "gap_at": _text(state.gap_at)}
 

@@ -24,14 +24,14 @@ from consumer.ledger.reading import observations
 from consumer.ledger.reading import read_requests as reads
 from consumer.ledger.tables import ReadRow
 from consumer.payments import ApiError, Cursor, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
-from consumer.sync.api import Hold, Reader
-from consumer.sync.loop import Trouble, repeat, together
-from consumer.sync.metrics import Figures
+from consumer.sync.api import ApplicationApi, Cooldown
+from consumer.sync.loop import StageFailure, run_repeatedly, together
+from consumer.sync.metrics import StageMetrics
 from consumer.sync.observation import Observation, Unreadable, shape
-from consumer.sync.publisher import Outlet
-from consumer.sync.quota import ReadShare
+from consumer.sync.publisher import EventPublisher
+from consumer.sync.quota import ReadQuota
 from consumer.sync.refresh.policy import URGENT, ListWalk, RefreshPolicy, in_turn
-from consumer.sync.refresh.turns import Room
+from consumer.sync.refresh.turns import Turns
 
 LOG = structlog.get_logger()
 
@@ -62,61 +62,61 @@ class Refresh:
 
     def __init__(
         self,
-        reader: Reader,
+        api: ApplicationApi,
         database: Database,
-        outlet: Outlet,
+        publisher: EventPublisher,
         *,
         clock: Clock,
-        figures: Figures | None = None,
+        metrics: StageMetrics | None = None,
         policy: RefreshPolicy | None = None,
     ) -> None:
-        self.application = reader.application
-        self._api = reader.client.with_priority(Priority.REFRESH)
+        self.application = api.application
+        self._resources = api.client.with_priority(Priority.REFRESH)
         self._database = database
-        self._outlet = outlet
+        self._publisher = publisher
         self._clock = clock
-        self.figures = figures or Figures()
+        self.metrics = metrics or StageMetrics()
         self._policy = policy or RefreshPolicy()
-        self._hold = Hold(clock)
+        self._cooldown = Cooldown(clock)
         self._answers, self._answers_until = False, 0.0
-        self._share = ReadShare(clock, reader.client.budget, self._policy)
-        self._room = Room()
+        self._quota = ReadQuota(clock, api.client.budget, self._policy)
+        self._turns = Turns()
         self._walked = dict[Kind, datetime]()  # when the last walk that ended had begun
         self._order_shapes: dict[str, None] = {}
         self._paid_off: set[Kind] = set()  # lists whose last walk has
         self._walks: dict[Kind, ListWalk] = {}  # those that the next round goes on with
         self._newest_at, self._newest_only_until = dict[Kind, float](), dict[Kind, float]()
         self.wake = asyncio.Event()
-        self.trouble = Trouble(f"refresh {reader.application}")
+        self.failure = StageFailure(f"refresh {api.application}")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
-        await repeat(self._step, stop=stop, wake=self.wake, clock=self._clock, trouble=self.trouble)
+        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
 
     async def _step(self) -> float:
         if await self.once():
             return 0.0
-        return min(self._policy.idle_s, self._policy.spent_s) if self._share.is_spent else self._policy.idle_s
+        return min(self._policy.idle_s, self._policy.spent_s) if self._quota.is_spent else self._policy.idle_s
 
     async def once(self) -> int:
         """One round over the due reads; returns how many were answered.
 
         Raises LedgerError, BrokerError (the reads stay due), and the PaymentsError that holds all calls up.
         """
-        self._hold.check()
-        self._share.begin()
+        self._cooldown.check()
+        self._quota.begin()
         left = await self._due()
         held_up, answered = list[PaymentsError](), list[ReadRow]()
         paged = [kind for kind in KINDS if sum(row.kind == kind for row in left) >= self._page_from(kind)]
-        self._room.begin(row for row in left if row.kind not in paged or self._is_unanswered(row))
-        for kind in KINDS if self._share.since_other < URGENT else KINDS[::-1]:
+        self._turns.begin(row for row in left if row.kind not in paged or self._is_unanswered(row))
+        for kind in KINDS if self._quota.since_other < URGENT else KINDS[::-1]:
             if kind in paged:
                 left = await self._many(kind, left, held_up, answered)
             else:
                 self._walks.pop(kind, None)
                 self._newest_only_until.pop(kind, None)
-        left = [row for row in left if not self._room.has_done(row)]
-        waiting = iter(in_turn(left, self._policy.singles, self._share.since_other, self._share.last_other))
+        left = [row for row in left if not self._turns.has_done(row)]
+        waiting = iter(in_turn(left, self._policy.singles, self._quota.since_other, self._quota.last_other))
         await together(*(self._work_off(waiting, held_up, answered) for _ in range(self._policy.concurrency)))
         if held_up and not answered:
             raise held_up[0]
@@ -151,8 +151,8 @@ class Refresh:
             await self._work_off(iter([row for row in due if row.kind == kind][:1]), held_up, answered)
         if not held_up:
             await self._by_pages(kind, held_up, answered)
-        self._room.did(answered)
-        mine = [row for row in due if row.kind == kind and not self._room.has_done(row)]
+        self._turns.did(answered)
+        mine = [row for row in due if row.kind == kind and not self._turns.has_done(row)]
         walk = self._walks.get(kind)
         is_walking = walk is not None and self._clock.monotonic() >= walk.rests_until
         singly = [] if is_walking else mine[: max(self._page_from(kind), self._policy.batch // 5)]
@@ -194,22 +194,22 @@ class Refresh:
         self, kind: Kind, cursor: Cursor | None, held_up: list[PaymentsError], answered: list[ReadRow]
     ) -> _Answered | None:
         """Answer what one page shows. None: not read, for now; the walk is to go on from here."""
-        row = self._room.next()
-        if row is not None and not held_up and await self._share.allows(row.kind):
-            self._room.taken(row)
+        row = self._turns.next()
+        if row is not None and not held_up and await self._quota.allows(row.kind):
+            self._turns.taken(row)
             await self._single(row, held_up, answered)
-        if held_up or not await self._share.allows(kind):
+        if held_up or not await self._quota.allows(kind):
             return None
-        self._room.paged()
+        self._turns.paged()
         if cursor is None:
             self._newest_at[kind] = self._clock.monotonic()
         async with self._database.transaction() as session:
             version = await reads.next_version(session)
-        listed = self._api.subscriptions if kind == "subscription" else self._api.orders
+        listed = self._resources.subscriptions if kind == "subscription" else self._resources.orders
         try:
             page: Page[Any] = await listed.list(cursor=cursor)
         except PaymentsError as error:
-            if self._hold.take(error):
+            if self._cooldown.take(error):
                 held_up.append(error)
                 return None
             return _Answered((), 0, None)
@@ -217,7 +217,7 @@ class Refresh:
         rows, hits, unasked = await self._usable(kind, page.items, version)
         await self._answer(rows, hits)
         answered += rows
-        self._room.did(rows)
+        self._turns.did(rows)
         return _Answered(rows, unasked, page.next_cursor if page.items else None)
 
     async def _goes_on(self, kind: Kind, walk: ListWalk) -> bool:
@@ -259,7 +259,7 @@ class Refresh:
         for row in waiting:
             if held_up:
                 return
-            if await self._share.allows(row.kind):
+            if await self._quota.allows(row.kind):
                 await self._single(row, held_up, answered)
 
     async def _single(self, row: ReadRow, held_up: list[PaymentsError], answered: list[ReadRow]) -> None:
@@ -268,7 +268,7 @@ class Refresh:
         try:
             observations = await self._read(row, version)
         except PaymentsError as error:
-            if self._hold.take(error):
+            if self._cooldown.take(error):
                 held_up.append(error)
                 return
             await self._put_off(row, error, told=await self._tell(row, version, error))
@@ -280,19 +280,19 @@ class Refresh:
     async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
         """The answer of the service. The version was taken, and committed, before the request leaves (case A40)."""
         if row.kind == "subscription":
-            subscription = await self._api.subscriptions.retrieve(row.object_id)
+            subscription = await self._resources.subscriptions.retrieve(row.object_id)
             return [self._observation(row, "subscription", row.object_id, version, subscription.raw)]
         if row.kind == "order":
-            order = await self._api.orders.lookup(row.object_id)
+            order = await self._resources.orders.lookup(row.object_id)
             self._order_shapes[shape(order.raw)] = None
             if len(self._order_shapes) > SHAPES_MAX:
                 self._order_shapes.pop(next(iter(self._order_shapes)))
             return [self._observation(row, "order", row.object_id, version, order.raw)]
         if row.kind == "service_order":
-            order = await self._api.orders.retrieve(row.object_id)
+            order = await self._resources.orders.retrieve(row.object_id)
             return self._of_order(row, order.order_id, version, order.raw)
         if row.kind == "session":
-            found = await self._api.checkout_sessions.retrieve(row.object_id)
+            found = await self._resources.checkout_sessions.retrieve(row.object_id)
             if found.order is None:
                 return []  # a subscription session has no order (cases F22, F23)
             return self._of_order(row, found.order.order_id or found.order_id, version, found.order.raw)
@@ -304,7 +304,7 @@ class Refresh:
     ) -> list[Observation]:
         """An order read otherwise than by the merchant's id; without that id nobody's order can be told from it."""
         if order_id is None:
-            self.figures.count("reads_without_order_id", self.application)
+            self.metrics.count("reads_without_order_id", self.application)
             LOG.warning("the order's record shows no order id of the merchant", application=row.application)
             return []
         return [self._observation(row, "order", order_id, version, record)]
@@ -323,14 +323,14 @@ class Refresh:
 
     async def _answer(self, rows: Sequence[ReadRow], found: Sequence[Observation]) -> None:
         """Publish first, then tick off: after a crash in between it is read again, in a newer version."""
-        await self._outlet.publish([one.event() for one in found])
+        await self._publisher.publish([one.event() for one in found])
         async with self._database.transaction() as session:
             await observations.keep_observations(session, [one.observed for one in found])
             await reads.done(session, rows, self._clock.now())
-        self.figures.count("reads_answered", self.application, len(rows))
+        self.metrics.count("reads_answered", self.application, len(rows))
         for one in found:
             if one.has_unknown_status:
-                self.figures.count(f"unknown_status_{one.kind}", self.application)
+                self.metrics.count(f"unknown_status_{one.kind}", self.application)
 
     async def _tell(self, row: ReadRow, version: int, error: PaymentsError) -> bool:
         """Tell who asked that the service shows no such object; whether that is told, now or before.
@@ -352,8 +352,8 @@ class Refresh:
             code=error.service_code,
             request_id=error.request_id,
         )
-        await self._outlet.publish([unreadable.event()])
-        self.figures.count("reads_unreadable", self.application)
+        await self._publisher.publish([unreadable.event()])
+        self.metrics.count("reads_unreadable", self.application)
         return True
 
     async def _is_answering(self) -> bool:
@@ -361,9 +361,9 @@ class Refresh:
         URL, a proxy's page), a 404 says nothing about the object."""
         if self._clock.monotonic() >= self._answers_until:
             try:
-                await self._api.application.retrieve()
+                await self._resources.application.retrieve()
             except PaymentsError as error:
-                self._hold.take(error)
+                self._cooldown.take(error)
                 self._answers, self._answers_until = False, self._clock.monotonic() + PROBE_AGAIN_S
             else:
                 self._answered()
@@ -379,9 +379,9 @@ class Refresh:
         async with self._database.transaction() as session:
             due_at = self._clock.now() + timedelta(seconds=wait_s)
             await reads.put_off(session, row, due_at=due_at, code=TOLD if told else error.code)
-        self.figures.count("reads_failed", self.application)
+        self.metrics.count("reads_failed", self.application)
         if isinstance(error, ResourceNotFound):
-            self.figures.count("reads_not_found", self.application)
+            self.metrics.count("reads_not_found", self.application)
         if attempt == ALARM_AFTER_ATTEMPTS:
             request_id = error.request_id if isinstance(error, ApiError) else None
             LOG.error(

@@ -1,4 +1,4 @@
-"""Room: the single reads that come in between the pages of a list. Pure."""
+"""Turns: the single reads that come in between the pages of a list. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from consumer.ledger.tables import ReadRow
 PAGES_RUNNING = 5  # after so many pages comes one single read, if one waits: a sixth of the requests
 
 
-class Room:
+class Turns:
     """A list that answers something on every page is read as long as the share goes, which may be for ever when who was
     answered asks again. So after `PAGES_RUNNING` pages running one read is done singly: of subscriptions, of orders, of
     the rest (sessions, orders by the service's id) in turn, those that wait for nothing better. The pages running and

@@ -8,7 +8,7 @@ import pytest
 
 from consumer.errors import LeaseLost
 from consumer.ledger import Database
-from consumer.ledger.reading import sync_state as bookmarks
+from consumer.ledger.reading import sync_state
 from tests.contract.ledger.facts import NOW
 
 
@@ -16,12 +16,12 @@ async def keep(
     database: Database, token: int, *, walk: str = "events", application: str = "default", **state: Any
 ) -> None:
     async with database.transaction() as session:
-        await bookmarks.keep(session, application, walk, state, token=token, now=NOW)
+        await sync_state.keep(session, application, walk, state, token=token, now=NOW)
 
 
 async def load(database: Database, walk: str = "events", application: str = "default") -> dict[str, Any] | None:
     async with database.reading() as session:
-        return await bookmarks.load(session, application, walk)
+        return await sync_state.load(session, application, walk)
 
 
 async def test_what_was_kept_last_is_loaded(database: Database) -> None:
