@@ -48,7 +48,8 @@ class Step:
 @dataclass(frozen=True, kw_only=True)
 class Applied:
     """What came of it. `runs`: handler to state to count. `otherwise`: derived events that were predicted and did not
-    come, or came unannounced, and runs that ended otherwise. `moved`: items that were not as planned any more, and were left alone."""
+    come, or came unannounced, and runs that ended otherwise. `moved`: items that were not as planned any more, and were
+    left alone."""
 
     plan: str
     status: str

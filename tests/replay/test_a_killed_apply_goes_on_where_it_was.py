@@ -24,7 +24,7 @@ from consumer.ledger.engine import schema
 from consumer.ledger.handling import events
 from tests.support.plugin import install_plugin
 from tests.support.ports import eventually
-from tests.support.process import INHERITED, ConsumerProcess, command, ended
+from tests.support.process import INHERITED, ConsumerProcess, command
 from tests.work.workshop import make_topics, message, order_paid
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
