@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, Dialect, Integer, Table
+from sqlalchemy import BigInteger, DateTime, Dialect, Integer, String, Table
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from consumer.document import storable
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -37,6 +39,22 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Words(TypeDecorator[str]):
+    """Text that somebody else wrote, of at most so many characters: any text can be stored, on either database alike.
+    What is longer is cut, and what PostgreSQL or a driver refuses becomes U+FFFD (`document.storable`)."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, chars: int) -> None:
+        super().__init__(chars)
+        self._chars = chars
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy calls it so
+        """What is stored, and what is looked for."""
+        return None if value is None else storable(value, self._chars)
 
 
 def serial() -> TypeEngine[int]:

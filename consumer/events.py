@@ -14,9 +14,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import orjson
 from jsonpointer import JsonPointer, JsonPointerException
 
+from consumer.document import parse
 from consumer.errors import NotUnderstood
 from consumer.reason import Reason
 
@@ -149,11 +149,15 @@ def _first_text(document: Any, paths: Paths, fits: re.Pattern[str] | None, max_c
             continue
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
-        if not isinstance(value, str) or not 0 < len(value) <= max_chars or "\0" in value:
-            continue  # PostgreSQL's text cannot hold a NUL; such an id is none
+        if not isinstance(value, str) or not 0 < len(value) <= max_chars:
+            continue
         if fits is None or fits.match(value):
             return value
     return None
+
+
+EARLIEST, LATEST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+"""Between these a time can be added to, shifted to any zone and stored; others are taken for the nearer one."""
 
 
 def parse_time(value: Any) -> datetime | None:
@@ -161,10 +165,12 @@ def parse_time(value: Any) -> datetime | None:
     try:
         if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
             parsed = datetime.fromisoformat(value)
-            return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+            aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+            return min(max(aware, EARLIEST), LATEST).astimezone(UTC)
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             number = float(value)
-            return datetime.fromtimestamp(number / 1000 if number > 1e11 else number, UTC)
+            at = datetime.fromtimestamp(number / 1000 if number > 1e11 else number, UTC)
+            return min(max(at, EARLIEST), LATEST)
     except (ValueError, OverflowError, OSError):
         return None
     return None
@@ -188,11 +194,12 @@ class Envelope:
         return aggregate_key(self.id, self.order_id, self.subscription_id)
 
 
-def parse_json(raw: bytes) -> dict[str, Any]:
-    """The body as a JSON object. Raises NotUnderstood for anything else."""
+def parse_json(raw: bytes, *, tolerant: bool = False) -> dict[str, Any]:
+    """The body as a JSON object, its texts as every column can hold them (see `document`). Raises NotUnderstood for
+    anything else. `tolerant`: the service vouches for it."""
     try:
-        document = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
+        document = parse(raw, tolerant=tolerant)
+    except ValueError as error:
         raise NotUnderstood(reason=Reason.NOT_JSON, bytes=len(raw)) from error
     if not isinstance(document, dict):
         raise NotUnderstood(reason=Reason.NOT_AN_OBJECT, bytes=len(raw))
@@ -282,8 +289,8 @@ class Event:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """The whole body as a JSON object; treat it as read-only."""
-        return parse_json(self.raw)
+        """The whole body as a JSON object; treat it as read-only. Its texts hold no NUL and no half character."""
+        return parse_json(self.raw, tolerant=True)
 
     def find(self, *pointers: str) -> Any:
         """The first value at one of these JSON pointers, or None."""
@@ -316,7 +323,7 @@ def build_event(
     traceparent: str | None = None,
 ) -> Event:
     """A service event from its raw body. Raises NotUnderstood when the body is not an event."""
-    document = parse_json(raw)
+    document = parse_json(raw, tolerant=trust is not Trust.CLAIMED)
     found = locate(document, locators)
     return Event(
         application=application,

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import JSON, String, Table, and_, true, update
 from sqlmodel import Field, SQLModel
 
-from consumer.plugin import Context, UtcDateTime, insert_into
+from consumer.plugin import Context, UtcDateTime, Words, insert_into
 
 SYSTEM = "system"
 
@@ -23,12 +23,12 @@ class Finding(SQLModel):
 
     application: str = Field(primary_key=True, sa_type=String(64))
     kind: str = Field(primary_key=True, sa_type=String(40))
-    subject: str = Field(primary_key=True, sa_type=String(255))
+    subject: str = Field(primary_key=True, sa_type=Words(255))
     detail: dict[str, Any] = Field(default_factory=dict, sa_type=JSON, nullable=False)
     opened_at: datetime = Field(sa_type=UtcDateTime, nullable=False)
     closed_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
-    closed_by: str | None = Field(default=None, sa_type=String(100))
-    closed_reason: str | None = Field(default=None, sa_type=String(500))
+    closed_by: str | None = Field(default=None, sa_type=Words(100))
+    closed_reason: str | None = Field(default=None, sa_type=Words(500))
 
 
 async def open_finding(

@@ -45,7 +45,7 @@ def look_amount(event: Event, candidates: Sequence[str]) -> str | None:
         case None:
             return None
         case str():
-            return value.replace("\0", "")[:TEXT_MAX_CHARS]
+            return value[:TEXT_MAX_CHARS]
         case bool() | dict() | list():
             return f"({type(value).__name__})"
     return f"(number) {value}"[:TEXT_MAX_CHARS]

@@ -10,7 +10,7 @@ import structlog
 from consumer.clock import Clock
 from consumer.errors import ConsumerError
 from consumer.ledger import Database
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.payments import OnEvidence
 from consumer.plugin import ReadRequest
 
@@ -24,7 +24,9 @@ def asking(database: Database, application: str, clock: Clock) -> OnEvidence:
         """Have it read. The write has its answer, so a failure is told and never passed on."""
         try:
             async with database.transaction() as transaction:
-                await reads.ask(transaction, application, [ReadRequest(kind=kind, object_id=object_id)], clock.now())
+                await read_requests.ask(
+                    transaction, application, [ReadRequest(kind=kind, object_id=object_id)], clock.now()
+                )
         except ConsumerError as error:
             _log.error("read_not_asked_for", application=application, kind=kind, code=error.code)
 

@@ -23,7 +23,7 @@ from consumer.payments import (
 )
 from consumer.payments import Limits as BudgetLimits
 from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, StandardWebhooks
-from consumer.receive.intake import Endpoint
+from consumer.receive.decide import Endpoint
 from consumer.receive.web import Limits as ReceiveLimits
 from consumer.settings import ApplicationSettings, Settings
 from consumer.sync.backfill.stage import BackfillPolicy

@@ -26,7 +26,7 @@ from consumer.work.execution.executor import Executor
 from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.outcome import Failed
 from consumer.work.registry import Registry, load_registry
-from consumer.work.transition import resolve
+from consumer.work.transition import transition_after
 from consumer.work.worker import worker_id
 
 
@@ -42,7 +42,7 @@ class Trier:
         now: datetime = self._contexts.clock.now()
         ctx = self._contexts.make(handler, event, attempt=1, plan=plan, session=session)
         outcome = await in_savepoint(session, self._executor, handler, event, ctx)
-        result = resolve(handler, outcome, used=0, now=now)
+        result = transition_after(handler, outcome, used=0, now=now)
         return Tried(None if isinstance(outcome, Failed) else ctx, RunStatus(result.status), result.code)
 
 

@@ -20,6 +20,7 @@ from consumer import __version__
 from consumer.app import parts
 from consumer.app.asking import asking
 from consumer.app.give_up import leave
+from consumer.app.heartbeat import Heartbeat
 from consumer.app.measured import MeasuredBroker
 from consumer.app.options import option_problems, unknown_handlers
 from consumer.app.registering import registering
@@ -31,7 +32,7 @@ from consumer.errors import BrokerError, LedgerError, PortTaken, SettingsError
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.ledger.handling import handlers as known_handlers
+from consumer.ledger.handling import handlers
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
@@ -45,10 +46,11 @@ from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.otlp import OtlpExporter
 from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
+from consumer.work.build import build_worker
 from consumer.work.execution.contexts import Contexts
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry, load_registry
-from consumer.work.worker import Worker, WorkerConfig, build_worker, worker_id
+from consumer.work.worker import Worker, WorkerConfig, worker_id
 
 LOOK_AGAIN_S = 2.0
 STOP_SLACK_S = 10.0
@@ -80,6 +82,13 @@ class App:
         self._clients: Mapping[str, PaymentsClient] | None = None
         self._readiness = Readiness(self.clock)
         self._watch = LoopWatch(self.metrics)
+        self._heartbeat = Heartbeat(
+            settings.database_url.get_secret_value(),
+            readiness=self._readiness,
+            metrics=self.metrics,
+            clock=self.clock,
+            process=worker_id(),
+        )
 
     async def __aenter__(self) -> Self:
         self._watch.start()
@@ -100,6 +109,7 @@ class App:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set or a part fails (then: raises what it raised). Leaving the block stops everything."""
         self._readiness.started()
+        self._stoppable(self._heartbeat.run, "heartbeat", STOP_SLACK_S)
         stopping = asyncio.create_task(stop.wait(), name="app:stop")
         try:
             done, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -221,6 +231,7 @@ class App:
         """`/healthz`, `/readyz`, `/metrics` on the internal port; with `console`, the query API too."""
         app = internal_app(metrics=self.metrics, readiness=self._readiness, watch=self._watch)
         if console:
+            self._heartbeat.roles.add(Role.CONSOLE.value)
             token = self.settings.api_token
             self._stoppable(self._watch_business, "unfulfilled", STOP_SLACK_S)
             query_routes(
@@ -240,6 +251,7 @@ class App:
 
     async def receive(self) -> None:
         """The role `serve`: the public webhook port."""
+        self._heartbeat.roles.add(Role.SERVE.value)
         receiver = Receiver(
             broker=self.broker,
             endpoints=[parts.endpoint(application, self.settings) for application in self.settings.applications],
@@ -266,6 +278,7 @@ class App:
         problems += unknown_handlers(self.registry, self.settings.handlers)
         if problems:
             raise SettingsError(problems)
+        self._heartbeat.roles.add(Role.WORK.value)
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings
 
@@ -273,7 +286,7 @@ class App:
             if not await self._ready_to_work(stop):
                 return
             async with database.reading() as session:
-                known = await known_handlers.everyone(session)
+                known = await handlers.everyone(session)
             self.worker = build_worker(
                 database=database,
                 broker=broker,
@@ -297,13 +310,14 @@ class App:
             await self.worker.run(stop)
 
         async def polls() -> bool:
-            return self.worker is not None and self.worker.polls
+            return self.worker is not None and self.worker.check()
 
         self._readiness.add("group", polls)
         self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S)
 
     async def sync(self) -> None:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
+        self._heartbeat.roles.add(Role.SYNC.value)
         clients = await self.payments()
         sync = Sync(
             [
@@ -326,6 +340,12 @@ class App:
             if await self._ready_to_work(stop):
                 await sync.run(stop)
 
+        async def takes_deliveries() -> bool:
+            if sync.hint_consumer.failure.error is not None:
+                raise sync.hint_consumer.failure.error
+            return True
+
+        self._readiness.add("deliveries", takes_deliveries)
         self._stoppable(run, "sync", STOP_SLACK_S)
 
     # --- how parts run -----------------------------------------------------------------------------------------

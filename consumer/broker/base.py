@@ -163,3 +163,8 @@ class Broker(Protocol):
     async def ready(self) -> bool:
         """Whether the broker answers now; bounded, never raises."""
         ...
+
+
+def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
+    """Where to go on in each partition after these records, which came in order."""
+    return {record.partition: record.offset + 1 for record in records}

@@ -60,6 +60,7 @@ class KafkaSubscription:
         self._alarm = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._broken: str | None = None
+        self._refused: BrokerUnavailable | None = None
         self._polled_at = 0.0
         self._moved_at = 0.0
         self._running = False
@@ -100,7 +101,8 @@ class KafkaSubscription:
     # --- reading ---------------------------------------------------------------------------------------------
 
     async def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        """See the Protocol. Raises BrokerUnavailable when not running or when aiokafka gave up (it is restarted).
+        """See the Protocol. Raises BrokerUnavailable when not running, when aiokafka gave up (it is restarted), and for
+        as long as it cannot be restarted.
 
         aiokafka's own `getmany` is never cancelled: it breaks its bookkeeping, and during a rebalance it ignores its
         time limit. So it runs in a task that outlives this call if need be, and its records come with the next call.
@@ -116,6 +118,8 @@ class KafkaSubscription:
             waits = self._broken is not None or (not self._reading and _holds_records(self._pulling))
             if consumer is None or waits:
                 if not await self._changed(left_s):
+                    if self._refused is not None:  # who asks must know that this is no want of records
+                        raise type(self._refused)(self._refused.message, **self._refused.fields)
                     return ()
                 continue
             if self._pulling is None:
@@ -330,10 +334,11 @@ class KafkaSubscription:
                 await self._open()
             except BrokerUnavailable as error:
                 LOG.warning("the consumer of group %s could not be started again: %s", self._group, error.line())
+                self._refused = error
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RESTART_WAIT_CEILING_S)
             else:
-                self._broken = None
+                self._broken = self._refused = None
                 self._change.set()
                 return
 

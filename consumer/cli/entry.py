@@ -9,15 +9,12 @@ from typing import get_args
 import structlog
 import typer
 
-from consumer.cli import roles as role_commands
+from consumer.cli import roles
 from consumer.cli.developing import handlers
-from consumer.cli.looking import doctor, events, explain
-from consumer.cli.looking import status as operations
+from consumer.cli.looking import doctor, events, explain, status
 from consumer.cli.process import Terminated
-from consumer.cli.repairing import dead, replay, schema
-from consumer.cli.repairing import say as words
-from consumer.cli.walking import backfill as sync
-from consumer.cli.walking import reconcile
+from consumer.cli.repairing import dead, replay, say, schema
+from consumer.cli.walking import backfill, reconcile
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, UsageError
 from consumer.settings.fields import LogLevel
 from consumer.telemetry.logs import configure_logging
@@ -34,16 +31,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-role_commands.add_to(app)
-operations.add_to(app)
-sync.add_to(app)
+roles.add_to(app)
+status.add_to(app)
+backfill.add_to(app)
 reconcile.add_to(app)
 doctor.add_to(app)
 app.add_typer(events.app, name="events")
 app.add_typer(dead.app, name="dead")
 app.add_typer(replay.app, name="replay")
 app.add_typer(explain.app, name="explain")
-app.command()(words.say)
+app.command()(say.say)
 app.add_typer(schema.app, name="db")
 app.add_typer(handlers.app, name="handlers")
 

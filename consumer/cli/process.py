@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import typer
 import uvloop
 
 from consumer.app import App
@@ -18,7 +19,7 @@ from consumer.cli.output import Output
 from consumer.errors import ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.settings import Role, Settings, load_settings
+from consumer.settings import Role, Settings, load_settings, settings_to_look
 from consumer.telemetry.logs import configure_logging
 
 T = TypeVar("T")
@@ -30,6 +31,22 @@ def settings_for(role: Role) -> Settings:
     """The checked settings from the environment, with logging set up by them. Raises SettingsError."""
     settings = load_settings(os.environ, role)
     configure_logging(settings.log_level, settings.log_format, one_shot=role is Role.OPERATE)
+    return settings
+
+
+def looking() -> tuple[Settings, list[str]]:
+    """The settings of a command that only looks, as far as they are usable, with what is wrong with the rest. Raises
+    SettingsError when it is not known where the ledger is."""
+    settings, problems = settings_to_look(os.environ)
+    configure_logging(settings.log_level, settings.log_format, one_shot=True)
+    return settings, problems
+
+
+def settings_looking() -> Settings:
+    """The same; what is wrong with the rest is said on stderr, a line each."""
+    settings, problems = looking()
+    for problem in problems:
+        typer.echo(f"warning[settings_invalid]: {problem}", err=True)
     return settings
 
 

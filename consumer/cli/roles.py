@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from consumer.app import App
-from consumer.cli.developing import demo as demo_play
-from consumer.cli.developing import dev as development
 from consumer.cli.developing import simulator
+from consumer.cli.developing.demo import play
+from consumer.cli.developing.dev import develop
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, run_role, settings_for
 from consumer.settings import Role
@@ -29,7 +29,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Everything in one process: plays named scenarios; exit 0 only if every outcome is as expected."""
-    raise typer.Exit(run(demo_play.play(Output(as_json), keep=keep, only=only)))
+    raise typer.Exit(run(play(Output(as_json), keep=keep, only=only)))
 
 
 def dev(
@@ -40,7 +40,7 @@ def dev(
     as_json: Json = False,
 ) -> None:
     """Everything in one process on ./data, stays up; with the sandbox unless SVC_BASE_URL is set."""
-    run(development.develop(settings_for(Role.DEV), Output(as_json), data / "sandbox", sandbox_port))
+    run(develop(settings_for(Role.DEV), Output(as_json), data / "sandbox", sandbox_port))
 
 
 def serve(as_json: Json = False) -> None:

@@ -26,7 +26,7 @@ from consumer.console.queues import findings, queues
 from consumer.console.views import access_view, order_view, subscription_view
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.plugin import ReadKind, ReadRequest
 from handlers.access.policy import Policy
 
@@ -122,7 +122,7 @@ class QueryApi:
     async def _ask(self, request: web.Request, kind: ReadKind, id_: str) -> web.Response:
         application, now = self._application(request), self._clock.now()
         async with self._database.transaction() as session:
-            await reads.ask(session, application, [ReadRequest(kind=kind, object_id=id_)], now)
+            await read_requests.ask(session, application, [ReadRequest(kind=kind, object_id=id_)], now)
         return answer({"application": application, "kind": kind, "id": id_, "asked_at": now}, 202)
 
     async def _look(self, request: web.Request, id_: str, view: View) -> web.Response:

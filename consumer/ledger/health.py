@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger.handling import handlers, outbox, runs
-from consumer.ledger.reading import quarantine
+from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.tables import EventRow, HandlerRow, HintRow, ReadRow, RunRow, RunStatus
+from consumer.reason import Reason, reason_of
+
+LATELY: Final = timedelta(minutes=10)
+# Nobody outside can bring these about.
+OURS: Final = frozenset({Reason.NOT_UNDERSTOOD, Reason.NOT_STORABLE, Reason.FETCHED_NOT_UNDERSTOOD})
 
 _RUNS: Table = RunRow.__table__
 _READS: Table = ReadRow.__table__
@@ -24,6 +30,9 @@ class Figures:
 
     `gone_handlers`: how many runs wait for each handler that no living worker has. Theirs and those of paused handlers
     count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them.
+
+    `unasked`: hints that the service was not yet asked about. `quarantined_lately`: put there in the last LATELY, by
+    whoever sends; `refused_lately`: records of the service's or our own among them, which nobody can have forged.
     """
 
     at: datetime
@@ -39,7 +48,11 @@ class Figures:
     oldest_hint_at: datetime | None
     reads: int
     reads_due: int
+    unasked: int
+    oldest_unasked_at: datetime | None
     quarantined: int
+    quarantined_lately: int
+    refused_lately: int
     paused_handlers: tuple[str, ...]
     waiting_handlers: tuple[str, ...]
     gone_handlers: Mapping[str, int]
@@ -61,6 +74,8 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         _RUNS.c.status == RunStatus.RETRYING.value, _RUNS.c.next_at <= now, _RUNS.c.handler.not_in([*gone, *paused])
     )
     reads_due = select(func.count()).select_from(_READS).where(_READS.c.due_at <= now)
+    unasked, oldest_unasked_at = await hints.unasked(session)
+    lately = await quarantine.count_since(session, now - LATELY)
     waiting, oldest_emitted = await outbox.waiting(session, now)
     return Figures(
         at=now,
@@ -76,7 +91,11 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         oldest_hint_at=(await session.execute(select(func.min(HintRow.__table__.c.received_at)))).scalar(),
         reads=await _count(session, _READS),
         reads_due=int((await session.execute(reads_due)).scalar_one()),
+        unasked=unasked,
+        oldest_unasked_at=oldest_unasked_at,
         quarantined=await quarantine.count(session),
+        quarantined_lately=sum(lately.values()),
+        refused_lately=sum(count for reason, count in lately.items() if reason_of(reason) in OURS),
         paused_handlers=tuple(paused),
         waiting_handlers=tuple(row.name for row in await handlers.everyone(session) if row.waiting_since is not None),
         gone_handlers={name: waits[name] for name in gone},

@@ -273,6 +273,7 @@ class QuarantineRow(LedgerRow, table=True):
     __table_args__ = (
         UniqueConstraint("application", "delivery_id", name="uq_quarantine_application_delivery_id"),
         Index("ix_quarantine_reason", "reason", "id"),
+        Index("ix_quarantine_created_at", "created_at"),
     )
 
     id: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
@@ -343,3 +344,24 @@ class RevisionRow(LedgerRow, table=True):
 
     id: str = Field(sa_column=Column(String(32), primary_key=True))
     applied_at: datetime = time_column()
+
+
+class ProcessRow(LedgerRow, table=True):
+    """A process in one of its roles: that it lives, and what it last proved (its checks, as JSON)."""
+
+    __tablename__ = "processes"
+    __table_args__ = (Index("ix_processes_seen_at", "seen_at"),)
+
+    process: str = Field(sa_column=Column(String(64), primary_key=True))
+    role: str = Field(sa_column=Column(String(10), primary_key=True))
+    host: str = Field(sa_column=Column(String(100), nullable=False))
+    pid: int = Field(sa_column=Column(Integer, nullable=False))
+    version: str = Field(sa_column=Column(String(40), nullable=False))
+    started_at: datetime = time_column()
+    seen_at: datetime = time_column()
+    stopped_at: datetime | None = time_column(nullable=True)
+    ready: bool = Field(sa_column=Column(Boolean, nullable=False))
+    since: datetime = time_column()
+    checks: str = Field(default="{}", sa_column=Column(Text, nullable=False))
+    answered: int = Field(default=0, sa_column=Column(Integer, nullable=False))
+    refused: int = Field(default=0, sa_column=Column(Integer, nullable=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -10,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import orjson
-
+from consumer.document import parse
 from consumer.payments.errors import ApiError, UnexpectedAnswer, UnreadableAnswer, class_for
 
 RETRY_AFTER_MAX_S = 86_400.0
@@ -110,21 +108,10 @@ def error_from(
 
 def _json_object(raw: bytes) -> dict[str, Any] | None:
     try:
-        document = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        document = _lenient(raw)
+        document = parse(raw, tolerant=True)
+    except ValueError:
+        return None
     return document if isinstance(document, dict) else None
-
-
-def _lenient(raw: bytes) -> Any:
-    """JSON that is legal but that the fast reader refuses (half a surrogate pair): one such text in a record must not
-    make the whole page unreadable."""
-    if b"\\u" not in raw:
-        return None
-    try:
-        return json.loads(raw, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _word(value: Any) -> str | None:

@@ -13,6 +13,7 @@ from consumer.payments.errors import ApiError
 from consumer.payments.keys import IdempotencyKeys, body_digest
 from consumer.payments.models import CheckoutSession
 from consumer.payments.requests import idempotency_key
+from consumer.payments.terms import SessionTerms
 from consumer.payments.transport import Call, Transport
 
 EMPTY_BODY = b"{}"
@@ -32,6 +33,7 @@ class Caller:
 
     transport: Transport
     keys: IdempotencyKeys
+    terms: SessionTerms
     application: str
     priority: Priority
     clock: Clock

@@ -24,9 +24,9 @@ from consumer.payments.errors import (
 from consumer.payments.models import SESSION_CANCELED, SESSION_OPEN, Acknowledgement, CheckoutSession, Order
 from consumer.payments.requests import order_id as checked_order_id
 from consumer.payments.requests import path_id, session_body
+from consumer.payments.terms import differing
 
 ROUTE = "/v1/checkout-sessions"
-TERMS = ("mode", "order_id", "price_id", "amount")
 
 
 class CheckoutSessions:
@@ -89,6 +89,8 @@ class CheckoutSessions:
             session = await self._post(body, fields["order_id"], None)
         if session.url is None:
             return await self._with_link(session, orjson.loads(body))
+        if session.id is not None:
+            await self._caller.terms.keep(session.id, orjson.loads(body))
         return session
 
     async def retrieve(self, session_id: str) -> CheckoutSession:
@@ -171,9 +173,9 @@ class CheckoutSessions:
 
     async def _with_link(self, session: CheckoutSession, asked: Mapping[str, Any]) -> CheckoutSession:
         """An open session of the same order_id came back without its link: check its terms, reissue (case C18)."""
-        differing = tuple(name for name in TERMS if _differs(asked.get(name), session.raw.get(name), name))
-        if differing:
-            raise SessionMismatch(session=session, differing=differing)
+        remembered = None if session.id is None else await self._caller.terms.of(session.id)
+        if others := differing(asked, session.raw, remembered):
+            raise SessionMismatch(session=session, differing=others)
         if session.id is None or session.status not in (SESSION_OPEN, None):
             raise LinkUnavailable(session=session, reason=UnexpectedAnswer("the session returned is not open"))
         try:
@@ -189,15 +191,3 @@ class CheckoutSessions:
 
     async def _is_canceled(self, session_id: str) -> bool:
         return (await self.retrieve(session_id)).status == SESSION_CANCELED
-
-
-def _differs(asked: Any, found: Any, name: str) -> bool:
-    """Whether the service shows another value than asked for; what it does not show does not differ (case U24)."""
-    if asked is None or not isinstance(found, str):
-        return False
-    if name == "amount":
-        try:
-            return Decimal(asked) != Decimal(found)
-        except ArithmeticError:
-            return False
-    return bool(asked != found)

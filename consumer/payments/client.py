@@ -28,6 +28,7 @@ from consumer.payments.resources import (
     Subscriptions,
     Webhook,
 )
+from consumer.payments.terms import SessionTerms
 from consumer.payments.transport import Attempt, Transport
 
 
@@ -110,6 +111,7 @@ class PaymentsClient(Resources):
             Caller(
                 transport=self._transport,
                 keys=key_store or MemoryIdempotencyKeys(),
+                terms=SessionTerms(self.budget.store, credentials.app_id),
                 application=application,
                 priority=priority,
                 clock=clock,

@@ -49,7 +49,7 @@ Time = Annotated[datetime | None, BeforeValidator(parse_time)]
 def _dumped(document: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(document)
-    except orjson.JSONEncodeError:  # half a surrogate pair, or an integer beyond 64 bits
+    except TypeError:  # an integer beyond 64 bits, in a record that no answer of the service made
         return json.dumps(document, separators=(",", ":")).encode("ascii")
 
 

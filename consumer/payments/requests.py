@@ -59,7 +59,7 @@ _AMOUNT = re.compile(r"[0-9]{1,32}(\.[0-9]{1,6})?\Z")
 _SIX_PLACES = Decimal("0.000001")
 
 
-def amount_text(value: Any, field: str = "amount", *, signed: bool = False) -> str:
+def amount_text(value: Any, field: str = "amount") -> str:
     """A USDC amount as the decimal string that is sent; takes `str` or `Decimal` only (case C21).
 
     Raises ValidationError for floats and other types, for exponents, blanks, and more than 6 decimals.
@@ -68,8 +68,7 @@ def amount_text(value: Any, field: str = "amount", *, signed: bool = False) -> s
         value = _plain(value, field)
     elif not isinstance(value, str):
         raise ValidationError(f"{field} must be a decimal string or a Decimal, not {type(value).__name__}", field=field)
-    digits = value[1:] if signed and value.startswith("-") else value
-    if not _AMOUNT.match(digits):
+    if not _AMOUNT.match(value):
         raise ValidationError(f"{field} must be a plain decimal with at most 6 decimals", field=field)
     return str(value)
 
@@ -125,8 +124,6 @@ def _check_mode_rules(given: Mapping[str, Any]) -> None:
         raise AmountOrPriceRequired(field="amount")
     if "amount" in given and not given.get("description"):
         raise AmountOrPriceRequired("an amount needs a description", field="description")
-    if "description" in given and "amount" not in given:
-        raise ValidationError("a description is only allowed with an amount", field="description")
 
 
 def cancel_body(at: Any) -> bytes:
@@ -220,7 +217,7 @@ def _line_items(value: Any) -> list[dict[str, Any]]:
             {
                 "name": _text("line_items", None)(item["name"]),
                 "quantity": quantity,
-                "amount": amount_text(item["amount"], "line_items", signed=True),
+                "amount": amount_text(item["amount"], "line_items"),
             }
         )
     return items

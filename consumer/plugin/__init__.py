@@ -25,7 +25,7 @@ from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.typing import FilteringBoundLogger
 
-from consumer.columns import UtcDateTime, insert_into
+from consumer.columns import UtcDateTime, Words, insert_into
 from consumer.errors import ConsumerError, HandlerMisuse
 from consumer.events import Event, Source, Trust, parse_time
 from consumer.plugin.declaration import (
@@ -74,6 +74,7 @@ __all__ = [
     "Source",
     "Trust",
     "UtcDateTime",
+    "Words",
     "derived_id",
     "handles",
     "idempotency_key",

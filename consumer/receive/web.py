@@ -22,7 +22,7 @@ from consumer.errors import BadSignature, BrokerError, RecordTooLarge
 from consumer.receive import answers
 from consumer.receive.answers import Answer, Refused
 from consumer.receive.body import declared_bytes, streamed_body, whole_body
-from consumer.receive.intake import Endpoint, decide
+from consumer.receive.decide import Endpoint, decide
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.port import Server
 from consumer.telemetry.traces import Tracing

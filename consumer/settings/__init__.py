@@ -2,6 +2,14 @@
 
 from consumer.settings.application import ApplicationSettings, Authenticity, read_secret_file
 from consumer.settings.fields import Role, Settings
-from consumer.settings.load import load_settings
+from consumer.settings.load import load_settings, settings_to_look
 
-__all__ = ["ApplicationSettings", "Authenticity", "Role", "Settings", "load_settings", "read_secret_file"]
+__all__ = [
+    "ApplicationSettings",
+    "Authenticity",
+    "Role",
+    "Settings",
+    "load_settings",
+    "read_secret_file",
+    "settings_to_look",
+]

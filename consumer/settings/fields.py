@@ -18,6 +18,7 @@ from consumer.settings.values import (
     HttpUrl,
     PastDue,
     Renames,
+    RoleNames,
     Tables,
     servers,
 )
@@ -220,6 +221,13 @@ class Settings(BaseSettings):
     )
     api_reads_per_minute: int = _setting(
         "CONSUMER_API_READS_PER_MINUTE", 600, "reads one application may send", ge=1, le=100_000
+    )
+
+    # --- operations
+    expect: RoleNames = _setting(
+        "CONSUMER_EXPECT",
+        None,
+        "roles that must be alive, comma-separated; `status` names one that is not. Left out: those of the last day",
     )
 
     # --- telemetry

@@ -35,6 +35,7 @@ CONFIG = "CONSUMER_CONFIG"
 FROM_FILE = {
     f"{name}_FILE": name for name in ("CONSUMER_DATABASE_URL", "CONSUMER_API_TOKEN", "CONSUMER_KAFKA_SASL_PASSWORD")
 }
+TO_FIND_THE_LEDGER = frozenset({CONFIG, "CONSUMER_DATABASE_URL", "CONSUMER_DATABASE_URL_FILE"})
 SECRETS = frozenset(
     {"SVC_APP_SECRET", "CONSUMER_WEBHOOK_SECRETS", "CONSUMER_API_TOKEN", "CONSUMER_KAFKA_SASL_PASSWORD"}
 )
@@ -53,6 +54,24 @@ def load_settings(environ: Mapping[str, str], role: Role) -> Settings:
     unless `SVC_BASE_URL` is set, `sync` the API credentials, `serve` those only for authenticity `api`; of several
     applications some may have none.
     """
+    settings, problems = _gathered(environ, role)
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def settings_to_look(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """The settings of a command that only looks, as far as they are usable, and the problems of the rest: a broken
+    secret must not blind who asks how things stand. Raises SettingsError when it is not known where the ledger is."""
+    settings, problems = _gathered(environ, Role.OPERATE)
+    fatal = [problem for problem in problems if problem.partition(":")[0] in TO_FIND_THE_LEDGER]
+    if fatal:
+        raise SettingsError(fatal)
+    return settings, problems
+
+
+def _gathered(environ: Mapping[str, str], role: Role) -> tuple[Settings, list[str]]:
+    """The settings as far as they are usable, and everything that is wrong with them."""
     problems: list[str] = []
     from_environment = _from_environment(environ, problems)
     from_file = _from_toml(from_environment.pop(CONFIG, None), problems)
@@ -66,9 +85,7 @@ def load_settings(environ: Mapping[str, str], role: Role) -> Settings:
         settings = settings.model_copy(update={"handler_options": {**settings.handler_options, "access": access}})
     reported = {problem.partition(":")[0] for problem in problems}
     problems += [found for found in cross_problems(settings) if found.partition(":")[0] not in reported]
-    if problems:
-        raise SettingsError(list(dict.fromkeys(problems)))
-    return settings
+    return settings, list(dict.fromkeys(problems))
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 SECRET_FILE_MAX_BYTES = 64 * 1024
+EXPECTABLE = ("serve", "work", "sync", "console")
 DATABASE_SCHEMES = ("sqlite+aiosqlite", "postgresql+asyncpg")
 
 _PAST_DUE = re.compile(r"(keep|revoke|grace:[1-9][0-9]{0,3}d)\Z")
@@ -65,6 +66,14 @@ def checked_handler_names(names: Any) -> Any:
     for name in names or ():
         if not _HANDLER_NAME.match(name):
             raise ValueError("a handler's name is printable text without spaces, ',' and '='")
+    return names
+
+
+def checked_roles(names: Any) -> Any:
+    """Roles that processes play. Raises ValueError for any other word."""
+    wrong = sorted(set(names or ()) - set(EXPECTABLE))
+    if wrong:
+        raise ValueError(f"knows the roles {', '.join(EXPECTABLE)}")
     return names
 
 
@@ -195,6 +204,7 @@ def read_secret_text(path: Path) -> str:
 
 Listed = Annotated[tuple[str, ...], BeforeValidator(split)]
 SecretsListed = Annotated[tuple[SecretStr, ...], BeforeValidator(split_secrets)]
+RoleNames = Annotated[tuple[str, ...] | None, BeforeValidator(split), AfterValidator(checked_roles)]
 HandlerNames = Annotated[tuple[str, ...] | None, BeforeValidator(split), AfterValidator(checked_handler_names)]
 Renames = Annotated[dict[str, str], BeforeValidator(split_pairs), AfterValidator(checked_handler_names)]
 Tables = Annotated[dict[str, dict[str, Any]], BeforeValidator(decode_json)]

@@ -23,11 +23,13 @@ _BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, j
 
 
 class StageFailure:
-    """Says once that something fails, and once that it works again; counts the failures in between."""
+    """Says once that something fails, and once that it works again; counts the failures in between. `error`: the last
+    one; None while all is well."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
         self._code: str | None = None
+        self.error: Exception | None = None
         self.times = 0
 
     @property
@@ -40,7 +42,7 @@ class StageFailure:
         somebody has to do something about it (refused credentials, and what trying again does not mend)."""
         self.times += 1
         code = error.code if isinstance(error, ConsumerError) else type(error).__name__
-        before, self._code = self._code, code
+        before, self._code, self.error = self._code, code, error
         if code == before or {code, before} == REFUSED:
             return
         if isinstance(error, ConsumerError):
@@ -53,7 +55,7 @@ class StageFailure:
         """A step went through."""
         if self._code is not None:
             LOG.info("stage goes on", stage=self._stage, was=self._code, times=self.times)
-        self._code = None
+        self._code = self.error = None
         self.times = 0
 
     def wait_s(self) -> float:

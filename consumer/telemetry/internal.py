@@ -14,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from consumer.clock import Clock
+from consumer.errors import ConsumerError
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -24,8 +25,8 @@ Check = Callable[[], Awaitable[bool]]
 class Readiness:
     """Whether this process should get work: `starting`, then ready as its checks say, then `draining` for good.
 
-    A check answers whether its thing can be used now; it gets `limit_s` and never fails the process. Answers are
-    kept for `keep_s`, so that probing costs a bounded amount.
+    A check answers whether its thing can be used now, or raises a ConsumerError that says why not; it gets `limit_s`
+    and never fails the process. Answers are kept for `keep_s`, so that probing costs a bounded amount.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Readiness:
         self._state = "starting"
         self._asked_at = float("-inf")
         self._answers: dict[str, str] = {}
+        self._problems: dict[str, tuple[str, str]] = {}
         self._asking = asyncio.Lock()
 
     @property
@@ -48,6 +50,11 @@ class Readiness:
     def add(self, name: str, check: Check) -> None:
         """Ask this check too, from now on."""
         self._checks[name] = check
+
+    @property
+    def problems(self) -> Mapping[str, tuple[str, str]]:
+        """Of the checks that failed when they were last asked: code and sentence of why."""
+        return dict(self._problems)
 
     @property
     def draining(self) -> bool:
@@ -76,14 +83,26 @@ class Readiness:
         return ready, "ready" if ready else ("draining" if self.draining else "not_ready"), self._answers
 
     async def _ask(self, name: str, check: Check) -> str:
+        answer, problem = await self._answer(name, check)
+        if problem is None:
+            self._problems.pop(name, None)
+        else:
+            self._problems[name] = problem
+        return answer
+
+    async def _answer(self, name: str, check: Check) -> tuple[str, tuple[str, str] | None]:
         try:
             async with asyncio.timeout(self._limit_s):
-                return "ok" if await check() else "failed"
+                if await check():
+                    return "ok", None
         except TimeoutError:
-            return "timeout"
+            return "timeout", ("no_answer", f"no answer within {self._limit_s:g} s")
+        except ConsumerError as error:
+            return "failed", (error.code, error.message)
         except Exception as error:  # noqa: BLE001 - a failing check is an answer, not an accident
             log.warning("readiness_check_failed", check=name, error=type(error).__name__)
-            return "failed"
+            return "failed", ("check_failed", type(error).__name__)
+        return "failed", ("not_ready", "not ready yet")
 
 
 def internal_app(*, metrics: Metrics, readiness: Readiness, watch: LoopWatch | None = None) -> web.Application:
@@ -94,7 +113,10 @@ def internal_app(*, metrics: Metrics, readiness: Readiness, watch: LoopWatch | N
 
     async def readyz(_: web.Request) -> web.Response:
         ready, state, checks = await readiness.answers()
-        return _answer(200 if ready else 503, {"status": state, "checks": checks})
+        body: dict[str, object] = {"status": state, "checks": checks}
+        if readiness.problems:
+            body["problems"] = {name: code for name, (code, _) in readiness.problems.items()}
+        return _answer(200 if ready else 503, body)
 
     async def exposition(_: web.Request) -> web.Response:
         return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE})

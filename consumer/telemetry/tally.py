@@ -28,6 +28,11 @@ class TallyCounter(Collector):
         """Count `amount` under these label values."""
         self._counts[values] = self._counts.get(values, 0) + amount
 
+    def total(self, having: frozenset[str] | None = None) -> int:
+        """The sum of all counts; with `having`, of those that have one of these among their label values."""
+        counted = list(self._counts.items())
+        return int(sum(count for values, count in counted if having is None or not having.isdisjoint(values)))
+
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The samples of now."""
         family = CounterMetricFamily(self.name, self.meaning, labels=self.label_names)

@@ -1,6 +1,6 @@
 """Workbench: runs handlers as the worker does, on a temporary SQLite ledger, with time that is driven.
 
-The intake, the runner, the retries and the order per key are the worker's own; only the log and the network are not
+The ingest, the dispatcher, the retries and the order per key are the worker's own; only the log and the network are not
 there. Its methods are plain functions: they may be called from `def test_…` and from `async def test_…` alike.
 """
 
@@ -35,10 +35,10 @@ from consumer.testing.outside import Outside
 from consumer.testing.remains import rows_of
 from consumer.wire import own_event, pack_event
 from consumer.work.dispatch.breakers import Breakers
-from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S, Runner
+from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S, Dispatcher
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
-from consumer.work.ingest.ingest import Intake
+from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry
 
 LIMIT_S = 60.0
@@ -329,7 +329,7 @@ class Workbench:
         )
 
     async def _deliver(self, registry: Registry, events: Sequence[Event]) -> None:
-        intake = Intake(
+        ingest = Ingest(
             database=self._database,
             registry=registry,
             locators={event.application: Locators() for event in events},
@@ -339,7 +339,7 @@ class Workbench:
             worker="workbench",
         )
         for event in events:
-            await intake.take([self._record(event)])
+            await ingest.take([self._record(event)])
 
     def _record(self, event: Event) -> Record:
         packed = pack_event(event)
@@ -353,7 +353,7 @@ class Workbench:
         )
 
     async def _work(self, registry: Registry, *, crash: bool = False) -> None:
-        runner = Runner(
+        dispatcher = Dispatcher(
             database=self._database,
             registry=registry,
             contexts=self._contexts(),
@@ -365,12 +365,12 @@ class Workbench:
             on_emitted=lambda: None,
         )
         for _ in range(ROUNDS_MAX):
-            if not await runner.once(store=not crash) or crash:
+            if not await dispatcher.once(store=not crash) or crash:
                 return
         raise RuntimeError(f"still runs after {ROUNDS_MAX} rounds; does a handler ask for later with after=0?")
 
     async def _close(self) -> None:
-        await self._executor.loops.close()
+        await self._executor.pool.close()
         await self._database.stop()
 
 

@@ -49,7 +49,7 @@ class Observer:
         self._metrics.rebalances.labels(change).inc(partitions)
 
     def run(self, result: Result) -> None:
-        """An attempt that the runner made was stored."""
+        """An attempt that the dispatcher made was stored."""
         finish = result.finish
         self._metrics.run_seconds.labels(finish.run.handler).observe(result.seconds)
         self._outcome(finish.run.handler, finish.status, finish.code, finish.run.event_id, finish.reason)

@@ -1,4 +1,4 @@
-"""Resolution: from the outcome of an attempt to what its run becomes. Pure."""
+"""Transition: from the outcome of an attempt to what its run becomes. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumer.work.outcome import Failed, Outcome, Succeeded
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resolution:
+class Transition:
     """What a run becomes. `attempts` counts those that were used up, this one included if it was."""
 
     status: RunStatus
@@ -25,15 +25,15 @@ class Resolution:
     fingerprint: str | None = None
 
 
-def resolve(handler: Handler, outcome: Outcome, *, used: int, now: datetime) -> Resolution:
+def transition_after(handler: Handler, outcome: Outcome, *, used: int, now: datetime) -> Transition:
     """What becomes of a run after attempt number `used + 1`."""
     match outcome:
         case Succeeded():
-            return Resolution(status=RunStatus.SUCCEEDED, blocking=False, attempts=used + 1)
+            return Transition(status=RunStatus.SUCCEEDED, blocking=False, attempts=used + 1)
         case Failed(failure, fingerprint):
             match decide(failure, attempt=used + 1, policy=handler.retry, now=now):
                 case RetryAt(at, counted):
-                    return Resolution(
+                    return Transition(
                         status=RunStatus.RETRYING,
                         blocking=True,
                         attempts=used + 1 if counted else used,
@@ -43,7 +43,7 @@ def resolve(handler: Handler, outcome: Outcome, *, used: int, now: datetime) -> 
                         fingerprint=fingerprint,
                     )
                 case Dead(reason):
-                    return Resolution(
+                    return Transition(
                         status=RunStatus.DEAD,
                         blocking=blocks_when_dead(handler.on_dead),
                         attempts=used + 1,
@@ -54,7 +54,7 @@ def resolve(handler: Handler, outcome: Outcome, *, used: int, now: datetime) -> 
 
 
 def attempt_row(
-    handler: Handler, event: Event, resolution: Resolution, *, number: int, worker: str, started_at: datetime,
+    handler: Handler, event: Event, transition: Transition, *, number: int, worker: str, started_at: datetime,
     finished_at: datetime,
 ) -> Attempt:  # fmt: skip
     """The attempt as the ledger keeps it."""
@@ -63,10 +63,10 @@ def attempt_row(
         event_id=event.id,
         handler=handler.name,
         number=number,
-        outcome=resolution.status.value,
-        code=resolution.code,
-        reason=resolution.reason,
-        fingerprint=resolution.fingerprint,
+        outcome=transition.status.value,
+        code=transition.code,
+        reason=transition.reason,
+        fingerprint=transition.fingerprint,
         code_version=handler.version,
         worker=worker,
         started_at=started_at,

@@ -1,4 +1,4 @@
-"""Batch: what one transaction of the worker is going to store, and how runs begin."""
+"""Unit of work: what one transaction of the worker is going to store, and how runs begin."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from consumer.ledger.handling import dead, outbox, runs
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.handling.runs import Attempt, Run
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import AuditRow, RunStatus
 from consumer.plugin import AuditNote, Context, Handler, ReadRequest
-from consumer.work.transition import Resolution
+from consumer.work.transition import Transition
 
 
 @dataclass(frozen=True)
-class Arrival:
+class Incoming:
     """An event as it came, and the plan that sent it, if any. `heard_at`: when its webhook was received, if it, or
     another copy of it in the same batch, came by one."""
 
@@ -36,7 +36,7 @@ class Arrival:
 
 
 @dataclass
-class Batch:
+class UnitOfWork:
     """What a transaction is going to store."""
 
     now: datetime
@@ -66,7 +66,7 @@ class Batch:
         await dead.bury(session, [run.id for run in self.runs if run.status is RunStatus.DEAD], self.now)
         await outbox.put(session, self.emitted, self.now)
         for application in sorted(self.reads):
-            await reads.ask(session, application, self.reads[application], self.now)
+            await read_requests.ask(session, application, self.reads[application], self.now)
         session.add_all(self.notes)
 
     def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None = None) -> None:
@@ -79,9 +79,9 @@ class Batch:
         self.notes.extend(_audit_row(note, handler, event, self.now) for note in ctx.notes)
 
 
-def waiting(handler: Handler, arrival: Arrival, seq: int, now: datetime, *, blocked: bool) -> Run:
+def waiting(handler: Handler, incoming: Incoming, seq: int, now: datetime, *, blocked: bool) -> Run:
     """The run of a handler that will be done outside this transaction: due now, or `blocked` behind its lane."""
-    event = arrival.event
+    event = incoming.event
     return Run(
         application=event.application,
         event_id=event.id,
@@ -92,13 +92,13 @@ def waiting(handler: Handler, arrival: Arrival, seq: int, now: datetime, *, bloc
         blocking=True,
         next_at=None if blocked else now,
         code_version=handler.version,
-        plan=arrival.plan,
+        plan=incoming.plan,
     )
 
 
-def skipped(handler: Handler, arrival: Arrival, seq: int) -> Run:
+def skipped(handler: Handler, incoming: Incoming, seq: int) -> Run:
     """The run of a handler that does not act on what a seed brought."""
-    event = arrival.event
+    event = incoming.event
     return Run(
         application=event.application,
         event_id=event.id,
@@ -109,28 +109,28 @@ def skipped(handler: Handler, arrival: Arrival, seq: int) -> Run:
         blocking=False,
         code="seeded",
         code_version=handler.version,
-        plan=arrival.plan,
+        plan=incoming.plan,
     )
 
 
-def finished(handler: Handler, arrival: Arrival, seq: int, resolution: Resolution) -> Run:
+def finished(handler: Handler, incoming: Incoming, seq: int, transition: Transition) -> Run:
     """The run of a handler that was called in this transaction, as it ended."""
-    event = arrival.event
+    event = incoming.event
     return Run(
         application=event.application,
         event_id=event.id,
         handler=handler.name,
         seq=seq,
         key=event.key,
-        status=resolution.status,
-        blocking=resolution.blocking,
-        attempts=resolution.attempts,
-        next_at=resolution.next_at,
-        code=resolution.code,
-        reason=resolution.reason,
-        fingerprint=resolution.fingerprint,
+        status=transition.status,
+        blocking=transition.blocking,
+        attempts=transition.attempts,
+        next_at=transition.next_at,
+        code=transition.code,
+        reason=transition.reason,
+        fingerprint=transition.fingerprint,
         code_version=handler.version,
-        plan=arrival.plan,
+        plan=incoming.plan,
     )
 
 

@@ -11,26 +11,22 @@ from dataclasses import dataclass
 
 import structlog
 
-from consumer.broker.base import Broker, Lag, Partition, Record, Subscription
+from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
-from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers, outbox, runs
-from consumer.ledger.tables import RunStatus
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 from consumer.work.dispatch.breakers import Breakers
-from consumer.work.dispatch.dispatcher import Runner
-from consumer.work.dispatch.result_writer import Result
-from consumer.work.execution.contexts import Contexts
+from consumer.work.dispatch.dispatcher import Dispatcher
 from consumer.work.execution.executor import Executor
-from consumer.work.execution.loop_pool import LOST_AFTER_S, Harm, Loops
-from consumer.work.execution.watchdog import CUTOFF_S, Cutoff
-from consumer.work.ingest.ingest import Intake, Taken
+from consumer.work.execution.loop_pool import LOST_AFTER_S
+from consumer.work.execution.watchdog import CUTOFF_S, Watchdog
+from consumer.work.ingest.ingest import Ingest, Taken
 from consumer.work.observer import Observer
-from consumer.work.outbound.dead_letters import Letters
+from consumer.work.outbound.dead_letters import DeadLetters
 from consumer.work.outbound.relay import Relay
-from consumer.work.pausing.pauser import Warden
+from consumer.work.pausing.pauser import Pauser
 from consumer.work.registry import Registry
 
 POLL_S = 0.5
@@ -70,14 +66,14 @@ class Worker:
         database: Database,
         broker: Broker,
         registry: Registry,
-        intake: Intake,
-        runner: Runner,
+        ingest: Ingest,
+        dispatcher: Dispatcher,
         relay: Relay,
-        letters: Letters,
+        dead_letters: DeadLetters,
         executor: Executor,
         breakers: Breakers,
-        warden: Warden,
-        cutoff: Cutoff,
+        pauser: Pauser,
+        watchdog: Watchdog,
         clock: Clock,
         observer: Observer,
         config: WorkerConfig,
@@ -86,14 +82,14 @@ class Worker:
         self._database = database
         self._broker = broker
         self._registry = registry
-        self._intake = intake
-        self._runner = runner
+        self._ingest = ingest
+        self._dispatcher = dispatcher
         self._relay = relay
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._executor = executor
         self._breakers = breakers
-        self._warden = warden
-        self._cutoff = cutoff
+        self._pauser = pauser
+        self._watchdog = watchdog
         self._watch = watch
         self._clock = clock
         self._observer = observer
@@ -103,12 +99,21 @@ class Worker:
         self._idle = asyncio.Event()
         self._idle.set()
         self._told_waiting: dict[str, bool] = {}
-        warden.on_pause = self._pause_here
+        self._blind: BrokerError | None = None
+        self._uncommitted = False
+        pauser.on_pause = self._pause_here
 
     @property
     def polls(self) -> bool:
         """Whether the worker has joined its group and takes records."""
         return self._polling.is_set()
+
+    def check(self) -> bool:
+        """Whether it takes records now; before it has joined its group it does not. Raises the BrokerError that keeps
+        it from joining, reading or committing: a worker that is refused must not seem idle."""
+        if self._blind is not None:
+            raise self._blind
+        return self.polls
 
     async def lag(self) -> Mapping[Partition, Lag]:
         """How far the group is behind in this worker's partitions; empty before it has joined. Raises BrokerError."""
@@ -117,19 +122,19 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then drain within the configured time and leave the group."""
         await self._register()
-        intake_over = asyncio.Event()
+        ingest_over = asyncio.Event()
         if self._watch is not None:
             loop = asyncio.get_running_loop()
-            self._watch.tell(lambda found: _call(loop, self._warden.blocked, found))
+            self._watch.tell(lambda found: _call(loop, self._pauser.blocked, found))
         try:
-            async with self._cutoff.guarding(), asyncio.TaskGroup() as group:
-                group.create_task(self._run_intake(stop, intake_over), name="work:intake")
-                group.create_task(self._runner.run(intake_over, self._config.drain_s), name="work:runner")
-                group.create_task(self._relay.run(intake_over), name="work:relay")
-                group.create_task(self._letters.run(intake_over), name="work:letters")
-                group.create_task(self._keep_house(intake_over), name="work:house")
+            async with self._watchdog.guarding(), asyncio.TaskGroup() as group:
+                group.create_task(self._run_ingest(stop, ingest_over), name="work:ingest")
+                group.create_task(self._dispatcher.run(ingest_over, self._config.drain_s), name="work:dispatcher")
+                group.create_task(self._relay.run(ingest_over), name="work:relay")
+                group.create_task(self._dead_letters.run(ingest_over), name="work:dead-letters")
+                group.create_task(self._keep_house(ingest_over), name="work:house")
         finally:
-            await self._executor.loops.close()
+            await self._executor.pool.close()
 
     async def _register(self) -> None:
         while True:
@@ -145,9 +150,9 @@ class Worker:
                 _log.warning("ledger_not_ready", code=error.code)
                 await self._clock.sleep(RETRY_MOST_S)
 
-    # --- intake ------------------------------------------------------------------------------------------------
+    # --- ingest ------------------------------------------------------------------------------------------------
 
-    async def _run_intake(self, stop: asyncio.Event, over: asyncio.Event) -> None:
+    async def _run_ingest(self, stop: asyncio.Event, over: asyncio.Event) -> None:
         subscription = self._broker.subscribe(
             [self._config.topic],
             self._config.group,
@@ -162,7 +167,7 @@ class Worker:
                 await self._poll(subscription, stop)
         finally:
             over.set()
-            self._letters.wake()
+            self._dead_letters.wake()
             self._polling.clear()
             await subscription.stop(timeout_s=10)
 
@@ -171,11 +176,14 @@ class Worker:
             try:
                 await subscription.start()
                 self._polling.set()
+                self._blind = None
                 return
             except BrokerError as error:
                 if not error.retryable:
                     raise
-                _log.warning("broker_not_ready", code=error.code)
+                if self._blind is None or self._blind.code != error.code:
+                    _log.warning("broker_not_ready", code=error.code, reason=error.message)
+                self._blind = error
                 await self._clock.sleep(1)
 
     async def _poll(self, subscription: Subscription, stop: asyncio.Event) -> None:
@@ -183,17 +191,24 @@ class Worker:
         try:
             records = await subscription.poll(self._config.batch, POLL_S)
         except BrokerError as error:
-            _log.warning("poll_failed", code=error.code)
+            if self._blind is None or self._blind.code != error.code:
+                _log.warning("poll_failed", code=error.code, reason=error.message)
+            self._blind = error
             await self._clock.sleep(RETRY_MOST_S)
             return
         if not records:
+            if not self._uncommitted:
+                self._blind = None
             return
         self._idle.clear()
         try:
             if await self._take(records, stop):
+                self._uncommitted = True
                 await subscription.commit(next_offsets(records))
+                self._blind, self._uncommitted = None, False
         except BrokerError as error:
-            _log.warning("offsets_not_committed", code=error.code)
+            _log.warning("offsets_not_committed", code=error.code, reason=error.message)
+            self._blind = error
         finally:
             self._idle.set()
 
@@ -203,7 +218,7 @@ class Worker:
         while True:
             try:
                 began = self._clock.monotonic()
-                taken = await self._intake.take(records)
+                taken = await self._ingest.take(records)
             except ConsumerError as error:
                 _log.warning("batch_not_stored", records=len(records), code=error.code, retry_in_s=wait_s)
                 if stop.is_set():
@@ -216,8 +231,8 @@ class Worker:
 
     def _after(self, taken: Taken, records: Sequence[Record], seconds: float) -> None:
         self._observer.batch(taken, records, seconds)
-        self._warden.taken(taken)
-        self._runner.wake()
+        self._pauser.taken(taken)
+        self._dispatcher.wake()
         if taken.emitted:
             self._relay.wake()
 
@@ -248,15 +263,15 @@ class Worker:
     async def _tidy(self, *, renew: bool) -> None:
         """Renew claims, honour pauses, let go what waits behind nothing."""
         if renew:
-            await self._runner.renew_claims()
+            await self._dispatcher.renew_claims()
             async with self._database.transaction() as session:
                 await handlers.register(session, self._registry.handlers, self._clock.now())
             await self._measure()
-        self._warden.abandoned(self._executor.abandoned_by())
-        await self._warden.store()
+        self._pauser.abandoned(self._executor.abandoned_by())
+        await self._pauser.store()
         await self._tell_waiting()
         async with self._database.reading() as session:
-            paused = await handlers.paused(session) | self._warden.unstored
+            paused = await handlers.paused(session) | self._pauser.unstored
             stranded = await runs.has_stranded(session)
         self._honour(paused)
         self._observer.paused(paused, [handler.name for handler in self._registry.handlers])
@@ -264,19 +279,19 @@ class Worker:
             async with self._database.transaction() as session:
                 released = await runs.release_parked(session, self._clock.now())
             if released:
-                self._runner.wake()
+                self._dispatcher.wake()
 
     def _honour(self, paused: frozenset[str]) -> None:
-        for name in self._runner.paused - paused:
-            self._warden.resumed(name)
+        for name in self._dispatcher.paused - paused:
+            self._pauser.resumed(name)
             self._breakers.forget(name)
-        if self._runner.paused - paused:
-            self._runner.wake()
-        self._intake.paused = self._runner.paused = paused
+        if self._dispatcher.paused - paused:
+            self._dispatcher.wake()
+        self._ingest.paused = self._dispatcher.paused = paused
 
     def _pause_here(self, name: str) -> None:
         """At once; the ledger, and so the other workers, hear of it with the next housekeeping."""
-        self._intake.paused = self._runner.paused = self._runner.paused | {name}
+        self._ingest.paused = self._dispatcher.paused = self._dispatcher.paused | {name}
 
     async def _tell_waiting(self) -> None:
         """Write down which handlers wait for what they depend on, when that has changed."""
@@ -308,92 +323,7 @@ def worker_id() -> str:
     return f"{socket.gethostname()[:30]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def build_worker(
-    *,
-    database: Database,
-    broker: Broker,
-    registry: Registry,
-    contexts: Contexts,
-    locators: Mapping[str, Locators],
-    clock: Clock,
-    observer: Observer,
-    config: WorkerConfig,
-    watch: LoopWatch | None = None,
-    give_up: Callable[[str, str], None] | None = None,
-) -> Worker:
-    """Put a worker together; `locators` per application, `watch` on the loop it is going to run on, `give_up` (handler,
-    reason) ends the process when a handler blocks it and cannot be cut off.
-    """
-    name = worker_id()
-    warden = Warden(database=database, registry=registry, clock=clock, observer=observer, worker=name)
-    executor = Executor(Loops(on_harm=warden.harm, lost_after_s=config.lost_after_s))
-    breakers = Breakers(observer.breaker)
-    relay = Relay(database=database, broker=broker, topic=config.topic, clock=clock, worker=name)
-    letters = Letters(
-        database=database,
-        broker=broker,
-        topic=config.dead_topic or f"{config.topic}.dead",
-        clock=clock,
-        leads=lambda: relay.leads,
-    )
-
-    def observe(result: Result) -> None:
-        observer.run(result)
-        warden.result(result)
-        if result.finish.status is RunStatus.DEAD:
-            letters.wake()
-
-    intake = Intake(
-        database=database,
-        registry=registry,
-        locators=locators,
-        contexts=contexts,
-        executor=executor,
-        clock=clock,
-        worker=name,
-    )
-    runner = Runner(
-        database=database,
-        registry=registry,
-        contexts=contexts,
-        executor=executor,
-        breakers=breakers,
-        clock=clock,
-        worker=name,
-        concurrency=config.concurrency,
-        observe=observe,
-        on_emitted=relay.wake,
-    )
-
-    def cut(harm: Harm) -> None:
-        runner.go_singly(harm.handler)
-        warden.cut(harm)
-
-    return Worker(
-        database=database,
-        broker=broker,
-        registry=registry,
-        intake=intake,
-        runner=runner,
-        relay=relay,
-        letters=letters,
-        executor=executor,
-        breakers=breakers,
-        warden=warden,
-        cutoff=Cutoff(config.cutoff_s, on_cut=cut, give_up=give_up),
-        clock=clock,
-        observer=observer,
-        config=config,
-        watch=watch,
-    )
-
-
 def _call(loop: asyncio.AbstractEventLoop, what: Callable[[Blocked], None], found: Blocked) -> None:
     """From the watching thread onto the loop."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(what, found)
-
-
-def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
-    """Where to go on in each partition after these records."""
-    return {record.partition: record.offset + 1 for record in records}

@@ -55,7 +55,8 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
     subscriptions = await _subscriptions(ctx, customer)
     grants, holds = await _operator_sources(ctx, customer)
     standing = await _standing(ctx, customer)
-    decisions = decide(subscriptions, grants, holds, policy, now, known=standing)
+    allowed = frozenset(name for name, row in standing.items() if row["allowed"])
+    decisions = decide(subscriptions, grants, holds, policy, now, known=standing, standing=allowed)
     brakes = cause.kind in (Kind.READ, Kind.TIMER) and any(sub.unannounced for sub in subscriptions.values())
     was_braked = False
     for entitlement, decision in decisions.items():

@@ -111,7 +111,7 @@ def observed(sub: Subscription, reading: Reading, at: datetime, policy: Policy) 
         )
     if not newer or sub.status == ENDED:
         return known
-    since = known.past_due_since or min(reading.past_due_since or reading.read_at, reading.read_at)
+    since = _past_due_since(known, reading)
     worse = reading.status == PAST_DUE and not is_announced(sub, at)
     live = replace(
         known,
@@ -121,6 +121,25 @@ def observed(sub: Subscription, reading: Reading, at: datetime, policy: Policy) 
         unannounced=reading.status == PAST_DUE and (sub.unannounced if sub.status == PAST_DUE else worse),
     )
     return replace(live, lease_until=leased_until(live, at, policy))
+
+
+def past_due_heard(sub: Subscription, began: datetime) -> Subscription:
+    """`subscription.past_due` says when it began: grace counts from then, also where the first read that shows it comes
+    days later. Older news than the last charge, or than a read that says ACTIVE, are of a failure that was made good.
+    """
+    since, charged = sub.past_due_since, sub.renewed_at
+    is_made_good = sub.status == ACTIVE and sub.read_at is not None and began <= sub.read_at
+    if sub.status == ENDED or is_made_good or (charged is not None and began <= charged):
+        return sub
+    if since is None or (charged is not None and since <= charged):
+        return replace(sub, past_due_since=began)
+    return replace(sub, past_due_since=min(since, began) if sub.status == PAST_DUE else max(since, began))
+
+
+def _past_due_since(sub: Subscription, reading: Reading) -> datetime:
+    """When PAST_DUE began: the earliest that the record, an event or the first read says. Never moved later (A9)."""
+    known = [at for at in (sub.past_due_since, reading.past_due_since) if at is not None]
+    return min([*known, reading.read_at])
 
 
 def leased_until(sub: Subscription, at: datetime, policy: Policy) -> datetime | None:

@@ -117,6 +117,8 @@ async def _hinted(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
         heard = _heard(sub, event=event, policy=policy)
         if event.source is Source.WEBHOOK or event.occurred_at is not None:
             heard = expectation.expecting(heard, event.type, event.received_at, event.occurred_at)
+        if event.type == "subscription.past_due" and event.occurred_at is not None:
+            return facts.past_due_heard(heard, min(event.occurred_at, event.received_at))
         return ending.renewed(heard, event.occurred_at) if event.type == "subscription.renewed" else heard
 
     change = await apply(ctx, event, id_, policy, fact)
@@ -279,8 +281,9 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
 
     def fact(sub: Subscription) -> Subscription:
         # A newer registration of its own session corrects an older one; one of the same order is a further checkout.
-        at = event.received_at if sub.session_id == session_id else None
-        return facts.attached(sub, customer, "checkout", at)
+        if sub.session_id == session_id:
+            return facts.attached(sub, customer, "checkout", event.received_at)
+        return facts.attached(sub, customer, "order")
 
     for id_ in (await ctx.session.execute(waiting)).scalars().all():
         await apply(ctx, event, id_, policy, fact)

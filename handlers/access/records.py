@@ -26,12 +26,12 @@ def reading_of(event: Event, policy: Policy) -> Reading | None:
     """The read in an observation, or None when it is not one."""
     version, record = event.find("/data/version"), event.find("/data/record")
     status = event.find("/data/record/status")
-    if not isinstance(version, int) or not isinstance(record, dict) or not isinstance(status, str):
+    if not isinstance(version, int) or not isinstance(record, dict):
         return None
     return Reading(
         version=version,
         read_at=moment(event, ("/data/read_at",)) or event.received_at,
-        status=status,
+        status=status if isinstance(status, str) else "",  # no word of ours: shown, and read again (case A35)
         details=details_of(event, policy),
         period_end=parse_time(look(event, policy.period_end)),
         past_due_since=parse_time(look(event, policy.past_due_since)),

@@ -7,6 +7,7 @@
     PAST_DUE, policy grace           until its start plus the grace, whatever fails then   A8 A9 A41 A43
     PAST_DUE, policy revoke          no                                                    A8
     ENDED                            no; a possible re-subscription settles first          A13 A21 A24 A25
+    the last one ended, one unread   what stands goes on until it is read, for a while     A27
     heard of, never read             no word                                               A3
 
     beside subscriptions             access                                                case
@@ -18,7 +19,7 @@ Grants of one entitlement are a union (case A27); entitlements are independent o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -61,11 +62,13 @@ def decide(
     policy: Policy,
     now: datetime,
     known: Iterable[str] = (),
+    standing: Collection[str] = (),
 ) -> dict[str, Decision]:
     """Entitlement to decision, for everything one customer has or had.
 
-    `subscriptions` by id; `known` are entitlements decided on before. While a live subscription's price is not
-    mapped, those that nothing else speaks for are left out: the queue decides, not the gap (case A32).
+    `subscriptions` by id; `known` are entitlements decided on before, `standing` those that are allowed. While a
+    live subscription's price is not mapped, those that nothing else speaks for are left out: the queue decides, not the
+    gap (case A32).
     """
     sources: dict[str, list[Source]] = {}
     unmapped = False
@@ -85,6 +88,9 @@ def decide(
     if not unmapped:
         for name in known:
             sources.setdefault(name, [])
+    for name in sources.keys() & set(standing):
+        if not any(source.allowed for source in sources[name]):
+            sources[name] += _unread(name, subscriptions, policy, now)
     return {name: _united(found, _active(held, name, now)) for name, found in sorted(sources.items())}
 
 
@@ -106,6 +112,19 @@ def by_subscription(id_: str, sub: Subscription, policy: Policy, now: datetime) 
             return Source(allowed=True, reason=f"settling:{id_}", until=sub.settle_until)
         return Source(allowed=False, reason=f"ended:{id_}" + (f":{sub.end_reason}" if sub.end_reason else ""))
     return None
+
+
+def _unread(name: str, subscriptions: Mapping[str, Subscription], policy: Policy, now: datetime) -> list[Source]:
+    """Subscriptions that were heard of and not read yet, and may grant this: what stands goes on for a while, until the
+    read says (cases A25, A27). They grant nothing that does not stand."""
+    found = []
+    for id_, sub in sorted(subscriptions.items()):
+        if sub.status is not None or sub.is_unreadable or sub.hinted_at is None:
+            continue
+        names, until = policy.grants_of(sub.price_id, sub.product_id), sub.hinted_at + policy.resubscribe
+        if now < until and (names is None or name in names):
+            found.append(Source(allowed=True, reason=f"settling:{id_}", until=until))
+    return found
 
 
 def _active(holds: tuple[OperatorSource, ...], name: str, now: datetime) -> list[OperatorSource]:

@@ -79,15 +79,15 @@ async def _linked(ctx: Context, sub: Subscription, before: Subscription | None =
     known = before or Subscription()
     if (sub.session_id, sub.order_id) == (known.session_id, known.order_id) and sub.customer is not None:
         return sub
-    by = [LINKS.c.session_id == sub.session_id] if sub.session_id else []
-    by += [LINKS.c.order_id == sub.order_id] if sub.order_id else []
-    for condition in by:
+    by = [("checkout", LINKS.c.session_id == sub.session_id)] if sub.session_id else []
+    by += [("order", LINKS.c.order_id == sub.order_id)] if sub.order_id else []
+    for source, condition in by:
         wanted = select(LINKS.c.customer, LINKS.c.registered_at).where(
             LINKS.c.application == ctx.application, condition
         )
         link = (await ctx.session.execute(wanted.order_by(LINKS.c.registered_at.desc()).limit(1))).first()
         if link is not None:
-            return facts.attached(sub, link.customer, "checkout", link.registered_at)
+            return facts.attached(sub, link.customer, source, link.registered_at)
     return sub
 
 

@@ -11,7 +11,8 @@ PAYER_CANCELED, MERCHANT_CANCELED, PAYMENT_FAILED = "PAYER_CANCELED", "MERCHANT_
 END_REASONS = frozenset({PAYER_CANCELED, MERCHANT_CANCELED, PAYMENT_FAILED})
 
 # Who said whose subscription it is; a higher rank replaces a lower one, never the other way round.
-CUSTOMER_RANK = {"": 0, "resolver": 1, "payload": 2, "read": 3, "checkout": 4, "operator": 5}
+# `order`: the merchant registered another checkout of the same order, which may have been another customer's.
+CUSTOMER_RANK = {"": 0, "resolver": 1, "order": 2, "payload": 3, "read": 4, "checkout": 5, "operator": 6}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, String, Table, text
 from sqlmodel import Field, SQLModel
 
-from consumer.plugin import UtcDateTime
+from consumer.plugin import UtcDateTime, Words
 from handlers.findings import Finding
 
 
 def _text(chars: int, *, key: bool = False) -> Any:
-    return Field(default=None, sa_column=Column(String(chars), primary_key=key, nullable=not key))
+    return Field(default=None, sa_column=Column(Words(chars), primary_key=key, nullable=not key))
 
 
 def _time(*, nullable: bool = True) -> Any:
@@ -112,7 +112,7 @@ class AccessSource(SQLModel, table=True):
     application: str = _text(64, key=True)
     id: str = _text(255, key=True)
     kind: str = Field(sa_column=Column(String(20), nullable=False))
-    customer: str = Field(sa_column=Column(String(255), nullable=False))
+    customer: str = Field(sa_column=Column(Words(255), nullable=False))
     entitlement: str | None = _text(100)
     until: datetime | None = _time()
     reason: str | None = _text(500)
@@ -131,7 +131,7 @@ class AccessLink(SQLModel, table=True):
     application: str = _text(64, key=True)
     session_id: str = _text(255, key=True)
     order_id: str | None = _text(255)
-    customer: str = Field(sa_column=Column(String(255), nullable=False))
+    customer: str = Field(sa_column=Column(Words(255), nullable=False))
     registered_at: datetime = _time(nullable=False)
 
 

@@ -7,17 +7,17 @@ Proof is a verified `order.paid` or a read that shows PAID. Everything else only
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 
 from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import KNOWN_STATUSES, PAID, SESSION_RANK, Hold, Order, Proof, Reading, Registration
-from handlers.fulfilment.registration import register_session
+from handlers.fulfilment.registration import newer_registration, register_session
 from handlers.fulfilment.store import READ_DUE, Change, apply, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
@@ -28,7 +28,7 @@ from handlers.fulfilment.tables import (
     FulfilmentOrder,
     FulfilmentPayment,
 )
-from handlers.pointers import look, look_amount, look_text, marked_as_test
+from handlers.pointers import TEXT_MAX_CHARS, look, look_amount, look_text, marked_as_test
 
 OPTIONS = Options
 DISAGREEMENT_WAIT_MAX_S = 86_400.0
@@ -144,7 +144,7 @@ async def order_observed(event: Event, ctx: Context) -> None:
     status = event.find("/data/record/status")
     reading = Reading(
         version=version,
-        status=status if isinstance(status, str) else None,
+        status=status[:TEXT_MAX_CHARS] if isinstance(status, str) else None,
         amount=look_amount(event, options.amount),
         service_order_id=look_text(event, options.service_order),
         customer=look_text(event, options.customer),
@@ -183,6 +183,20 @@ async def _agreement(
         age_s = (event.received_at - order.paid_at).total_seconds()
         wait_s = min(max(options.disagreement_read_delay_s, age_s), DISAGREEMENT_WAIT_MAX_S)  # doubles, up to a day
         ctx.request_read("order", order_id, later(event, wait_s))
+    elif (completed_at := await _completed_at(ctx, order_id)) is not None:
+        # A session of it is completed, so a payment is final: the read lags, and `order.paid` may be lost (case F5).
+        age_s = (event.received_at - completed_at).total_seconds()
+        wait_s = min(max(options.disagreement_read_delay_s, age_s), DISAGREEMENT_WAIT_MAX_S)
+        ctx.request_read("order", order_id, later(event, wait_s))
+
+
+async def _completed_at(ctx: Context, order_id: str) -> datetime | None:
+    """When the service first said that a session of this order is completed; None while it has not."""
+    of_order = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.order_id == order_id)
+    found: datetime | None = (
+        await ctx.session.execute(select(func.min(CHECKOUTS.c.completed_at)).where(of_order))
+    ).scalar()
+    return found
 
 
 @handles("checkout.registered", transactional=True, name="fulfilment:checkout_registered")
@@ -196,17 +210,20 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
         session_id=said["session_id"], customer=said.get("customer"), expected_amount=said.get("expected_amount")
     )
 
-    def fact(order: Order) -> Order:
-        return rules.registered(order, registration, event.received_at, options.matching)
-
     await register_session(ctx.session, ctx.application, said["order_id"], registration, event.received_at)
+    at = event.received_at
+    newest = await newer_registration(ctx.session, ctx.application, said["order_id"], at) or registration
+
+    def fact(order: Order) -> Order:
+        return rules.registered(order, newest, at, options.matching)
+
     await apply(ctx, event, said["order_id"], fact, invents=True)
 
 
 @handles("payment.observed", transactional=True, name="fulfilment:payment_observed")
 async def payment_observed(event: Event, ctx: Context) -> None:
     """A payment seen by a read. It never fulfils (cases F28, F38): it finds double and orphan money."""
-    payment_id = _own(event).find("/data/record/id")
+    payment_id = look_text(_own(event), ("/id",))
     if event.find("/data/record/status") != "SUCCEEDED" or payment_id is None:
         return
     options = Options.model_validate(ctx.options)
@@ -216,7 +233,7 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     order_id = look_text(event, options.payment_order) or await _order_of_service_id(ctx, service_order_id)
     payment = FulfilmentPayment(
         application=ctx.application,
-        payment_id=str(payment_id),
+        payment_id=payment_id,
         order_id=order_id,
         service_order_id=service_order_id,
         amount=look_amount(event, options.amount),
@@ -304,7 +321,9 @@ async def _session_said(ctx: Context, event: Event) -> str | None:
     status = event.type.rsplit(".", 1)[1].upper()
     key: dict[str, Any] = {"application": ctx.application, "session_id": str(event.object_id)}
     known_status = status if status in SESSION_RANK else "OPEN"
-    if await ctx.insert_new(FulfilmentCheckout(**key, order_id=event.order_id, status=known_status)):
+    completed_at = event.received_at if known_status == "COMPLETED" else None
+    heard = FulfilmentCheckout(**key, order_id=event.order_id, status=known_status, completed_at=completed_at)
+    if await ctx.insert_new(heard):
         return event.order_id
     row = await ctx.locked(FulfilmentCheckout, **key)
     if row is None:
@@ -313,7 +332,8 @@ async def _session_said(ctx: Context, event: Event) -> str | None:
     order_id: str | None = row["order_id"] or event.order_id
     if (higher, order_id) != (row["status"], row["order_id"]):
         one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == key["session_id"])
-        await ctx.session.execute(update(CHECKOUTS).where(one).values(status=higher, order_id=order_id))
+        values = {"status": higher, "order_id": order_id, "completed_at": row["completed_at"] or completed_at}
+        await ctx.session.execute(update(CHECKOUTS).where(one).values(values))
     return order_id
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import func
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.plugin import insert_into
@@ -35,7 +35,7 @@ async def register(session: AsyncSession, application: str, order_id: str, said:
                 "registered_at": func.coalesce(ORDERS.c.registered_at, new.registered_at),
                 "session_id": new.session_id,
                 "customer": func.coalesce(new.customer, ORDERS.c.customer),
-                "expected_amount": func.coalesce(new.expected_amount, ORDERS.c.expected_amount),
+                "expected_amount": new.expected_amount,
             },
         )
     )
@@ -44,7 +44,7 @@ async def register(session: AsyncSession, application: str, order_id: str, said:
 async def register_session(
     session: AsyncSession, application: str, order_id: str, said: Registration, at: datetime
 ) -> None:
-    """The session's row; what its events said stays."""
+    """The session's row; what its events said stays, and so does a newer registration of the same session."""
     values = {
         "order_id": order_id,
         "registered_at": at,
@@ -55,5 +55,22 @@ async def register_session(
     await session.execute(
         insert.values(
             application=application, session_id=said.session_id, status="OPEN", **values
-        ).on_conflict_do_update(index_elements=["application", "session_id"], set_=values)
+        ).on_conflict_do_update(
+            index_elements=["application", "session_id"],
+            set_=values,
+            where=CHECKOUTS.c.registered_at.is_(None) | (CHECKOUTS.c.registered_at <= at),
+        )
     )
+
+
+async def newer_registration(
+    session: AsyncSession, application: str, order_id: str, at: datetime
+) -> Registration | None:
+    """What the merchant said last about this order, if that was after `at`: a paid order is compared with the newest
+    registration, in whatever order they are worked off."""
+    of_order = (CHECKOUTS.c.application == application) & (CHECKOUTS.c.order_id == order_id)
+    wanted = select(CHECKOUTS).where(of_order, CHECKOUTS.c.registered_at > at)
+    row = (await session.execute(wanted.order_by(CHECKOUTS.c.registered_at.desc()).limit(1))).mappings().first()
+    if row is None:
+        return None
+    return Registration(session_id=row["session_id"], customer=row["customer"], expected_amount=row["expected_amount"])

@@ -79,13 +79,14 @@ def expired(order: Order, at: datetime) -> Order:
 
 
 def registered(order: Order, registration: Registration, at: datetime, matching: Matching) -> Order:
-    """The merchant says what it expects of this order; one that was parked may go on (case F20)."""
+    """The merchant says what it expects of this order; one that was parked may go on (case F20). `registration` is the
+    newest there is: it counts wholly, also where it names no amount."""
     known = replace(
         order,
         registered_at=order.registered_at or at,
         session_id=registration.session_id,
         customer=registration.customer or order.customer,
-        expected_amount=registration.expected_amount or order.expected_amount,
+        expected_amount=registration.expected_amount,
     )
     return _requested_unless_held(known, at, matching)
 

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from consumer.plugin import Context, Event
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment.order import Hold, Order, decimal
 from handlers.fulfilment.rules import amounts_differ
-from handlers.fulfilment.tables import FINDINGS, ORDERS, FulfilmentOrder
+from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, FulfilmentOrder
 
 REQUESTED, READ_DUE = "fulfilment.requested", "fulfilment.read_due"
 ANSWERS = ("order.observed", "order.unreadable")
@@ -87,6 +87,7 @@ async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> 
     """The effects of a change: each is tied to a field that is set once, so none can happen twice."""
     before, after = change.before, change.after
     if change.became("requested_at"):
+        await _through_old_session(ctx, event, order_id, after)
         ctx.emit(REQUESTED, f"order:{order_id}", requested_data(order_id, after, event), once="order")
     if before.hold != after.hold:
         await _hold_changed(ctx, event, order_id, change)
@@ -100,6 +101,21 @@ async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> 
     if change.became("unfulfillable_at"):
         detail = {"reason": str(event.find("/data/reason") or "")[:500]}
         await _finding(ctx, "paid_unfulfillable", order_id, event.received_at, detail)
+
+
+async def _through_old_session(ctx: Context, event: Event, order_id: str, order: Order) -> None:
+    """The newest registration names no amount, and what was paid is what an older session of the order should have
+    cost: nothing is held, but an operator sees that the older, perhaps cheaper, one may have been paid."""
+    paid = decimal(order.amount)
+    if order.expected_amount is not None or order.session_id is None or paid is None:
+        return
+    of_order = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.order_id == order_id)
+    older = of_order & CHECKOUTS.c.expected_amount.is_not(None) & (CHECKOUTS.c.session_id != order.session_id)
+    rows = (await ctx.session.execute(select(CHECKOUTS.c.session_id, CHECKOUTS.c.expected_amount).where(older))).all()
+    sessions = sorted(row.session_id for row in rows if decimal(row.expected_amount) == paid)
+    if sessions:
+        detail = {"amount": order.amount, "sessions": sessions, "newest_session": order.session_id}
+        await _finding(ctx, "paid_old_session", order_id, event.received_at, detail)
 
 
 async def _hold_changed(ctx: Context, event: Event, order_id: str, change: Change) -> None:

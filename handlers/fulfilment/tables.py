@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from sqlalchemy import BigInteger, Column, Index, String, Table, text
 from sqlmodel import Field, SQLModel
 
-from consumer.plugin import UtcDateTime
+from consumer.plugin import UtcDateTime, Words
 from handlers.findings import Finding
 
 
 def _text(chars: int, *, key: bool = False) -> Any:
-    return Field(default=None, sa_column=Column(String(chars), primary_key=key, nullable=not key))
+    return Field(default=None, sa_column=Column(Words(chars), primary_key=key, nullable=not key))
 
 
 def _time(*, nullable: bool = True) -> Any:
@@ -65,6 +65,7 @@ class FulfilmentCheckout(SQLModel, table=True):
     registered_at: datetime | None = _time()
     customer: str | None = _text(255)
     expected_amount: str | None = _text(40)
+    completed_at: datetime | None = _time()
 
 
 class FulfilmentPayment(SQLModel, table=True):

@@ -17,6 +17,7 @@ from sqlalchemy import Table, text
 from sqlmodel import Field, SQLModel
 
 from consumer.broker import Broker, Message, Record, TopicConfig, open_broker
+from consumer.broker.base import next_offsets
 from consumer.clock import SystemClock
 from consumer.events import Locators, Source, Trust, build_event
 from consumer.ledger import Database
@@ -27,10 +28,11 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.telemetry.metrics import Metrics
 from consumer.wire import pack_event, unpack_event
+from consumer.work.build import build_worker
 from consumer.work.execution.contexts import Contexts
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry
-from consumer.work.worker import WorkerConfig, build_worker, next_offsets
+from consumer.work.worker import WorkerConfig
 from tests.bench.ratio import Ratio, one_core
 from tests.support.ports import eventually
 from tests.support.postgres import create_database

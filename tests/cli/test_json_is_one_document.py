@@ -26,9 +26,11 @@ def test_of_every_command_that_looks(desk: Desk) -> None:
 
 
 def test_status_tells_by_its_exit_code(desk: Desk) -> None:
-    """Without a schema nothing can go on: 2. With one, but nobody who ever worked on events: 1."""
-    assert desk.call("status").returncode == 2
+    """Without a database nobody can tell: 3. With one, but nobody who ever worked on events: 2."""
+    unknown = desk.call("status")
+    assert (unknown.returncode, unknown.stdout.splitlines()[0]) == (3, "unknown")
+    assert "[database_missing]" in unknown.stdout
     desk.call("db", "upgrade")
     lonely = desk.call("status")
-    assert (lonely.returncode, lonely.stdout.splitlines()[0]) == (1, "degraded")
-    assert "[no_worker]" in lonely.stdout
+    assert (lonely.returncode, lonely.stdout.splitlines()[0]) == (2, "stuck")
+    assert "[no_work]" in lonely.stdout

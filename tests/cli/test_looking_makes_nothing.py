@@ -45,10 +45,10 @@ def test_without_a_database_the_answer_is_one_line_and_2(arguments: list[str], d
 
 def test_status_tells_it_as_a_finding(desk: Desk, tmp_path: Path) -> None:
     done = desk.call("status")
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert done.stdout.splitlines() == [
-        "stuck",
-        "  stuck: There is no database yet: run `consumer db upgrade`. [database_missing]",
+        "unknown",
+        "  unknown: There is no database yet: run `consumer db upgrade`. [database_missing]",
     ]
     assert list(tmp_path.iterdir()) == []
 
@@ -79,7 +79,7 @@ def test_the_list_of_handlers_needs_no_database(desk: Desk, tmp_path: Path) -> N
 def test_status_leaves_a_log_that_is_not_there_unmade(desk: Desk, tmp_path: Path) -> None:
     assert desk.call("db", "upgrade").returncode == 0
     done = desk.call("status")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "[topics_missing]" in done.stdout
     assert not list(tmp_path.glob("log.db*"))
 

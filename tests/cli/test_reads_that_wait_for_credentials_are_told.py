@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 
 from consumer.ledger import Database
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.plugin import ReadRequest
 from handlers.access.tables import AccessSubscription
 from tests.support.desk import Desk
@@ -36,6 +36,6 @@ async def asked(url: str) -> None:
     try:
         async with database.transaction() as session:
             session.add(AccessSubscription(application="default", subscription_id="S1", customer="c"))
-            await reads.ask(session, "default", [ReadRequest(kind="subscription", object_id="S1")], at)
+            await read_requests.ask(session, "default", [ReadRequest(kind="subscription", object_id="S1")], at)
     finally:
         await database.stop()

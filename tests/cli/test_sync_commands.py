@@ -191,7 +191,7 @@ async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:
     assert {one["object_id"] for one in found["walks"][0]["differences"] if one["kind"] == "order"}
     braked = await operator.answer("reconcile", "--max-changes", "0", exits=1)
     assert braked["walks"][0]["braked"]
-    codes = [finding["code"] for finding in (await operator.answer("status", exits=1))["findings"]]
+    codes = [finding["code"] for finding in (await operator.answer("status", exits=2))["findings"]]
     assert "reconcile_braked" in codes
     assert (await operator.answer("reconcile"))["walks"][0]["published"] > 0
     assert not (await operator.answer("reconcile", "--dry-run"))["walks"][0]["drifted"]
@@ -217,7 +217,7 @@ async def test_doctor_finds_what_is_wrong_and_learns_what_is_not_documented(oper
     )
     failed = {check["name"] for check in ill["checks"] if check["grade"] == "fail"}
     assert failed == {"broker", "default: credentials"}
-    codes = [finding["code"] for finding in (await operator.answer("status", exits=1))["findings"]]
+    codes = [finding["code"] for finding in (await operator.answer("status", exits=2))["findings"]]
     assert "credentials_refused" in codes
 
 
@@ -297,7 +297,7 @@ async def test_of_several_applications_the_one_without_credentials_is_told_and_t
             return {one["application"]: one["walked_at"] is not None for one in reading}["default"]
 
         await eventually(walked, within_s=30, every_s=0.3, what="the others are read")
-    findings = (await operator.answer("status", exits=1))["findings"]
+    findings = (await operator.answer("status", exits=2))["findings"]
     assert [one["text"].partition(":")[0] for one in findings if one["code"] == "no_credentials"] == ["club", "shop"]
     checks = (await operator.answer("doctor", exits=1))["checks"]
     grades = {check["name"]: check["grade"] for check in checks}

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from consumer.broker import TopicReport
-from consumer.cli.looking.verdict import Grade, judge, worst
+from consumer.cli.looking.finding import Grade, worst
+from consumer.cli.looking.verdict import judge
 from consumer.console.queues import Queue
 from consumer.ledger.health import Figures
 from consumer.sync.health.stalled import StalledStage
@@ -29,7 +30,11 @@ WELL = Figures(
     oldest_hint_at=None,
     reads=0,
     reads_due=0,
+    unasked=0,
+    oldest_unasked_at=None,
     quarantined=0,
+    quarantined_lately=0,
+    refused_lately=0,
     paused_handlers=(),
     waiting_handlers=(),
     gone_handlers={},
@@ -49,13 +54,18 @@ def test_all_is_well() -> None:
     [
         (replace(WELL, oldest_due_at=LONG_AGO), "runs_overdue", Grade.STUCK),
         (replace(WELL, outbox_oldest_at=LONG_AGO), "outbox_stuck", Grade.STUCK),
-        (replace(WELL, worker_seen_at=LONG_AGO), "no_worker", Grade.DEGRADED),
-        (replace(WELL, worker_seen_at=None), "no_worker", Grade.DEGRADED),
+        (replace(WELL, worker_seen_at=LONG_AGO), "no_work", Grade.STUCK),
+        (replace(WELL, worker_seen_at=None), "no_work", Grade.STUCK),
         (replace(WELL, dead=1), "dead_runs", Grade.DEGRADED),
         (replace(WELL, paused_handlers=("shop:ship",)), "handlers_paused", Grade.DEGRADED),
         (replace(WELL, waiting_handlers=("shop:ship",)), "handlers_waiting", Grade.DEGRADED),
         (replace(WELL, gone_handlers={"shop:ship": 3}), "handlers_gone", Grade.DEGRADED),
-        (replace(WELL, hints=3, oldest_hint_at=LONG_AGO), "hints_late", Grade.DEGRADED),
+        (replace(WELL, hints=3, unasked=3, oldest_unasked_at=NOW - timedelta(minutes=3)), "hints_late", Grade.DEGRADED),
+        (replace(WELL, hints=3, unasked=3, oldest_unasked_at=LONG_AGO), "hints_late", Grade.STUCK),
+        (replace(WELL, hints=5998), "hints_denied", Grade.DEGRADED),
+        (replace(WELL, quarantined_lately=20), "quarantine_grows", Grade.DEGRADED),
+        (replace(WELL, refused_lately=1), "records_refused", Grade.DEGRADED),
+        (replace(WELL, refused_lately=3), "records_refused", Grade.STUCK),
     ],
 )
 def test_each_sign_has_its_grade(changed: Figures, code: str, grade: Grade) -> None:
@@ -96,9 +106,7 @@ def stuck(since: datetime, *, stage: str = "backfill", code: str = "cursor_loop"
     ("changed", "code"),
     [
         (replace(READING, silent_since=LONG_AGO), "webhooks_silent"),
-        (replace(READING, gap_at=LONG_AGO), "retention_gap"),
         (replace(READING, reconcile_braked=True), "reconcile_braked"),
-        (replace(READING, refused_at=NOW), "credentials_refused"),
         (replace(READING, walked_at=LONG_AGO), "walk_late"),
         (replace(READING, walked_at=None), "never_walked"),
         (replace(READING, held_up=(stuck(LONG_AGO),)), "reading_held_up"),
@@ -109,6 +117,16 @@ def test_what_is_wrong_with_the_reading_degrades(changed: ApplicationStatus, cod
     assert judge(WELL, application_statuses=[READING]) == []
     [finding] = judge(WELL, application_statuses=[READING, changed])
     assert (finding.code, finding.grade) == (code, Grade.DEGRADED)
+
+
+# case: O3, B13
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [(replace(READING, gap_at=LONG_AGO), "retention_gap"), (replace(READING, refused_at=NOW), "credentials_refused")],
+)
+def test_orders_that_wait_for_the_reading_make_it_stuck(changed: ApplicationStatus, code: str) -> None:
+    [finding] = judge(WELL, application_statuses=[changed])
+    assert (finding.code, finding.grade) == (code, Grade.STUCK)
 
 
 # case: B7, O3

@@ -27,15 +27,20 @@ class Point:
 
 def arm(point: Point) -> None:
     """From now on this process dies at that point, as if the power had failed."""
-    module, _, path = point.target.partition(":")
-    *holders, name = path.split(".")
-    holder: Any = functools.reduce(getattr, holders, import_module(module))
+    holder, name = place_of(point)
     original = getattr(holder, name)
     setattr(
         holder,
         name,
         _asynchronous(point, original) if inspect.iscoroutinefunction(original) else _plain(point, original),
     )
+
+
+def place_of(point: Point) -> tuple[Any, str]:
+    """What holds the function (a module, a class), and its name there."""
+    module, _, path = point.target.partition(":")
+    *holders, name = path.split(".")
+    return functools.reduce(getattr, holders, import_module(module)), name
 
 
 def _asynchronous(point: Point, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,52 +84,52 @@ def _die() -> None:
 
 def work_points(subscription: str, broker: str) -> list[Point]:
     """Between any two steps of the work path, on a log whose classes are these (`module:Class`)."""
-    intake, ledger, runner = "consumer.work.ingest.ingest", "consumer.ledger", "consumer.work.dispatch.dispatcher"
+    ingest, ledger, dispatcher = "consumer.work.ingest.ingest", "consumer.ledger", "consumer.work.dispatch.dispatcher"
     return [
         Point("group joined", f"{subscription}.start", "after"),
-        Point("records polled", f"{intake}:Intake.take", "before"),
-        Point("records polled", f"{intake}:Intake.take", "before", 3),
-        Point("transaction open, nothing written", f"{ledger}.events:record", "before"),
-        Point("events written, not committed", f"{ledger}.events:record", "after"),
-        Point("projections written, not committed", "consumer.work.unit_of_work:Batch.store", "before"),
-        Point("runs written, not committed", f"{ledger}.runs:add", "after", 2),
-        Point("outbox written, not committed", f"{ledger}.outbox:put", "after", 2),
-        Point("everything written, not committed", "consumer.work.unit_of_work:Batch.store", "after"),
-        Point("batch committed, offsets not", f"{intake}:Intake.take", "after"),
-        Point("batch committed, offsets not", f"{intake}:Intake.take", "after", 2),
+        Point("records polled", f"{ingest}:Ingest.take", "before"),
+        Point("records polled", f"{ingest}:Ingest.take", "before", 3),
+        Point("transaction open, nothing written", f"{ledger}.handling.events:record", "before"),
+        Point("events written, not committed", f"{ledger}.handling.events:record", "after"),
+        Point("projections written, not committed", "consumer.work.unit_of_work:UnitOfWork.store", "before"),
+        Point("runs written, not committed", f"{ledger}.handling.runs:add", "after", 2),
+        Point("outbox written, not committed", f"{ledger}.handling.outbox:put", "after", 2),
+        Point("everything written, not committed", "consumer.work.unit_of_work:UnitOfWork.store", "after"),
+        Point("batch committed, offsets not", f"{ingest}:Ingest.take", "after"),
+        Point("batch committed, offsets not", f"{ingest}:Ingest.take", "after", 2),
         Point("offsets committed", f"{subscription}.commit", "after"),
-        Point("claimed, not committed", f"{ledger}.runs:claim", "after"),
-        Point("claimed, not started", f"{runner}:Runner._start", "before"),
+        Point("claimed, not committed", f"{ledger}.handling.runs:claim", "after"),
+        Point("claimed, not started", f"{dispatcher}:Dispatcher._start", "before"),
         Point("before the effect", "tests.crash.shop:act", "before"),
         Point("before the effect", "tests.crash.shop:act", "before", 5),
         Point("after the effect, before its handler returns", "tests.crash.shop:act", "after"),
         Point("after the effect, before its handler returns", "tests.crash.shop:act", "after", 5),
-        Point("effect done, result not kept", "consumer.work.dispatch.result_writer:Results.add", "before"),
-        Point("effect done, mark not written", "consumer.work.dispatch.result_writer:Results.flush", "before", 2),
-        Point("marks written, next of the lane not let go", f"{ledger}.runs:_promote", "before"),
-        Point("marks written, not committed", f"{ledger}.runs:finish", "after"),
-        Point("marks committed", f"{runner}:Runner._stored", "before"),
-        Point("projection retried, nothing written", f"{runner}:in_savepoint", "before"),
-        Point("projection retried, mark not written", f"{runner}:in_savepoint", "after"),
-        Point("projection retried, not committed", f"{runner}:store", "after"),
-        Point("projection retried and committed", f"{runner}:Runner._attempt_in_transaction", "after", 2),
+        Point("effect done, result not kept", "consumer.work.dispatch.result_writer:ResultWriter.add", "before"),
+        Point("effect done, mark not written", "consumer.work.dispatch.result_writer:ResultWriter.flush", "before", 2),
+        Point("marks written, next of the lane not let go", f"{ledger}.handling.runs:_promote", "before"),
+        Point("marks written, not committed", f"{ledger}.handling.runs:finish", "after"),
+        Point("marks committed", f"{dispatcher}:Dispatcher._stored", "before"),
+        Point("projection retried, nothing written", f"{dispatcher}:in_savepoint", "before"),
+        Point("projection retried, mark not written", f"{dispatcher}:in_savepoint", "after"),
+        Point("projection retried, not committed", f"{dispatcher}:store", "after"),
+        Point("projection retried and committed", f"{dispatcher}:Dispatcher._attempt_in_transaction", "after", 2),
         Point("relay leads, not committed", f"{ledger}.leases:acquire", "after"),
         Point("relay has rows, nothing published", f"{broker}.publish_many", "before"),
         Point("published, not marked", f"{broker}.publish_many", "after"),
         Point("published, not marked", f"{broker}.publish_many", "after", 2),
-        Point("marked as published, not committed", f"{ledger}.outbox:mark_published", "after"),
+        Point("marked as published, not committed", f"{ledger}.handling.outbox:mark_published", "after"),
         Point("marked as published", "consumer.work.outbound.relay:Relay._mark", "after"),
-        Point("handlers registered, not committed", f"{ledger}.handlers:register", "after"),
+        Point("handlers registered, not committed", f"{ledger}.handling.handlers:register", "after"),
     ]
 
 
 SYNC_POINTS = [
     Point("deliveries polled", "consumer.sync.confirm.hints:HintConsumer._store", "before"),
-    Point("hints written, not committed", "consumer.ledger.reading.quarantine:keep_hints", "after"),
+    Point("hints written, not committed", "consumer.ledger.reading.hints:keep", "after"),
     Point("hints committed, offsets not", "consumer.sync.confirm.hints:HintConsumer._store", "after"),
     Point("hint read, nothing published", "consumer.sync.publisher:EventPublisher.publish", "before"),
     Point("published, hint not dropped", "consumer.sync.publisher:EventPublisher.publish", "after"),
-    Point("hint dropped, not committed", "consumer.ledger.reading.quarantine:drop_hints", "after"),
+    Point("hint dropped, not committed", "consumer.ledger.reading.hints:drop", "after"),
     Point("hint dropped", "consumer.sync.confirm.stage:Confirm._settle", "after"),
 ]
 """Between any two steps from a delivery nobody can verify to a confirmed event."""

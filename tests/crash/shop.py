@@ -40,7 +40,7 @@ async def log(event: Event, ctx: Context) -> None:
 
 @handles("order.paid", transactional=True, name="shop:count", first_wait_s=0.05)
 async def count(event: Event, ctx: Context) -> None:
-    """A projection that the intake cannot finish, so that the runner has to."""
+    """A projection that ingest cannot finish, so that the dispatcher has to."""
     if ctx.attempt == 1:
         raise RuntimeError("the first try fails")
     ctx.emit("parcel.counted", event.key, {"order": event.order_id}, once="order")

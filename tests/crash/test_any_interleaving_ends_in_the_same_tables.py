@@ -27,8 +27,8 @@ from consumer.ledger.engine import schema
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
-from consumer.work.execution.loop_pool import Loops
-from consumer.work.ingest.ingest import Intake
+from consumer.work.execution.loop_pool import LoopPool
+from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry
 from tests.work.workshop import message, service_event
 
@@ -57,7 +57,7 @@ async def project(event: Event, ctx: Context) -> None:
 
 @handles("order.*", name="shop:ship")
 async def ship(event: Event, ctx: Context) -> None:
-    """An effect: the intake leaves it to the runner."""
+    """An effect: ingest leaves it to the dispatcher."""
 
 
 def handlers() -> list[Handler]:
@@ -130,24 +130,24 @@ def records() -> list[Record]:
 async def play(database: Database, batches: Sequence[Sequence[int]], saboteur: Saboteur) -> None:
     """Each batch is taken until the ledger has it, as the worker does; then everything once, as after a restart."""
     log = records()
-    intake = Intake(
+    ingest = Ingest(
         database=database,
         registry=Registry(handlers()),
         locators={"default": Locators()},
         contexts=Contexts(DrivenClock()),
-        executor=Executor(Loops(on_harm=lambda *_: None)),
+        executor=Executor(LoopPool(on_harm=lambda *_: None)),
         clock=DrivenClock(),
         worker="one",
     )
     with saboteur.on(database):
         for batch in [*batches, range(len(log))]:
-            await take(intake, [log[number] for number in batch])
+            await take(ingest, [log[number] for number in batch])
 
 
-async def take(intake: Intake, batch: Sequence[Record]) -> None:
+async def take(ingest: Ingest, batch: Sequence[Record]) -> None:
     for _ in range(50):
         try:
-            await intake.take(batch)
+            await ingest.take(batch)
         except LedgerUnavailable:
             continue
         return

@@ -45,7 +45,7 @@ async def test_at_one_point(scene: Scene, point: Point) -> None:
 async def test_again_and_again(scene: Scene) -> None:
     """Each restart dies as well, wherever it is by then; it must not need a quiet moment to get on."""
     points = [point for point in EMBEDDED if point.call == 1 and point.when == "before"]
-    early = [point for point in points if point.target.endswith(("Intake.take", "events:record"))]
+    early = [point for point in points if point.target.endswith(("Ingest.take", "events:record"))]
     await scene.dies(*early, *early)
     await scene.recovers()
     await scene.prove()

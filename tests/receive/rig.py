@@ -21,7 +21,7 @@ from consumer.broker.embedded import EmbeddedBroker
 from consumer.clock import DrivenClock
 from consumer.events import Locators
 from consumer.receive.authenticity import Authenticity, StandardWebhooks
-from consumer.receive.intake import Endpoint
+from consumer.receive.decide import Endpoint
 from consumer.receive.web import Limits, Receiver, receive_runner
 from consumer.telemetry.metrics import Metrics
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from consumer.events import Locators, Source, Trust, build_event, identify, locate, parse_json
 from consumer.receive.authenticity import Authenticity, StandardWebhooks
-from consumer.receive.intake import Endpoint, decide, kept_headers, new_delivery_id
+from consumer.receive.decide import Endpoint, decide, kept_headers, new_delivery_id
 from consumer.telemetry.traces import new_traceparent
 from consumer.wire import pack_event, signed_headers, signed_key, unpack_event
 from tests.receive.rig import SECRET

@@ -1,7 +1,8 @@
-"""Live: a worker's own intake and runner on a real ledger, with time that is driven and handlers that fail when told.
+"""Live: a worker's ingest and dispatcher on a real ledger, with time that is driven and handlers that fail when told.
 
-What `Projections` leaves out is here: runs are recorded, a run that fails waits and is made up for later, by a runner
-whose clock may be another one's. So the order in which events were handled is not the order in which they came.
+What `Projections` leaves out is here: runs are recorded, a run that fails waits and is made up for later, by a
+dispatcher whose clock may be another one's. So the order in which events were handled is not the order in which they
+came.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from consumer.ledger.tables import OutboxRow, RunRow, RunStatus
 from consumer.plugin import Context, Handler, RetryPolicy
 from consumer.wire import pack_event
 from consumer.work.dispatch.breakers import Breakers
-from consumer.work.dispatch.dispatcher import Runner
+from consumer.work.dispatch.dispatcher import Dispatcher
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
-from consumer.work.ingest.ingest import Intake
+from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry, handlers_of
 from tests.support.projections import START, derived_event
 
@@ -80,40 +81,40 @@ class Live:
         given = [one if attempts is None else replace(one, retry=RetryPolicy(attempts=attempts)) for one in self.plain]
         self.registry = Registry([*(replace(one, function=_stumbling(one, fails)) for one in given), *more])
         self._offsets = count()
-        self._intake = Intake(
+        self._ingest = Ingest(
             database=database,
             registry=self.registry,
             locators={application: Locators()},
             contexts=Contexts(self.clock, plugins),
             executor=self._executor,
             clock=self.clock,
-            worker="intake",
+            worker="ingest",
         )
         self._elsewhere = _Skewed(self.clock, skew)
-        self._runner = Runner(
+        self._dispatcher = Dispatcher(
             database=database,
             registry=self.registry,
             contexts=Contexts(self._elsewhere, plugins),
             executor=self._executor,
             breakers=Breakers(),
             clock=self._elsewhere,
-            worker="runner",
+            worker="dispatcher",
             observe=lambda _: None,
             on_emitted=lambda: None,
         )
 
     async def close(self) -> None:
-        await self._executor.loops.close()
+        await self._executor.pool.close()
 
     async def arrive(self, *events: Event, plan: str | None = None) -> None:
         """These come now, in one batch."""
         self.clock.advance(TICK_S)
-        await self._intake.take([self._record(event, plan) for event in events])
+        await self._ingest.take([self._record(event, plan) for event in events])
 
     async def take(self, *messages: Message) -> None:
         """These records come now, in one batch."""
         self.clock.advance(TICK_S)
-        await self._intake.take(
+        await self._ingest.take(
             [
                 Record(
                     partition=Partition("events", 0),
@@ -147,7 +148,7 @@ class Live:
     async def make_up(self) -> int:
         """Runs that wait and are due are tried again; says how many were."""
         self.clock.advance(TICK_S)
-        return await self._runner.once()
+        return await self._dispatcher.once()
 
     async def relay(self) -> int:
         """What is due goes to the log and comes back, in one batch; says how much it was."""

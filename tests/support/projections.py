@@ -19,7 +19,7 @@ from consumer.events import Locators, Source, Trust, build_event
 from consumer.ledger import Database
 from consumer.ledger.handling import events, outbox
 from consumer.ledger.handling.outbox import Emitted
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import AuditRow, OutboxRow, ReadRow
 from consumer.plugin import AuditNote, Context, Emission, Event, Handler, declared
 from consumer.wire import own_event
@@ -96,7 +96,7 @@ class Projections:
                 await handler.function(event, ctx)
             emitted = [Emitted(emission=one, cause=event, handler=handler.name) for one in ctx.emissions]
             await outbox.put(session, emitted, self.now)
-            await reads.ask(session, event.application, ctx.reads, self.now)
+            await read_requests.ask(session, event.application, ctx.reads, self.now)
             for note in ctx.notes:
                 session.add(_audited(note, event, handler, self.now))
             self.emitted.extend(ctx.emissions)

@@ -81,7 +81,7 @@ async def _leave_alarms(world: World) -> None:
         reconcile.WALK: reconciled,
     }
     async with world.database.transaction() as session:
-        await hints.keep_hints(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
+        await hints.keep(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
         for walk, state in kept.items():
             await sync_state.keep(session, "default", walk, state, token=0, now=ago)
 

@@ -170,7 +170,7 @@ async def test_what_lies_in_quarantine_or_waits_is_counted_apart_and_is_not_miss
         now = world.clock.now()
         await quarantine.put(session, [(delivery(b"{}", 2, event_id=second), Reason.FLOODED)], now)
         await quarantine.put(session, [(delivery(b"{}", 9, event_id="evt_forged"), Reason.NOT_CONFIRMED)], now)
-        await hints.keep_hints(session, [delivery(b"{}", 3, event_id=third)], now)
+        await hints.keep(session, [delivery(b"{}", 3, event_id=third)], now)
     world.clock.advance(600)
     until = world.clock.now()
     certifier = Certifier(world.api, world.database, clock=world.clock)

@@ -32,12 +32,12 @@ def confirm(world: World, batch: int = 200) -> Confirm:
 async def hint(world: World, event_id: str, raw: bytes | None = None, number: int = 1) -> None:
     raw = orjson.dumps({"id": event_id, "type": "order.paid"}) if raw is None else raw
     async with world.database.transaction() as session:
-        await hints.keep_hints(session, [delivery(raw, number, event_id=event_id)], world.clock.now())
+        await hints.keep(session, [delivery(raw, number, event_id=event_id)], world.clock.now())
 
 
 async def waiting(world: World) -> int:
     async with world.database.reading() as session:
-        return await hints.count_hints(session)
+        return await hints.count(session)
 
 
 async def quarantined(world: World) -> list[str]:
@@ -194,7 +194,7 @@ async def test_a_service_in_trouble_costs_no_patience(world: World, status: int)
         world.clock.advance(40)
     assert (await waiting(world), await quarantined(world)) == (1, [])
     async with world.database.reading() as session:
-        [row] = await hints.due_hints(session, "default", world.clock.now(), 10)
+        [row] = await hints.newest(session, "default", 10)
     assert row.attempts == 0
     world.service.failing.clear()
     world.clock.advance(400)

@@ -72,12 +72,12 @@ async def hint(world: World, ids: Sequence[str]) -> None:
         for number, event_id in enumerate(ids)
     ]
     async with world.database.transaction() as session:
-        await hints.keep_hints(session, deliveries, world.clock.now())
+        await hints.keep(session, deliveries, world.clock.now())
 
 
 async def waiting(world: World) -> int:
     async with world.database.reading() as session:
-        return await hints.count_hints(session)
+        return await hints.count(session)
 
 
 async def test_many_hints_are_confirmed_a_hundred_a_read_with_their_delivery(
@@ -165,7 +165,7 @@ async def test_a_long_walk_under_way_does_not_hold_up_new_hints(world: World, se
         assert len(service_side.attempts) - before <= 2
         assert await waiting(world) == 60
         async with world.database.reading() as session:
-            denied = await hints.hints_of(session, "default", forged)
+            denied = await hints.of_events(session, "default", forged)
         assert {row.attempts for row in denied} == {0}, "not all was looked at: nothing is denied"
     assert {event.id for event in await world.published()} >= set(news)
 
@@ -217,7 +217,7 @@ async def test_while_a_long_walk_from_the_oldest_event_on_is_under_way_fresh_hin
 
 async def _any_waits(world: World, ids: Sequence[str]) -> bool:
     async with world.database.reading() as session:
-        return bool(await hints.hint_ids_of(session, "default", ids))
+        return bool(await hints.ids_of(session, "default", ids))
 
 
 @pytest.mark.parametrize("size", [500, 4000])
@@ -322,4 +322,4 @@ def _reads_until(read: Sequence[tuple[float, int]], number: int) -> int:
 
 async def _waits(world: World, event_id: str) -> bool:
     async with world.database.reading() as session:
-        return bool(await hints.hint_ids_of(session, "default", [event_id]))
+        return bool(await hints.ids_of(session, "default", [event_id]))

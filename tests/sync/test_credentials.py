@@ -72,7 +72,7 @@ async def test_a_secret_that_is_rolled_and_written_to_its_file_is_used_without_r
             hinted = wanted[-1]
             async with world.database.transaction() as session:
                 one = delivery(b'{"id":"%s"}' % hinted.encode(), 1, event_id=hinted)
-                await hints.keep_hints(session, [one], clock.now())
+                await hints.keep(session, [one], clock.now())
             confirm = Confirm(world.api, world.database, world.publisher, clock=clock)
             for _ in range(10):
                 with pytest.raises((AuthenticationError, CircuitOpen)):
@@ -157,7 +157,7 @@ async def test_all_stages_together_draw_no_429_from_a_service_that_counts(
         async with sqlite_ledger.transaction() as session:
             made = [delivery(b"{}", number * 100 + extra, event_id=f"evt_x{number}-{extra}") for extra in range(40)]
             made.append(delivery(b"{}", number * 100 + 99, event_id=event_id))
-            await hints.keep_hints(session, made, clock.now())
+            await hints.keep(session, made, clock.now())
         with suppress(BudgetExhausted):
             await confirm.once()
         await reconcile.once()

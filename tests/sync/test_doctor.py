@@ -179,7 +179,7 @@ async def test_a_test_event_is_followed_until_it_arrives(sqlite_ledger: Database
             found = propose([await request.json()], [dict(request.headers)], Locators())
             assert found.authenticity == "signature"
             event_id = (await request.json())["id"]
-            await hints.keep_hints(session, [delivery(raw, 1, event_id=event_id)], SystemClock().now())
+            await hints.keep(session, [delivery(raw, 1, event_id=event_id)], SystemClock().now())
         return web.Response()
 
     app = web.Application()
@@ -221,7 +221,7 @@ async def came(database: Database, at: datetime, raw: bytes, where: str, event_i
     )  # fmt: skip
     async with database.transaction() as session:
         if where == "hint":
-            await hints.keep_hints(session, [webhook], at)
+            await hints.keep(session, [webhook], at)
         elif where == "quarantine":
             await quarantine.put(session, [(webhook, Reason.NOT_CONFIRMED)], at)
         elif where == "listed":

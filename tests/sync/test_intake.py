@@ -44,7 +44,7 @@ async def reasons(world: World) -> list[str]:
 
 async def waiting(world: World) -> int:
     async with world.database.reading() as session:
-        return await hints.count_hints(session)
+        return await hints.count(session)
 
 
 async def test_deliveries_become_hints_and_what_has_a_problem_is_quarantined(world: World) -> None:

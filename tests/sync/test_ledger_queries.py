@@ -32,12 +32,12 @@ async def test_hints_by_id_and_by_age(database: Database) -> None:
     # case: G8, I15
     clock = DrivenClock(NOW)
     async with database.transaction() as session:
-        await hints.keep_hints(session, [delivery(b"{}", n, event_id=f"evt_{n}") for n in range(30)], NOW)
-        assert len(await hints.due_hint_ids(session, "default", NOW, 20)) == 20
-        assert await hints.due_hint_ids(session, "other", NOW, 20) == []
-        assert {row.event_id for row in await hints.hints_of(session, "default", ["evt_1", "evt_x"])} == {"evt_1"}
-        assert await hints.hint_ids_of(session, "default", ["evt_2", "evt_x"]) == ["evt_2"]
-        assert [row.event_id for row in await hints.newest_hints(session, "default", 2)] == ["evt_29", "evt_28"]
+        await hints.keep(session, [delivery(b"{}", n, event_id=f"evt_{n}") for n in range(30)], NOW)
+        assert len(await hints.due_ids(session, "default", NOW, 20)) == 20
+        assert await hints.due_ids(session, "other", NOW, 20) == []
+        assert {row.event_id for row in await hints.of_events(session, "default", ["evt_1", "evt_x"])} == {"evt_1"}
+        assert await hints.ids_of(session, "default", ["evt_2", "evt_x"]) == ["evt_2"]
+        assert [row.event_id for row in await hints.newest(session, "default", 2)] == ["evt_29", "evt_28"]
     denials = Denials("default", database, clock, StageMetrics(), patience_s=5)
     left = {f"evt_{n}": 0 for n in range(30)}
     for attempts in range(1, 10):
@@ -46,7 +46,7 @@ async def test_hints_by_id_and_by_age(database: Database) -> None:
         left = dict.fromkeys(left, attempts)
         clock.advance(130)
     async with database.reading() as session:
-        assert await hints.count_hints(session) == 0
+        assert await hints.count(session) == 0
         assert await quarantine.count(session) == 30
 
 
@@ -60,17 +60,17 @@ async def test_observations_seen_and_unseen(database: Database) -> None:
 
     later = NOW + timedelta(hours=1)
     async with database.transaction() as session:
-        await observations.keep_observations(
+        await observations.keep(
             session, [observed("a", 1, "ACTIVE|"), observed("b", 2, "ENDED|"), observed("c", 3, "ACTIVE|")]
         )
-        await observations.keep_observations(session, [observed("a", 0, "ENDED|")])
-        found = await observations.last_observed(session, "default", "subscription", ["a", "b", "x"])
+        await observations.keep(session, [observed("a", 0, "ENDED|")])
+        found = await observations.last(session, "default", "subscription", ["a", "b", "x"])
         assert {name: one.state for name, one in found.items()} == {"a": "ACTIVE|", "b": "ENDED|"}
         assert found["a"].read_at == NOW
         await observations.seen(session, "default", "subscription", ["c"], later)
         unseen = await observations.unseen(session, "default", "subscription", later, unless="ENDED", limit=10)
         assert unseen == ["a"]
-        assert await observations.last_observed(session, "other", "subscription", ["a"]) == {}
+        assert await observations.last(session, "other", "subscription", ["a"]) == {}
 
 
 async def test_outcomes_sources_and_keys(database: Database) -> None:

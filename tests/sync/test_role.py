@@ -210,7 +210,7 @@ async def test_an_application_without_credentials_keeps_nobody_from_the_others(w
         async with world.database.transaction() as session:
             now = SystemClock().now()
             named = replace(delivery(b"{}", 9, event_id=announced[0]), application="club")
-            await hints.keep_hints(session, [named], now)
+            await hints.keep(session, [named], now)
         async with running(given), asyncio.timeout(15):
             while await _waiting(world, "club"):  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.05)
@@ -219,5 +219,5 @@ async def test_an_application_without_credentials_keeps_nobody_from_the_others(w
 
 async def _waiting(world: World, application: str) -> int:
     async with world.database.reading() as session:
-        found = await hints.newest_hints(session, application, 100)
+        found = await hints.newest(session, application, 100)
     return len(found)

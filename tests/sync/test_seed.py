@@ -73,12 +73,12 @@ async def test_beside_a_running_deployment_a_seed_leaves_what_is_announced_or_yo
     pass_time(world, service_side, seconds=1)
     async with world.database.transaction() as session:
         told = [delivery(b"{}", number, event_id=one) for number, one in enumerate((old[0], young[0]))]
-        await hints.keep_hints(session, told, world.clock.now())
+        await hints.keep(session, told, world.clock.now())
     report = await backfill(world, token=2).once(SEED)
     assert (report.published, report.left) == (4, 5)
     assert await plans(world) == dict.fromkeys(old[1:], "seed")
     async with world.database.reading() as session:
-        waiting = await hints.hint_ids_of(session, "default", old + young)
+        waiting = await hints.ids_of(session, "default", old + young)
     assert set(waiting) == {old[0], young[0]}, "what a webhook told is left to be confirmed"
     await world.work()
     await backfill(world, token=3).once()

@@ -181,7 +181,7 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
             return
         announced = replace(delivery(b"{}", number, event_id=event_id), received_at=world.clock.now())
         async with world.database.transaction() as session:
-            await hints.keep_hints(session, [announced], world.clock.now())
+            await hints.keep(session, [announced], world.clock.now())
         assert await confirm.once() == 1, "the ledger has it already"
 
     for number in range(1, 20):
@@ -241,7 +241,7 @@ async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are
         listed.append(event)
         announced = replace(delivery(b"{}", number, event_id=str(event["id"])), received_at=world.clock.now())
         async with world.database.transaction() as session:
-            await hints.keep_hints(session, [announced], world.clock.now())
+            await hints.keep(session, [announced], world.clock.now())
         assert await confirm.once() == 1
         world.clock.advance(60)
         await stage.once()

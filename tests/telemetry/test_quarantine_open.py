@@ -58,7 +58,7 @@ async def test_the_age_of_the_oldest_hint_follows_the_ledger(
     long_ago = replace(delivery(1), received_at=clock.now() - timedelta(hours=2))
     other = replace(delivery(3, application="second"), received_at=clock.now())
     async with sqlite_ledger.transaction() as session:
-        await hints.keep_hints(session, [long_ago, replace(delivery(2), received_at=clock.now()), other], clock.now())
+        await hints.keep(session, [long_ago, replace(delivery(2), received_at=clock.now()), other], clock.now())
 
     def age_s(application: str) -> float | None:
         return metrics.registry.get_sample_value("consumer_confirm_oldest_seconds", {"application": application})

@@ -9,7 +9,7 @@ from consumer.ledger import Database
 from consumer.ledger.handling import handlers
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler, handles
-from consumer.work.pausing.rules import Guard
+from consumer.work.pausing.rules import PauseRules
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -62,27 +62,27 @@ def handler(pause_after: int = 5) -> Handler:
 
 
 def test_half_of_many_dead_is_as_bad_as_a_streak() -> None:
-    guard, reasons = Guard(), []
+    rules, reasons = PauseRules(), []
     for number in range(40):
         status = RunStatus.DEAD if number % 3 else RunStatus.SUCCEEDED
-        reasons.append(guard.saw(handler(), status))
+        reasons.append(rules.saw(handler(), status))
     assert next(reason for reason in reasons if reason) == "7 of the newest 11 runs dead"
     assert len([reason for reason in reasons if reason]) == 1
 
 
 def test_few_dead_among_many_are_no_reason() -> None:
-    guard = Guard()
-    assert not [reason for number in range(1000) if (reason := guard.saw(handler(), status_of(number % 100 == 0)))]
+    rules = PauseRules()
+    assert not [reason for number in range(1000) if (reason := rules.saw(handler(), status_of(number % 100 == 0)))]
 
 
 def test_it_can_be_turned_off_and_starts_anew_when_resumed() -> None:
-    guard = Guard()
-    assert not [reason for _ in range(500) if (reason := guard.saw(handler(0), RunStatus.DEAD))]
-    guard.forget("h")
-    stopped = [guard.saw(handler(), RunStatus.DEAD) for _ in range(10)]
+    rules = PauseRules()
+    assert not [reason for _ in range(500) if (reason := rules.saw(handler(0), RunStatus.DEAD))]
+    rules.forget("h")
+    stopped = [rules.saw(handler(), RunStatus.DEAD) for _ in range(10)]
     assert [reason for reason in stopped if reason] == ["5 runs dead in a row"]
-    guard.forget("h")
-    again = [guard.saw(handler(), RunStatus.DEAD) for _ in range(5)]
+    rules.forget("h")
+    again = [rules.saw(handler(), RunStatus.DEAD) for _ in range(5)]
     assert again[-1] == "5 runs dead in a row"
 
 

@@ -128,7 +128,7 @@ async def test_a_loop_that_never_comes_back_is_given_up(sqlite_ledger: Database,
 
 # case: H4
 @pytest.mark.slow
-async def test_a_transaction_that_hangs_does_not_stall_the_intake(sqlite_ledger: Database, broker: Broker) -> None:
+async def test_a_transaction_that_hangs_does_not_stall_ingest(sqlite_ledger: Database, broker: Broker) -> None:
     @handles("order.paid", transactional=True, timeout_s=0.3, name="test:hangs")
     async def hangs(event: Event, ctx: Context) -> None:
         await asyncio.Event().wait()

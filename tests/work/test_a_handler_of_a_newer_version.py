@@ -13,7 +13,7 @@ from consumer.ledger.handling import handlers
 from consumer.ledger.handling.handlers import LIVE_S
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.wire import SEED, pack_event
-from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, ROLLOUT_S, Newcomers
+from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, ROLLOUT_S, RollingDeploy
 from consumer.work.registry import Registry
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, order_paid
@@ -40,9 +40,9 @@ async def registered(database: Database, clock: Any, *functions: Any) -> None:
         await handlers.register(session, [of(function) for function in functions], clock.now())
 
 
-async def kept_for(newcomers: Newcomers, database: Database) -> list[str]:
+async def kept_for(rollout: RollingDeploy, database: Database) -> list[str]:
     async with database.reading() as session:
-        return sorted(handler.name for handler in (await newcomers.registry(session)).absent)
+        return sorted(handler.name for handler in (await rollout.registry(session)).absent)
 
 
 # case: O9, R14, H6
@@ -111,9 +111,9 @@ async def test_nothing_is_kept_for_a_handler_that_is_on_its_way_out(sqlite_ledge
     mine, leaving = named("test:mine"), named("test:leaving")
     await registered(sqlite_ledger, clock, mine, leaving)
     clock.advance(3)
-    newcomers = Newcomers(Registry([of(mine)]), clock)
+    rollout = RollingDeploy(Registry([of(mine)]), clock)
     for _ in range(3):
-        assert await kept_for(newcomers, sqlite_ledger) == []
+        assert await kept_for(rollout, sqlite_ledger) == []
         clock.advance(LOOK_EVERY_S)
         await registered(sqlite_ledger, clock, mine, leaving)
 
@@ -126,17 +126,17 @@ async def test_what_came_long_ago_or_before_my_own_code_is_on_its_way_out(sqlite
     clock.advance(3600)
     await registered(sqlite_ledger, clock, first, added)
     clock.advance(60)
-    restarted = Newcomers(Registry([of(first)]), clock)
+    restarted = RollingDeploy(Registry([of(first)]), clock)
     assert await kept_for(restarted, sqlite_ledger) == ["test:added"]
 
     # The version that has `mine` instead of `added` is newer than both.
     await registered(sqlite_ledger, clock, first, mine)
-    assert await kept_for(Newcomers(Registry([of(first), of(mine)]), clock), sqlite_ledger) == []
+    assert await kept_for(RollingDeploy(Registry([of(first), of(mine)]), clock), sqlite_ledger) == []
 
     # A day later `added` is no news any more, and a version without it takes it for what it is.
     clock.advance(ROLLOUT_S)
     await registered(sqlite_ledger, clock, first, added)
-    assert await kept_for(Newcomers(Registry([of(first)]), clock), sqlite_ledger) == []
+    assert await kept_for(RollingDeploy(Registry([of(first)]), clock), sqlite_ledger) == []
 
 
 # case: O9
@@ -148,36 +148,36 @@ async def test_a_newcomer_that_comes_back_at_once_finds_what_a_younger_process_t
     clock.advance(60)
     await registered(sqlite_ledger, clock, mine, new)
     clock.advance(LIVE_S / 2)
-    assert await kept_for(Newcomers(Registry([of(mine)]), clock), sqlite_ledger) == ["test:new"]
+    assert await kept_for(RollingDeploy(Registry([of(mine)]), clock), sqlite_ledger) == ["test:new"]
 
 
 # case: O9
 async def test_a_newcomer_that_is_taken_back_and_comes_again(sqlite_ledger: Database) -> None:
     clock = DrivenClock()
     mine, new = named("test:mine"), named("test:new")
-    newcomers = Newcomers(Registry([of(mine)]), clock)
+    rollout = RollingDeploy(Registry([of(mine)]), clock)
     clock.advance(1)
     await registered(sqlite_ledger, clock, mine, new)
     clock.advance(LOOK_EVERY_S)
-    assert await kept_for(newcomers, sqlite_ledger) == ["test:new"]
+    assert await kept_for(rollout, sqlite_ledger) == ["test:new"]
     clock.advance(LIVE_S + 1)  # rolled back: nobody has it any more
-    assert await kept_for(newcomers, sqlite_ledger) == []
+    assert await kept_for(rollout, sqlite_ledger) == []
 
     # This process is older than the second try, younger than the first one.
-    younger = Newcomers(Registry([of(mine)]), clock)
+    younger = RollingDeploy(Registry([of(mine)]), clock)
     assert await kept_for(younger, sqlite_ledger) == []
     clock.advance(LOOK_EVERY_S)
     await registered(sqlite_ledger, clock, mine, new)
-    for process in (newcomers, younger):
+    for process in (rollout, younger):
         assert await kept_for(process, sqlite_ledger) == ["test:new"]
 
 
 async def test_it_looks_once_a_second(sqlite_ledger: Database) -> None:
     clock = DrivenClock()
-    newcomers = Newcomers(Registry([]), clock)
-    assert await kept_for(newcomers, sqlite_ledger) == []
+    rollout = RollingDeploy(Registry([]), clock)
+    assert await kept_for(rollout, sqlite_ledger) == []
     clock.advance(LOOK_EVERY_S / 2)
     await registered(sqlite_ledger, clock, named("test:new"))
-    assert await kept_for(newcomers, sqlite_ledger) == []
+    assert await kept_for(rollout, sqlite_ledger) == []
     clock.advance(LOOK_EVERY_S / 2)
-    assert await kept_for(newcomers, sqlite_ledger) == ["test:new"]
+    assert await kept_for(rollout, sqlite_ledger) == ["test:new"]

@@ -13,7 +13,7 @@ from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.work.execution.contexts import Contexts
-from consumer.work.execution.loop_proxy import Across
+from consumer.work.execution.loop_proxy import LoopProxy
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -61,7 +61,7 @@ async def test_a_handler_calls_the_client_that_lives_elsewhere(sqlite_ledger: Da
     @handles("order.paid")
     async def looks(event: Event, ctx: Context) -> None:
         payments: object = ctx.payments
-        assert isinstance(payments, Across)
+        assert isinstance(payments, LoopProxy)
         own.append(threading.get_ident())
         found.append((await ctx.payments.orders.lookup(event.order_id or ""))["order_id"])  # type: ignore[index]  # the stand-in's
         numbers = [number async for number in payments.at(3).orders.iterate()]

@@ -15,7 +15,7 @@ from consumer.ledger.handling import dead
 from consumer.ledger.handling.dead import DeadFilter
 from consumer.ledger.tables import AuditRow
 from consumer.plugin import Context, Event, handles
-from consumer.work.outbound.dead_letters import Letters
+from consumer.work.outbound.dead_letters import DeadLetters
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, service_event
 
@@ -76,7 +76,7 @@ async def test_a_letter_is_not_lost_between_dying_and_publishing(sqlite_ledger: 
     await shop.publish(service_event("evt_1", "order.paid", "one"))
     async with shop.working():
         await eventually(lambda: shop.count("test:broken", "dead", 1))
-    letters = Letters(database=sqlite_ledger, broker=broker, topic=LETTERS, clock=SystemClock(), leads=lambda: True)
+    letters = DeadLetters(database=sqlite_ledger, broker=broker, topic=LETTERS, clock=SystemClock(), leads=lambda: True)
     assert await letters.once() == 1
     assert await letters.once() == 0
     assert len(await letters_on(broker, 1)) == 1

@@ -91,7 +91,7 @@ class Lanes(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS))
     def arrive(self, key: str) -> None:
-        """An event is recorded with a run for each handler, as the intake does."""
+        """An event is recorded with a run for each handler, as ingest does."""
         self.count += 1
         event_id = f"evt_{self.count:04d}"
 
@@ -118,7 +118,7 @@ class Lanes(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS), name=st.sampled_from(sorted(HANDLERS)), limit=st.integers(1, 3))
     def claim(self, worker: str, name: str, limit: int) -> None:
-        """As the runner does: nothing of a paused handler, and no more than its breaker has room for."""
+        """As the dispatcher does: nothing of a paused handler, and no more than its breaker has room for."""
         room = self.breakers[worker].room(HANDLERS[name], self.clock.now(), limit)
 
         async def take() -> list[ClaimedRun]:

@@ -1,4 +1,4 @@
-"""Stay: whose code it is that runs, which decides what may be cut off; and when a handler was cut off too often."""
+"""Handler call: whose code runs, which decides what may be cut off; and when a handler was cut off too often."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from consumer.events import Event
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
-from consumer.work.execution.handler_call import Cut, Stay, entered, stay_at, staying, wants_care, was_cut
+from consumer.work.execution.handler_call import Cut, HandlerCall, call_at, calling, entered, wants_care, was_cut
 from consumer.work.execution.loop_pool import Harm
-from consumer.work.execution.watchdog import Cutoff
+from consumer.work.execution.watchdog import Watchdog
 from consumer.work.outcome import Failed, Succeeded
-from consumer.work.pausing.rules import CALM, CUTS_MAX, Guard
+from consumer.work.pausing.rules import CALM, CUTS_MAX, PauseRules
 from tests.work.workshop import order_paid
 
 
@@ -33,39 +33,39 @@ def here() -> FrameType:
 
 # case: H4
 async def test_only_what_the_handler_called_is_its_own() -> None:
-    seen: list[Stay | None] = []
+    seen: list[HandlerCall | None] = []
     frames: list[FrameType | None] = []
 
     async def look(_: Event, __: Context) -> None:
-        seen.append(stay_at(here()))
+        seen.append(call_at(here()))
         frames.append(here().f_back)
 
-    assert stay_at(here()) is None
-    with staying(HANDLER) as stay:
+    assert call_at(here()) is None
+    with calling(HANDLER) as call:
         await entered(look, order_paid(1), None)  # type: ignore[arg-type]  # it does not look at it
         assert frames[0] is not None
         assert frames[0].f_code is entered.__code__
-        assert stay_at(frames[0]) is None  # the border itself is ours
-    assert seen == [stay]
-    assert stay_at(here()) is None
+        assert call_at(frames[0]) is None  # the border itself is ours
+    assert seen == [call]
+    assert call_at(here()) is None
 
 
 # case: H4
 async def test_a_task_that_the_handler_started_is_its_own_too() -> None:
-    async def child() -> Stay | None:
-        return stay_at(here())
+    async def child() -> HandlerCall | None:
+        return call_at(here())
 
-    with staying(HANDLER) as stay:
+    with calling(HANDLER) as call:
         task = asyncio.create_task(child())
-    assert await task is stay
+    assert await task is call
     assert await asyncio.create_task(child()) is None
 
 
 def test_whoever_was_cut_off_has_failed_whatever_it_made_of_it() -> None:
-    with staying(HANDLER) as stay:
-        assert stay.outcome(Succeeded()) == Succeeded()
-        assert isinstance(stay.cut(here(), 5.0), Cut)
-        outcome = stay.outcome(Succeeded())
+    with calling(HANDLER) as call:
+        assert call.outcome(Succeeded()) == Succeeded()
+        assert isinstance(call.cut(here(), 5.0), Cut)
+        outcome = call.outcome(Succeeded())
     assert isinstance(outcome, Failed)
     assert was_cut(outcome)
     assert outcome.failure.code == "handler_blocked"
@@ -90,7 +90,7 @@ async def test_where_the_timer_is_taken_nothing_is_touched() -> None:
     taken = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
         mine = signal.getsignal(signal.SIGALRM)
-        async with Cutoff(1.0, on_cut=told.append).guarding():
+        async with Watchdog(1.0, on_cut=told.append).guarding():
             assert signal.getsignal(signal.SIGALRM) is mine
         assert not told
     finally:
@@ -100,11 +100,11 @@ async def test_where_the_timer_is_taken_nothing_is_touched() -> None:
 
 @pytest.mark.parametrize(("calm", "expected"), [(0, True), (CALM - 1, True), (CALM, False)])
 def test_the_third_cut_pauses_unless_long_calm_lies_between(calm: int, expected: bool) -> None:
-    guard = Guard()
+    rules = PauseRules()
     for _ in range(CUTS_MAX - 1):
-        assert guard.cut(HANDLER.name) is None
+        assert rules.cut(HANDLER.name) is None
     for _ in range(calm):
-        guard.saw(HANDLER, RunStatus.SUCCEEDED)
-    reason = guard.cut(HANDLER.name)
+        rules.saw(HANDLER, RunStatus.SUCCEEDED)
+    reason = rules.cut(HANDLER.name)
     assert (reason is not None) is expected
-    assert guard.cut(HANDLER.name) is None  # said once, or counted anew
+    assert rules.cut(HANDLER.name) is None  # said once, or counted anew

@@ -21,10 +21,11 @@ from consumer.plugin import declared
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
 from consumer.wire import pack_event
+from consumer.work.build import build_worker
 from consumer.work.execution.contexts import Contexts
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry
-from consumer.work.worker import Worker, WorkerConfig, build_worker
+from consumer.work.worker import Worker, WorkerConfig
 
 TOPIC = "payments.events"
 AT = datetime(2026, 1, 1, tzinfo=UTC)

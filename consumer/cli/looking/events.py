@@ -22,12 +22,11 @@ from consumer.cli.filters import (
     parse_moment,
 )
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, run, settings_for
+from consumer.cli.process import ledger, run, settings_looking
 from consumer.errors import NotFound, UsageError
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
-from consumer.settings import Role
 
 app = typer.Typer(help="The recorded events.", no_args_is_help=True)
 
@@ -96,12 +95,12 @@ def show(
 
 
 async def _search(wanted: EventFilter) -> Sequence[EventRow]:
-    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+    async with ledger(settings_looking()) as database, database.reading() as session:
         return await events.search(session, wanted)
 
 
 async def _load(application: str, event_id: str) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow]]:
-    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+    async with ledger(settings_looking()) as database, database.reading() as session:
         rows = await events.search(session, EventFilter(application=application, event_id=event_id, limit=1))
         if not rows:
             raise NotFound("the ledger has no such event", application=application, event_id=event_id[:100])

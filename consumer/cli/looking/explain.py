@@ -13,11 +13,11 @@ from consumer.app.options import option_problems
 from consumer.cli.cures import replay_command, who_acts_on
 from consumer.cli.developing.handlers import registry_of
 from consumer.cli.output import Json, Output, shown
-from consumer.cli.process import ledger, run, settings_for
+from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
 from consumer.console.unread import is_read
 from consumer.errors import SettingsError
-from consumer.settings import Role, Settings
+from consumer.settings import Settings
 from handlers.access.policy import Policy
 from handlers.fulfilment.store import REQUESTED
 
@@ -73,7 +73,7 @@ def customer(
 
 
 def _explain(application: str, explain: Explain, as_json: bool) -> None:
-    found = run(_look(settings := settings_for(Role.OPERATE), application, explain))
+    found = run(_look(settings := settings_looking(), application, explain))
     _name_cures(found["next"], settings)
     output = Output(as_json)
     output.document(found)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -15,24 +15,28 @@ from consumer.broker import TopicReport, open_broker
 from consumer.cli.cures import who_acts_on
 from consumer.cli.developing.handlers import registry_of
 from consumer.cli.filters import Application, Limit
-from consumer.cli.looking.verdict import WALK_LATE_S, Finding, Grade, judge, worst
+from consumer.cli.looking.finding import Finding, Grade, worst
+from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
-from consumer.cli.process import ledger, run, settings_for
+from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.unread import Unread, unread
-from consumer.errors import BrokerError, LedgerError
-from consumer.ledger import health
+from consumer.errors import BrokerError, LedgerError, SettingsError
+from consumer.ledger import health, processes
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.health import Figures
+from consumer.ledger.processes import Process
 from consumer.ledger.reading import quarantine as ledger_quarantine
 from consumer.reason import Reason, reason_of
-from consumer.settings import Role, Settings
+from consumer.settings import Settings
 from consumer.sync.health.status import ApplicationStatus, application_statuses
 from handlers.fulfilment.store import REQUESTED
 
 WALKS_LATE = 5
 BROKER_S = 10.0
+SHOWN_FOR = timedelta(hours=1)
 
 quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
 
@@ -43,74 +47,112 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(quarantine, name="quarantine")
 
 
+@dataclass(kw_only=True)
+class Look:
+    """What was found out, as far as it could be."""
+
+    findings: list[Finding] = field(default_factory=list)
+    figures: Figures | None = None
+    processes: list[Process] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+    held: list[HeldOrder] = field(default_factory=list)
+    reading: list[ApplicationStatus] = field(default_factory=list)
+    lost: list[Unread] = field(default_factory=list)
+
+
 def status(as_json: Json = False) -> None:
-    """How things stand; exit 0 healthy, 1 degraded, 2 stuck."""
-    figures, waiting, held, reading, lost, findings = run(_look(settings_for(Role.OPERATE)))
-    grade = worst(findings)
-    shown = asdict(figures) if figures else {}
+    """How things stand; exit 0 healthy, 1 degraded, 2 stuck (orders wait), 3 it could not be known."""
+    try:
+        settings, problems = looking()
+    except SettingsError as error:
+        found = Look(findings=[Finding(Grade.UNKNOWN, error.code, problem) for problem in error.problems])
+    else:
+        found = run(_look(settings, problems))
     output = Output(as_json)
-    output.document(
-        {
-            "status": grade.name.lower(),
-            "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in findings],
-            "unfulfilled": [asdict(one) for one in waiting],
-            "held": [asdict(one) for one in held],
-            "reading": [asdict(one) for one in reading],
-            "unread": [asdict(one) for one in lost],
-            **shown,
-        }
-    )
-    output.line(grade.name.lower())
-    for finding in findings:
+    output.document(_document(found))
+    _print(output, found)
+    raise typer.Exit(int(worst(found.findings)))
+
+
+def _document(found: Look) -> dict[str, Any]:
+    return {
+        "status": worst(found.findings).name.lower(),
+        "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in found.findings],
+        "processes": [asdict(one) for one in found.processes],
+        "unfulfilled": [asdict(one) for one in found.waiting],
+        "held": [asdict(one) for one in found.held],
+        "reading": [asdict(one) for one in found.reading],
+        "unread": [asdict(one) for one in found.lost],
+        **(asdict(found.figures) if found.figures else {}),
+    }
+
+
+def _print(output: Output, found: Look) -> None:
+    output.line(worst(found.findings).name.lower())
+    for finding in found.findings:
         output.line(f"  {finding.grade.name.lower()}: {finding.text} [{finding.code}]")
-    output.fields(shown)
-    for order in waiting:
+    output.fields(asdict(found.figures) if found.figures else {})
+    for one in found.processes:
+        output.line(_process_line(one))
+    for order in found.waiting:
         oldest = shown_value(order.oldest_at)
         output.line(f"{order.application}: {order.count} paid, not fulfilled ({order.reason}), the oldest at {oldest}")
-    for one_held in held:
-        since = shown_value(one_held.paid_at)
-        output.line(f"{one_held.application}: order {one_held.order_id} is held ({one_held.hold}), paid at {since}")
-    for asked in lost:
+    for held in found.held:
+        since = shown_value(held.paid_at)
+        output.line(f"{held.application}: order {held.order_id} is held ({held.hold}), paid at {since}")
+    for asked in found.lost:
         oldest = shown_value(asked.oldest_at)
         output.line(f"{asked.application}: {asked.count} read(s) wait for API credentials, the oldest since {oldest}")
-    for one in reading:
-        output.line(one.application)
-        facts = {name: value for name, value in asdict(one).items() if name not in ("application", "held_up")}
+    for reading in found.reading:
+        output.line(reading.application)
+        facts = {name: value for name, value in asdict(reading).items() if name not in ("application", "held_up")}
         output.fields({f"  {name}": value for name, value in facts.items()})
-        for stage in one.held_up:
+        for stage in reading.held_up:
             output.line(f"  {stage.stage} is held up since {shown_value(stage.since)}: {stage.code}")
-    raise typer.Exit(int(grade))
 
 
-async def _look(
-    settings: Settings,
-) -> tuple[Figures | None, list[Waiting], list[HeldOrder], list[ApplicationStatus], list[Unread], list[Finding]]:
+def _process_line(one: Process) -> str:
+    state = "stopped" if one.stopped_at is not None else "ready" if one.ready else "not ready"
+    wrong = ", ".join(f"{name}: {proof.code}" for name, proof in one.checks.items() if proof.code is not None)
+    since, seen = shown_value(one.stopped_at or one.since), shown_value(one.seen_at)
+    line = f"{one.role} {one.version} (pid {one.pid} on {one.host}): {state} since {since}, seen {seen}"
+    return f"{line} [{wrong}]" if wrong else line
+
+
+async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     # Where none has credentials, nobody meant to read: signed webhooks are all there is.
     reads = any(one.has_credentials for one in settings.applications)
     app_ids = [(one.name, one.app_id if one.has_credentials else None) for one in settings.applications if reads]
+    found = Look()
     try:
         async with ledger(settings) as database, database.reading() as session:
-            figures = await health.figures(session, datetime.now(UTC))
-            waiting = await unfulfilled(session)
-            held = await longest_held(session)
-            reading = await application_statuses(session, app_ids, figures.at)
+            # By the database's clock: this machine's may be wrong, and the processes' too.
+            found.figures = figures = await health.figures(session, await shared_time(session))
+            found.processes = await processes.listed(session)
+            found.waiting = await unfulfilled(session)
+            found.held = await longest_held(session)
+            found.reading = await application_statuses(session, app_ids, figures.at)
             without = [one.name for one in settings.applications if not one.has_credentials]
-            lost = await unread(session, without, figures.at)
+            found.lost = await unread(session, without, figures.at)
             open_queues = await queues(session)
     except LedgerError as error:
-        return None, [], [], [], [], [Finding(Grade.STUCK, error.code, error.message)]
+        return Look(findings=[Finding(Grade.UNKNOWN, error.code, error.message)])
     registry = registry_of(settings)
-    findings = judge(
+    found.findings = judge(
         figures,
-        unfulfilled=waiting,
+        unfulfilled=found.waiting,
         queues=open_queues,
         broken_plugins=[plugin.plugin for plugin in registry.broken],
         shippers=who_acts_on(REQUESTED, registry.handlers),
         topics=await _topics(settings),
-        application_statuses=reading,
+        application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
+        processes=found.processes,
+        expected=settings.expect,
+        settings_problems=problems,
     )
-    return figures, waiting, held, reading, lost, findings
+    found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
+    return found
 
 
 async def _topics(settings: Settings) -> Sequence[TopicReport] | None:
@@ -135,7 +177,7 @@ def list_quarantine(
     """The newest deliveries in quarantine; their bodies are not shown."""
 
     async def load() -> list[dict[str, Any]]:
-        async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+        async with ledger(settings_looking()) as database, database.reading() as session:
             rows = await ledger_quarantine.newest(session, application=application, reason=reason, limit=limit)
         return [
             {

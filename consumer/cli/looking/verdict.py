@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from enum import IntEnum
 
 from consumer.broker import TopicReport
 from consumer.cli.cures import replay_command
+from consumer.cli.looking.alive import alive
+from consumer.cli.looking.finding import Finding, Grade
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures
+from consumer.ledger.processes import Process
 from consumer.sync.health.status import ApplicationStatus
 from consumer.sync.loop import REFUSED
 from handlers.fulfilment.store import REQUESTED
 
 OVERDUE_STUCK_S = 300.0
 OUTBOX_STUCK_S = 120.0
-HINT_LATE_S = 900.0
-WORKER_GONE_S = 30.0
+HINT_LATE_S = 120.0
+DENIED_MANY = 20
+QUARANTINE_GROWS = 20
+REFUSED_STUCK = 3
 UNFULFILLED_LATE_S = 300.0
 WALK_LATE_S = 900.0
 HELD_UP_S = 60.0
-
-
-class Grade(IntEnum):
-    """How things stand; the number is the exit code of `status`."""
-
-    HEALTHY = 0
-    DEGRADED = 1
-    STUCK = 2
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is not as it should be."""
-
-    grade: Grade
-    code: str
-    text: str
+ORDERS_WAIT = frozenset({"credentials_refused", "retention_gap"})
 
 
 def judge(
@@ -51,11 +38,17 @@ def judge(
     topics: Sequence[TopicReport] | None = (),
     application_statuses: Sequence[ApplicationStatus] = (),
     walk_late_s: float = WALK_LATE_S,
+    processes: Sequence[Process] = (),
+    expected: Collection[str] | None = None,
+    settings_problems: Sequence[str] = (),
     shippers: Sequence[str] = (),
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `topics`:
-    how they stand, None when the broker does not answer. `shippers`: the handlers that could fulfil an order."""
-    found = [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
+    how they stand, None when the broker does not answer. `processes`, `expected`: see `alive`. `shippers`: the
+    handlers that could fulfil an order."""
+    found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
+    found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
+    found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
     for one in application_statuses:
         found += _reading(one, figures.at, walk_late_s)
     for queue in queues:
@@ -66,9 +59,6 @@ def judge(
         found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
         found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
-    if figures.worker_seen_at is None or _age_s(figures.worker_seen_at, figures.at) > WORKER_GONE_S:
-        seen = "ever" if figures.worker_seen_at is None else "lately"
-        found.append(Finding(Grade.DEGRADED, "no_worker", f"no `work` process was {seen} seen"))
     if figures.dead:
         found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
     if figures.paused_handlers:
@@ -80,8 +70,7 @@ def judge(
         found.append(Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers)))
     if broken_plugins:
         found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
-    if _age_s(figures.oldest_hint_at, figures.at) > HINT_LATE_S:
-        found.append(Finding(Grade.DEGRADED, "hints_late", f"{figures.hints} delivery(s) wait to be confirmed"))
+    found += _deliveries(figures)
     return sorted(found, key=lambda finding: -finding.grade)
 
 
@@ -99,6 +88,27 @@ def _log(topics: Sequence[TopicReport] | None) -> list[Finding]:
 
 def _dead(count: int) -> str:
     return f"{count} dead run(s): see `consumer dead list`; mended, `consumer replay plan` does them again"
+
+
+def _deliveries(figures: Figures) -> list[Finding]:
+    """Deliveries the service was not yet asked about, that it denies, or that were put aside: by age and by rate."""
+    found = []
+    late_s = _age_s(figures.oldest_unasked_at, figures.at)
+    if late_s > HINT_LATE_S:
+        text = f"{figures.unasked} delivery(s) wait to be confirmed, the oldest for {late_s / 60:.0f} min"
+        found.append(Finding(Grade.STUCK if late_s > UNFULFILLED_LATE_S else Grade.DEGRADED, "hints_late", text))
+    denied = figures.hints - figures.unasked
+    if denied >= DENIED_MANY:
+        text = f"the service does not know {denied} of the deliveries that wait: forged, or another application's"
+        found.append(Finding(Grade.DEGRADED, "hints_denied", text))
+    if figures.quarantined_lately >= QUARANTINE_GROWS:
+        text = f"{figures.quarantined_lately} delivery(s) in ten minutes: `consumer quarantine list`"
+        found.append(Finding(Grade.DEGRADED, "quarantine_grows", text))
+    if figures.refused_lately:
+        text = f"{figures.refused_lately} true record(s) could not be kept in ten minutes: `consumer quarantine list`"
+        grade = Grade.STUCK if figures.refused_lately >= REFUSED_STUCK else Grade.DEGRADED
+        found.append(Finding(grade, "records_refused", text))
+    return found
 
 
 def _gone(waits: Mapping[str, int]) -> str:
@@ -147,7 +157,11 @@ def _reading(one: ApplicationStatus, now: datetime, walk_late_s: float) -> list[
         "reading_held_up": _held_up(one, now),
         "never_walked": one.walked_at is None and "the events were never walked to the end: does `sync` run?",
     }
-    return [Finding(Grade.DEGRADED, code, f"{one.application}: {text}") for code, text in found.items() if text]
+    return [
+        Finding(Grade.STUCK if code in ORDERS_WAIT else Grade.DEGRADED, code, f"{one.application}: {text}")
+        for code, text in found.items()
+        if text
+    ]
 
 
 def _held_up(one: ApplicationStatus, now: datetime) -> str:
@@ -159,11 +173,6 @@ def _held_up(one: ApplicationStatus, now: datetime) -> str:
             stages.setdefault(stage.code, []).append(f"{stage.stage} since {stage.since:%Y-%m-%d %H:%M}")
     told = "; ".join(f"held up by {code}: {', '.join(names)}" for code, names in stages.items())
     return f"{told}; `consumer doctor` says why" if told else ""
-
-
-def worst(findings: Sequence[Finding]) -> Grade:
-    """The grade of the whole."""
-    return max((finding.grade for finding in findings), default=Grade.HEALTHY)
 
 
 def _age_s(since: datetime | None, now: datetime) -> float:

@@ -20,7 +20,7 @@ _HINTS: Table = HintRow.__table__
 AGAIN: Final = timedelta(seconds=5)
 
 
-async def keep_hints(session: AsyncSession, deliveries: Sequence[Delivery], now: datetime) -> None:
+async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datetime) -> None:
     """Hints to be confirmed, one per (application, event id); a later delivery of the same id joins the first.
 
     It may be the real one, and the first a forgery that was denied: one that waits for longer than `AGAIN` is looked
@@ -51,7 +51,7 @@ def _hint_values(delivery: Delivery, now: datetime) -> dict[str, object]:
     }
 
 
-def hint_delivery(row: HintRow) -> Delivery:
+def as_delivery(row: HintRow) -> Delivery:
     """The delivery that a hint came with."""
     return Delivery(
         application=row.application,
@@ -64,19 +64,9 @@ def hint_delivery(row: HintRow) -> Delivery:
     )
 
 
-async def due_hints(session: AsyncSession, application: str, now: datetime, limit: int) -> Sequence[HintRow]:
-    """The hints to look at now, those with the fewest attempts first: a flood of forged ids waits behind fresh ones."""
-    statement = (
-        select(HintRow)
-        .where(_HINTS.c.application == application, _HINTS.c.next_at <= now)
-        .order_by(_HINTS.c.attempts, _HINTS.c.next_at)
-        .limit(limit)
-    )
-    return (await session.execute(statement)).scalars().all()
-
-
-async def due_hint_ids(session: AsyncSession, application: str, now: datetime, limit: int) -> Sequence[tuple[str, int]]:
-    """Event id and number of denials of the due hints, without their bodies; those with the fewest denials first."""
+async def due_ids(session: AsyncSession, application: str, now: datetime, limit: int) -> Sequence[tuple[str, int]]:
+    """Event id and number of denials of the hints to look at now, without their bodies. Those with the fewest denials
+    come first: a flood of forged ids waits behind fresh ones."""
     statement = (
         select(_HINTS.c.event_id, _HINTS.c.attempts)
         .where(_HINTS.c.application == application, _HINTS.c.next_at <= now)
@@ -86,7 +76,7 @@ async def due_hint_ids(session: AsyncSession, application: str, now: datetime, l
     return [(event_id, attempts) for event_id, attempts in await session.execute(statement)]
 
 
-async def hints_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[HintRow]:
+async def of_events(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[HintRow]:
     """The hints that announced these events, due or not. At most a few hundred ids at once."""
     if not event_ids:
         return []
@@ -94,13 +84,13 @@ async def hints_of(session: AsyncSession, application: str, event_ids: Sequence[
     return (await session.execute(select(HintRow).where(where))).scalars().all()
 
 
-async def newest_hints(session: AsyncSession, application: str, limit: int) -> Sequence[HintRow]:
+async def newest(session: AsyncSession, application: str, limit: int) -> Sequence[HintRow]:
     """The hints that came last and still wait, newest first."""
     statement = select(HintRow).where(_HINTS.c.application == application).order_by(_HINTS.c.received_at.desc())
     return (await session.execute(statement.limit(limit))).scalars().all()
 
 
-async def hint_ids_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[str]:
+async def ids_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[str]:
     """Which of these events have a hint that still waits. At most a few hundred ids at once."""
     if not event_ids:
         return []
@@ -108,14 +98,14 @@ async def hint_ids_of(session: AsyncSession, application: str, event_ids: Sequen
     return list(await session.scalars(select(_HINTS.c.event_id).where(where)))
 
 
-async def newest_hint_at(session: AsyncSession, application: str, event_ids: Sequence[str]) -> datetime | None:
+async def newest_at(session: AsyncSession, application: str, event_ids: Sequence[str]) -> datetime | None:
     """When the newest of these hints was received. At most a few hundred ids at once."""
     where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
     found: datetime | None = await session.scalar(select(func.max(_HINTS.c.received_at)).where(where))
     return found
 
 
-async def put_off_hints(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:
+async def put_off(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:
     """Look at these again at `next_at`; `counted` says whether the service denied them this time."""
     if keys:
         more = 1 if counted else 0
@@ -126,20 +116,27 @@ async def put_off_hints(session: AsyncSession, keys: Sequence[EventKey], next_at
         )
 
 
-async def drop_hints(session: AsyncSession, keys: Sequence[EventKey]) -> None:
+async def drop(session: AsyncSession, keys: Sequence[EventKey]) -> None:
     """These are confirmed, or in quarantine."""
     if keys:
         await session.execute(delete(_HINTS).where(tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(keys))))
 
 
-async def oldest_hint_each(session: AsyncSession) -> dict[str, datetime]:
+async def oldest_each(session: AsyncSession) -> dict[str, datetime]:
     """When the oldest hint of each application came; one that has none is left out."""
     column = _HINTS.c.application
     rows = await session.execute(select(column, func.min(_HINTS.c.received_at)).group_by(column))
     return {row[0]: row[1] for row in rows}
 
 
-async def count_hints(session: AsyncSession, application: str | None = None) -> int:
+async def unasked(session: AsyncSession) -> tuple[int, datetime | None]:
+    """How many hints the service was not yet asked about, and when the oldest of them came."""
+    statement = select(func.count(), func.min(_HINTS.c.received_at)).where(_HINTS.c.attempts == 0)
+    count, oldest_at = (await session.execute(statement)).one()
+    return int(count), oldest_at
+
+
+async def count(session: AsyncSession, application: str | None = None) -> int:
     """How many hints wait: of this application, or of all."""
     statement = select(func.count()).select_from(_HINTS)
     if application is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Table, func, select, tuple_, update
+from sqlalchemy import Table, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -30,18 +30,7 @@ class Observed:
     shape: str = ""
 
 
-async def last_digests(session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]) -> dict[str, str]:
-    """Object id to the digest of its last published observation."""
-    if not object_ids:
-        return {}
-    statement = select(_OBSERVATIONS.c.object_id, _OBSERVATIONS.c.digest).where(
-        tuple_(_OBSERVATIONS.c.application, _OBSERVATIONS.c.kind).in_([(application, kind)]),
-        _OBSERVATIONS.c.object_id.in_(list(object_ids)),
-    )
-    return {row.object_id: row.digest for row in await session.execute(statement)}
-
-
-async def keep_observations(session: AsyncSession, observed: Sequence[Observed]) -> None:
+async def keep(session: AsyncSession, observed: Sequence[Observed]) -> None:
     """Remember what was published; an older read never overwrites a newer one."""
     if not observed:
         return
@@ -56,9 +45,7 @@ async def keep_observations(session: AsyncSession, observed: Sequence[Observed])
     await session.execute(statement, [dict(unique[key].__dict__) for key in sorted(unique)])
 
 
-async def last_observed(
-    session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]
-) -> dict[str, Observed]:
+async def last(session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]) -> dict[str, Observed]:
     """Object id to its last published observation. At most a few hundred ids at once."""
     if not object_ids:
         return {}

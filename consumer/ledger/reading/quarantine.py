@@ -68,11 +68,15 @@ async def count(session: AsyncSession) -> int:
     return int((await session.execute(select(func.count()).select_from(_QUARANTINE))).scalar_one())
 
 
+async def count_since(session: AsyncSession, since: datetime) -> dict[str, int]:
+    """How many were put there since then, by what the row holds as its reason."""
+    column = _QUARANTINE.c.reason
+    statement = select(column, func.count()).where(_QUARANTINE.c.created_at >= since).group_by(column)
+    return {row[0]: row[1] for row in await session.execute(statement)}
+
+
 async def count_each(session: AsyncSession) -> dict[str, int]:
     """How many deliveries of each application lie in quarantine; one that has none is left out."""
     column = _QUARANTINE.c.application
     rows = await session.execute(select(column, func.count()).group_by(column))
     return {row[0]: row[1] for row in rows}
-
-
-# --- hints ---------------------------------------------------------------------------------------------------

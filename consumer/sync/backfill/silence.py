@@ -37,7 +37,7 @@ PENDING_MAX: Final = 200
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryHealth:
-    """`silent_since`: webhooks are silent since then. `gap_at`: a gap was found then and is not yet reconciled.
+    """`silent_since`: webhooks are silent; the last one came then. `gap_at`: a gap was found then, not yet reconciled.
 
     `recovered` events in `walks` walks were brought by the list and by no webhook, since the last webhook. `pending`
     were found by walks and are not recorded yet: the newest PENDING_MAX.
@@ -93,7 +93,8 @@ def after_walk(
         return found
     found = replace(found, recovered=found.recovered + unheard, walks=found.walks + 1)
     silent = found.recovered >= SILENT_AFTER_EVENTS and found.walks >= SILENT_AFTER_WALKS
-    return replace(found, silent_since=found.silent_since or now) if silent else found
+    since = found.silent_since or found.last_webhook_at or now  # where none was ever heard, from when it was noticed
+    return replace(found, silent_since=since) if silent else found
 
 
 async def delivery_health(session: AsyncSession, application: str) -> DeliveryHealth:

@@ -317,7 +317,7 @@ class Backfill:
         self._count(page, wanted, listed.events, announced)
         token = self._token() if options.follows_bookmark else 0
         async with self._database.transaction() as session:
-            await hints.drop_hints(session, [(self.application, event_id) for event_id in sorted(announced)])
+            await hints.drop(session, [(self.application, event_id) for event_id in sorted(announced)])
             strange = [*listed.strange, *too_large(refused, now)]
             await quarantine.put(session, [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange], now)
             if options.follows_bookmark:
@@ -326,8 +326,8 @@ class Backfill:
     async def _announced(self, listed: Sequence[Event]) -> dict[str, Delivery]:
         """The deliveries that announced listed events and wait to be confirmed: this is their confirmation."""
         async with self._database.reading() as session:
-            waiting = await hints.hints_of(session, self.application, [event.id for event in listed])
-        return {hint.event_id: hints.hint_delivery(hint) for hint in waiting}
+            waiting = await hints.of_events(session, self.application, [event.id for event in listed])
+        return {hint.event_id: hints.as_delivery(hint) for hint in waiting}
 
     def _count(
         self, page: WalkPage, missing: Sequence[Event], listed: Sequence[Event], announced: Mapping[str, Delivery]

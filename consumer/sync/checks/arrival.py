@@ -68,7 +68,7 @@ class TestEventArrival:
         kept = await quarantine.newest(session, application=self._application, event_id=event_id)
         if any(not row.delivery_id.startswith(LISTED) for row in kept):
             return QUARANTINED
-        if await hints.hint_ids_of(session, self._application, [event_id]):
+        if await hints.ids_of(session, self._application, [event_id]):
             return WAITS
         found = await ledger_events.load(session, [(self._application, event_id)])
         if any(event.source is Source.WEBHOOK for event in found.values()):
@@ -83,7 +83,7 @@ class TestEventArrival:
     async def _deliveries(self, session: AsyncSession) -> Iterator[tuple[str, bytes]]:
         """Those received since then that were not looked at before: their place and their body."""
         kept = await quarantine.newest(session, application=self._application, limit=NEWEST)
-        waiting = await hints.newest_hints(session, self._application, limit=NEWEST)
+        waiting = await hints.newest(session, self._application, limit=NEWEST)
         wanted = EventFilter(application=self._application, since=self._since, limit=NEWEST)
         recorded = await ledger_events.search(session, wanted)
         places = [(QUARANTINED, row.delivery_id, row.raw, row.received_at) for row in kept]

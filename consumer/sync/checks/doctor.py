@@ -176,7 +176,7 @@ async def learn(api: ApplicationApi, database: Database, *, test_event: Grade | 
     (`doctor --learn`). `test_event`: how following one came out, if one was sent: what is learned may be of others."""
     async with database.reading() as session:
         kept = await quarantine.newest(session, application=api.application, limit=SAMPLES)
-        waiting = await hints.newest_hints(session, api.application, limit=SAMPLES)
+        waiting = await hints.newest(session, api.application, limit=SAMPLES)
     raws = [*(row.raw for row in kept), *(row.raw for row in waiting)]
     delivered = [row.headers for row in kept if not row.delivery_id.startswith(LISTED)]
     headers = [orjson.loads(one) for one in (*delivered, *(row.headers for row in waiting))]

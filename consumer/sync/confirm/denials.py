@@ -66,15 +66,15 @@ class Denials:
         keys = [(self._application, event_id) for event_id in ids]
         async with self._database.transaction() as session:
             at = self._clock.now() + timedelta(seconds=wait_s)
-            await hints.put_off_hints(session, keys, at, counted=counted)
+            await hints.put_off(session, keys, at, counted=counted)
 
     async def _quarantine(self, ids: Sequence[str], reasons: Mapping[str, Reason]) -> int:
         now = self._clock.now()
         async with self._database.transaction() as session:
-            denied = await hints.hints_of(session, self._application, ids)
-            kept = [(hints.hint_delivery(one), reasons.get(one.event_id, Denied().reason)) for one in denied]
+            denied = await hints.of_events(session, self._application, ids)
+            kept = [(hints.as_delivery(one), reasons.get(one.event_id, Denied().reason)) for one in denied]
             await quarantine.put(session, kept, now)
-            await hints.drop_hints(session, [(self._application, event_id) for event_id in ids])
+            await hints.drop(session, [(self._application, event_id) for event_id in ids])
         for _, reason in kept:
             self._metrics.count(f"quarantined_{reason}", self._application)
         return len(kept)

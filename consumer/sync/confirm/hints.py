@@ -147,10 +147,10 @@ class HintConsumer:
     async def _store(self, records: Sequence[Record], now: datetime) -> None:
         found = sort_deliveries(records, self._applications)
         async with self._database.transaction() as session:
-            room = self._max_hints - await hints.count_hints(session)
+            room = self._max_hints - await hints.count(session)
             kept, flooded = found.hints[: max(0, room)], found.hints[max(0, room) :]
             refused = [*found.refused, *((delivery, Reason.FLOODED) for delivery in flooded)]
-            await hints.keep_hints(session, kept, now)
+            await hints.keep(session, kept, now)
             await quarantine.put(session, refused, now)
         for delivery, reason in refused:
             self.metrics.count(f"quarantined_{reason}", self._known(delivery.application))

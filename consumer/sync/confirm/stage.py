@@ -112,7 +112,7 @@ class Confirm:
         """
         self._cooldown.check()
         async with self._database.reading() as session:
-            due = dict(await hints.due_hint_ids(session, self.application, self._clock.now(), self._policy.batch))
+            due = dict(await hints.due_ids(session, self.application, self._clock.now(), self._policy.batch))
         self.metrics.gauge("hints_due", self.application, len(due))
         settled = await self._drop_known(due)
         if not due:
@@ -131,11 +131,11 @@ class Confirm:
             async with self._database.reading() as session:
                 recorded = await events.known(session, [(self.application, event_id) for event_id in chunk])
                 there = [one for one in chunk if (self.application, one) in recorded or one in self._published]
-                heard_at = await hints.newest_hint_at(session, self.application, there) if there else None
+                heard_at = await hints.newest_at(session, self.application, there) if there else None
             if there:
                 await self._compare([one for one in there if (self.application, one) in recorded])
                 async with self._database.transaction() as session:
-                    await hints.drop_hints(session, [(self.application, event_id) for event_id in sorted(there)])
+                    await hints.drop(session, [(self.application, event_id) for event_id in sorted(there)])
             if heard_at is not None and self._heard is not None:
                 self._heard(heard_at, ())
             known += there
@@ -148,11 +148,11 @@ class Confirm:
         """Say where the deliveries of recorded events state something else than the record does."""
         for some in _chunks(recorded, WHOLE):
             async with self._database.reading() as session:
-                waiting = await hints.hints_of(session, self.application, some)
+                waiting = await hints.of_events(session, self.application, some)
                 found = await events.load(session, [(self.application, event_id) for event_id in some])
             for hint in waiting:
                 if event := found.get((self.application, hint.event_id)):
-                    say_differences(hints.hint_delivery(hint), event, self._api.locators, self.metrics)
+                    say_differences(hints.as_delivery(hint), event, self._api.locators, self.metrics)
 
     # --- many --------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Confirm:
         left: dict[str, int] = {}
         for chunk in _chunks(list(due)):
             async with self._database.reading() as session:
-                rows = await hints.hint_ids_of(session, self.application, chunk)
+                rows = await hints.ids_of(session, self.application, chunk)
             left |= {event_id: due[event_id] for event_id in rows}
         confirmed_now = len(due) - len(left)
         if coverage is Coverage.NOTHING:
@@ -200,7 +200,7 @@ class Confirm:
         settled = 0
         for chunk in _chunks(list(due)):
             async with self._database.reading() as session:
-                waiting = await hints.hints_of(session, self.application, chunk)
+                waiting = await hints.of_events(session, self.application, chunk)
             verdicts, held_up = await self._ask(waiting)
             settled += await self._settle(verdicts)
             if held_up is not None:
@@ -238,7 +238,7 @@ class Confirm:
                 raise
             # A refusal of this very id (4xx) is an answer; a failure (5xx, unreadable) is none.
             return Failed(error.code) if error.retryable else Denied()
-        return confirmed(hints.hint_delivery(hint), record.raw_bytes, self._api.locators)
+        return confirmed(hints.as_delivery(hint), record.raw_bytes, self._api.locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
         """Publish first, then forget: after a crash in between the event is published again, which changes nothing."""
@@ -252,7 +252,7 @@ class Confirm:
                 case Confirmed(event=event):
                     good.append(hint)
                     publish.append(event)
-                    say_differences(hints.hint_delivery(hint), event, self._api.locators, self.metrics)
+                    say_differences(hints.as_delivery(hint), event, self._api.locators, self.metrics)
                 case Denied(reason=reason):
                     denied[hint.event_id] = hint.attempts
                     reasons[hint.event_id] = reason
@@ -263,7 +263,7 @@ class Confirm:
             good.remove(hint)
             denied[refused.id], reasons[refused.id] = hint.attempts, Reason.TOO_LARGE
         async with self._database.transaction() as session:
-            await hints.drop_hints(session, [(self.application, hint.event_id) for hint in good])
+            await hints.drop(session, [(self.application, hint.event_id) for hint in good])
         if good and self._heard is not None:
             self._heard(
                 max(hint.received_at for hint in good), [event.id for event in publish if event.id not in denied]

@@ -47,7 +47,7 @@ async def application_status(
     session: AsyncSession, application: str, app_id: str | None, now: datetime
 ) -> ApplicationStatus:
     """How it stands now; `app_id` None for one without credentials."""
-    waiting = await hints.count_hints(session, application)
+    waiting = await hints.count(session, application)
     if app_id is None:
         return ApplicationStatus(application=application, has_credentials=False, hints=waiting)
     bookmark = Bookmark.load(await sync_state.load(session, application, backfill.WALK))

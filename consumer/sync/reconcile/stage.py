@@ -297,7 +297,7 @@ class Reconcile:
     ) -> tuple[list[Observation], list[Observation]]:
         """Those to be published at once, and those that a brake may hold back."""
         async with self._database.reading() as session:
-            last = await observations.last_observed(session, self.application, kind, [one.object_id for one in found])
+            last = await observations.last(session, self.application, kind, [one.object_id for one in found])
             told = await events.told(session, self.application, [one.key for one in found])
         at_once: list[Observation] = []
         changes: list[Observation] = []
@@ -327,7 +327,7 @@ class Reconcile:
                 # or that told of what a broker would not take now, still tells of it.
                 unchanged = sorted(last.keys() - {one.object_id for one in (*changes, *at_once)})
                 await observations.seen(session, self.application, kind, unchanged, self._clock.now())
-                await observations.keep_observations(session, [one.observed for one in remembered])
+                await observations.keep(session, [one.observed for one in remembered])
         return at_once, changes
 
     async def _make(self, changes: Sequence[Observation], report: DriftReport) -> None:
@@ -343,7 +343,7 @@ class Reconcile:
             some = found[start : start + PAGE]
             await self._publisher.publish([one.event() for one in some])
             async with self._database.transaction() as session:
-                await observations.keep_observations(session, [one.observed for one in some])
+                await observations.keep(session, [one.observed for one in some])
             report.published += len(some)
 
     def _show(self, state: ReconcileState) -> None:

@@ -241,7 +241,7 @@ class Refresh:
         names = [name for name in ids if name]
         async with self._database.reading() as session:
             due = await reads.due_of(session, self.application, kind, names, self._clock.now())
-            last = await observations.last_observed(session, self.application, kind, names)
+            last = await observations.last(session, self.application, kind, names)
         rows, hits = list[ReadRow](), list[Observation]()
         for row in due:
             raw = ids[row.object_id].raw
@@ -325,7 +325,7 @@ class Refresh:
         """Publish first, then tick off: after a crash in between it is read again, in a newer version."""
         await self._publisher.publish([one.event() for one in found])
         async with self._database.transaction() as session:
-            await observations.keep_observations(session, [one.observed for one in found])
+            await observations.keep(session, [one.observed for one in found])
             await reads.done(session, rows, self._clock.now())
         self.metrics.count("reads_answered", self.application, len(rows))
         for one in found:

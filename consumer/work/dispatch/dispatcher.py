@@ -1,4 +1,4 @@
-"""Runner: works on the runs that the intake left: effect handlers, and transactional ones that failed before.
+"""Dispatcher: works on the runs that ingest left: effect handlers, and transactional ones that failed before.
 
 Claim due heads of lanes, run them (effects outside transactions, concurrently across lanes), store what became of
 them, which lets the next of each lane go. The ledger is the queue: nothing is held only in memory.
@@ -21,15 +21,15 @@ from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Context, Handler
 from consumer.work.dispatch.breakers import Breakers
-from consumer.work.dispatch.result_writer import Result, Results, conclude, store
+from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut
-from consumer.work.execution.loop_thread import HandlerLoop
+from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
-from consumer.work.unit_of_work import Batch
+from consumer.work.unit_of_work import UnitOfWork
 
 CLAIM_LEASE_S = 15.0
 IDLE_S = 0.5
@@ -38,7 +38,7 @@ RETRY_S = 0.5
 _log = structlog.get_logger(__name__)
 
 
-class Runner:
+class Dispatcher:
     """Claims and works on due runs until told to stop. `wake()` it when there may be some."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Runner:
         self._hung: set[str] = set()
         self._upcoming: list[datetime] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._results = Results(database=database, clock=clock, worker=worker, on_stored=self._stored)
+        self._writer = ResultWriter(database=database, clock=clock, worker=worker, on_stored=self._stored)
         self.paused: frozenset[str] = frozenset()
 
     def wake(self) -> None:
@@ -82,14 +82,9 @@ class Runner:
         """The handler harmed those it shared a worker with: one run of it at a time, until one succeeds."""
         self._hung.add(handler)
 
-    @property
-    def in_flight(self) -> int:
-        """How many runs are worked on, or wait to be stored."""
-        return len(self._claimed)
-
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
         """Claim and work until `stop`; then let what runs finish, at most `drain_s`, and give the rest back."""
-        storing = asyncio.create_task(self._results.run(), name="runner:results")
+        storing = asyncio.create_task(self._writer.run(), name="dispatcher:results")
         try:
             while not stop.is_set():
                 if storing.done():
@@ -113,7 +108,7 @@ class Runner:
         started = await self._claim()
         await asyncio.gather(*self._tasks)
         if store:
-            await self._results.flush()
+            await self._writer.flush()
         return started
 
     async def renew_claims(self) -> None:
@@ -191,7 +186,7 @@ class Runner:
         started_at = self._clock.now()
         home, attempt = asyncio.get_running_loop(), run.attempts + 1
 
-        def make(loop: HandlerLoop) -> Context:
+        def make(loop: LoopThread) -> Context:
             http = None if self._contexts.http is not None else loop.http
             return self._contexts.make(handler, event, attempt=attempt, plan=run.plan, key_plan=run.key_plan, http=http,
                                        home=home)  # fmt: skip
@@ -203,7 +198,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - a claimed run must come to a result, or it holds its place for good
             _log.exception("attempt_broke", handler=handler.name, event_id=event.id)
             outcome, now = failed(error), self._clock.now()
-        self._results.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
+        self._writer.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
 
     async def _in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         """A transactional handler's further attempt: its writes, what it emits and its mark commit together."""
@@ -218,7 +213,7 @@ class Runner:
             self._forget([run])
         except Exception as error:  # noqa: BLE001 - it is the run's failure, and stored as such
             _log.exception("transaction_broke", handler=handler.name, event_id=event.id)
-            self._results.add(
+            self._writer.add(
                 conclude(handler, run, event, failed(error), worker=self._worker, started_at=started_at,
                          now=self._clock.now())
             )  # fmt: skip
@@ -242,13 +237,13 @@ class Runner:
             outcome = await in_savepoint(session, self._executor, handler, event, ctx)
             self._remember_hanging(handler, outcome)
             now = self._clock.now()
-            batch = Batch(now)
+            unit = UnitOfWork(now)
             if not isinstance(outcome, Failed):
-                batch.take_from(ctx, handler, event, run.plan)
-            await batch.store(session)
+                unit.take_from(ctx, handler, event, run.plan)
+            await unit.store(session)
             result = conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now)
             await store(session, [result], worker=self._worker, now=now)
-        if batch.emitted:
+        if unit.emitted:
             self._on_emitted()
         return result
 
@@ -279,7 +274,7 @@ class Runner:
         """Store what is finished and end the other claims, so that another worker need not wait for their end."""
         try:
             async with asyncio.timeout(5):
-                await self._results.flush()
+                await self._writer.flush()
                 if self._claimed:
                     async with self._database.transaction() as session:
                         await runs.give_back(session, list(self._claimed), worker=self._worker)

@@ -1,4 +1,4 @@
-"""Results: what became of claimed runs, stored in groups; storing one lets the next of its lane go."""
+"""Result writer: what became of claimed runs, stored in groups; storing one lets the next of its lane go."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from consumer.ledger.handling.runs import Attempt, ClaimedRun, Finish
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
 from consumer.work.outcome import Outcome
-from consumer.work.transition import attempt_row, resolve
+from consumer.work.transition import attempt_row, transition_after
 
 GROUP_MAX = 200
 RETRY_S = 0.5
@@ -46,21 +46,21 @@ def conclude(
     now: datetime,
 ) -> Result:  # fmt: skip
     """What an outcome makes of a claimed run. A success at the first try leaves no attempt row."""
-    resolution = resolve(handler, outcome, used=run.attempts, now=now)
+    transition = transition_after(handler, outcome, used=run.attempts, now=now)
     attempt = None
-    if resolution.status is not RunStatus.SUCCEEDED or run.attempts:
+    if transition.status is not RunStatus.SUCCEEDED or run.attempts:
         attempt = attempt_row(
-            handler, event, resolution, number=run.attempts + 1, worker=worker, started_at=started_at, finished_at=now
+            handler, event, transition, number=run.attempts + 1, worker=worker, started_at=started_at, finished_at=now
         )
     finish = Finish(
         run=run,
-        status=resolution.status,
-        blocking=resolution.blocking,
-        attempts=resolution.attempts,
-        next_at=resolution.next_at,
-        code=resolution.code,
-        reason=resolution.reason,
-        fingerprint=resolution.fingerprint,
+        status=transition.status,
+        blocking=transition.blocking,
+        attempts=transition.attempts,
+        next_at=transition.next_at,
+        code=transition.code,
+        reason=transition.reason,
+        fingerprint=transition.fingerprint,
         code_version=handler.version,
     )
     return Result(finish=finish, attempt=attempt, seconds=(now - started_at).total_seconds())
@@ -74,7 +74,7 @@ async def store(session: AsyncSession, results: Sequence[Result], *, worker: str
     await dead.bury(session, died, now)
 
 
-class Results:
+class ResultWriter:
     """Collects results of effect handlers and stores them together. A result is kept until the ledger has it."""
 
     def __init__(

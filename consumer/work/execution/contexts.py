@@ -17,7 +17,7 @@ from consumer.ledger.handling import snapshots
 from consumer.plugin import Context, Event, Handler
 from consumer.plugin.snapshot import Snapshot, SnapshotKind, SnapshotSource
 from consumer.wire import SEED
-from consumer.work.execution.loop_proxy import Across, on_loop
+from consumer.work.execution.loop_proxy import LoopProxy, on_loop
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Contexts:
             options=self.options.get(handler.plugin, {}),
             session=session,
             http=http if http is not None else self.http,
-            payments=Across(payments, home) if payments is not None and home is not None else payments,
+            payments=LoopProxy(payments, home) if payments is not None and home is not None else payments,
             snapshots=self._snapshots(event.application, session, home),
             key_plan=key_plan,
         )

@@ -14,17 +14,17 @@ import structlog
 
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Context, Event, Handler
-from consumer.work.execution.handler_call import entered, staying
-from consumer.work.execution.loop_call import Errand
-from consumer.work.execution.loop_pool import TASK_PREFIX, Loops
-from consumer.work.execution.loop_thread import HandlerLoop
+from consumer.work.execution.handler_call import calling, entered
+from consumer.work.execution.loop_call import LoopCall
+from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
+from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.outcome import Outcome, Succeeded, failed
 
 CANCEL_GRACE_S = 2.0
 BREATH_S = 0.05
 ABANDONED_MAX = 100
 
-Make = Callable[[HandlerLoop], Context]
+Make = Callable[[LoopThread], Context]
 """Makes the context on the loop where the handler runs."""
 
 _log = structlog.get_logger(__name__)
@@ -33,9 +33,9 @@ _log = structlog.get_logger(__name__)
 class Executor:
     """Runs handlers. Keeps those that ignore their cancellation in sight, so that they can be counted."""
 
-    def __init__(self, loops: Loops | None = None) -> None:
-        self.loops = loops or Loops()
-        self._abandoned: list[Errand] = []
+    def __init__(self, pool: LoopPool | None = None) -> None:
+        self.pool = pool or LoopPool()
+        self._abandoned: list[LoopCall] = []
 
     @property
     def abandoned(self) -> int:
@@ -44,29 +44,29 @@ class Executor:
 
     def abandoned_by(self) -> Counter[str]:
         """The same by handler."""
-        self._abandoned = [errand for errand in self._abandoned if errand.is_running]
-        return Counter(errand.handler.name for errand in self._abandoned)
+        self._abandoned = [call for call in self._abandoned if call.is_running]
+        return Counter(call.handler.name for call in self._abandoned)
 
     async def effect(self, handler: Handler, event: Event, make: Make) -> Outcome:
         """Run an effect handler, at most `timeout_s` (and a short grace to end)."""
 
-        async def attempt(loop: HandlerLoop) -> Outcome:
+        async def attempt(loop: LoopThread) -> Outcome:
             return await _guarded(handler, event, make(loop))
 
-        errand = self.loops.begin(handler, attempt)
+        call = self.pool.begin(handler, attempt)
         try:
-            done, _ = await asyncio.wait({errand.future}, timeout=handler.timeout_s)
+            done, _ = await asyncio.wait({call.future}, timeout=handler.timeout_s)
             if done:
-                return errand.future.result()
-            errand.cancel()
-            done, _ = await asyncio.wait({errand.future}, timeout=CANCEL_GRACE_S)
+                return call.future.result()
+            call.cancel()
+            done, _ = await asyncio.wait({call.future}, timeout=CANCEL_GRACE_S)
         except asyncio.CancelledError:
-            errand.cancel()
+            call.cancel()
             raise
         finally:
-            self.loops.forget(errand)
-        if not done and errand.is_running:
-            self._abandon(errand)
+            self.pool.forget(call)
+        if not done and call.is_running:
+            self._abandon(call)
         return failed(HandlerTimeout(f"the handler did not finish in {handler.timeout_s:g} s"))
 
     async def transactional(
@@ -79,9 +79,9 @@ class Executor:
         if task is not None:
             task.set_name(TASK_PREFIX + handler.name)  # so that a blocked loop is blamed on the right one
         try:
-            with staying(handler) as stay:
-                outcome = stay.outcome(await _in_time(handler, event, ctx, allowed_s))
-            if stay.cuts:
+            with calling(handler) as call:
+                outcome = call.outcome(await _in_time(handler, event, ctx, allowed_s))
+            if call.cuts:
                 # Everything else on the loop is late now: let it go first, the next handler may block it again.
                 await asyncio.sleep(BREATH_S)
             return outcome
@@ -89,11 +89,11 @@ class Executor:
             if task is not None:
                 task.set_name(name)
 
-    def _abandon(self, errand: Errand) -> None:
+    def _abandon(self, call: LoopCall) -> None:
         count = self.abandoned + 1
-        _log.error("handler_ignores_cancellation", handler=errand.handler.name, abandoned=count)
+        _log.error("handler_ignores_cancellation", handler=call.handler.name, abandoned=count)
         if count <= ABANDONED_MAX:
-            self._abandoned.append(errand)
+            self._abandoned.append(call)
 
 
 async def _in_time(handler: Handler, event: Event, ctx: Context, allowed_s: float) -> Outcome:

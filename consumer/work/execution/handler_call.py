@@ -1,4 +1,4 @@
-"""Stay: a transactional handler's time on the worker's loop, and whose code it is that runs there now.
+"""Handler call: a transactional handler's time on the worker's loop, and whose code it is that runs there now.
 
 Asked from a signal handler, on whatever was interrupted: only what a handler called may be cut off, never the worker's
 own code (a commit, a heartbeat of the group) that happens to run while the handler is under way.
@@ -21,7 +21,7 @@ from consumer.telemetry.loop_watch import where
 from consumer.work.outcome import Failed, Outcome
 
 _CAREFUL_WITH = frozenset({"asyncio", "consumer", "importlib", "logging", "sqlalchemy", "structlog"})
-_current: ContextVar[Stay | None] = ContextVar("stay", default=None)
+_current: ContextVar[HandlerCall | None] = ContextVar("handler_call", default=None)
 
 
 class HandlerBlocked(HandlerError):
@@ -36,7 +36,7 @@ class Cut(BaseException):
 
 
 @dataclass(eq=False)
-class Stay:
+class HandlerCall:
     """One call of a handler. `package`: where its code lives; `cuts`: how often it was cut off, and what that hit."""
 
     handler: str
@@ -70,12 +70,12 @@ def was_cut(outcome: Outcome) -> bool:
 
 
 @contextmanager
-def staying(handler: Handler) -> Iterator[Stay]:
+def calling(handler: Handler) -> Iterator[HandlerCall]:
     """For the time of a call of the handler, in the task that makes it (and those that the handler starts)."""
-    stay = Stay(handler.name, _package(handler.function.__module__), monotonic())
-    token = _current.set(stay)
+    call = HandlerCall(handler.name, _package(handler.function.__module__), monotonic())
+    token = _current.set(call)
     try:
-        yield stay
+        yield call
     finally:
         _current.reset(token)
 
@@ -85,10 +85,10 @@ async def entered(function: Callable[[Event, Context], Awaitable[object]], event
     return await function(event, ctx)
 
 
-def stay_at(frame: FrameType | None) -> Stay | None:
-    """The stay that the interrupted code belongs to; None when it is nobody's, or the worker's own."""
-    stay = _current.get()
-    return stay if stay is not None and frame is not None and is_inside(frame, stay.package) else None
+def call_at(frame: FrameType | None) -> HandlerCall | None:
+    """The call that the interrupted code belongs to; None when it is nobody's, or the worker's own."""
+    call = _current.get()
+    return call if call is not None and frame is not None and is_inside(frame, call.package) else None
 
 
 def is_inside(frame: FrameType, package: str) -> bool:

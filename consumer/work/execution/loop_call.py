@@ -1,4 +1,4 @@
-"""Errand: one attempt on its way to the loop of its handler, and back with its outcome."""
+"""Loop call: one attempt on its way to the loop of its handler, and back with its outcome."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 
 from consumer.plugin import Handler
 from consumer.retry import Failure
-from consumer.work.execution.loop_thread import HandlerLoop
+from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.outcome import Failed, Outcome, failed
 
-Attempt = Callable[[HandlerLoop], Coroutine[object, object, Outcome]]
+Attempt = Callable[[LoopThread], Coroutine[object, object, Outcome]]
 """What is to be done, given the loop it is done on."""
 
 CANCELLED = Failed(Failure("handler_crashed", "the handler was cancelled from elsewhere"), "cancelled")
@@ -21,7 +21,7 @@ DISPLACED = Failed(
 ENDED = Failed(Failure("handler_displaced", "the loop it ran on has ended", after_s=0.0), "displaced")
 
 
-class Errand:
+class LoopCall:
     """Settled once, with the first outcome there is: the handler's, or that it was displaced."""
 
     def __init__(
@@ -29,11 +29,11 @@ class Errand:
         handler: Handler,
         attempt: Attempt,
         asker: asyncio.AbstractEventLoop,
-        is_home: Callable[[HandlerLoop, Handler], bool],
+        is_home: Callable[[LoopThread, Handler], bool],
     ) -> None:
         self.handler = handler
         self.future: asyncio.Future[Outcome] = asker.create_future()
-        self.loop: HandlerLoop | None = None
+        self.loop: LoopThread | None = None
         self._attempt = attempt
         self._asker = asker
         self._is_home = is_home
@@ -45,7 +45,7 @@ class Errand:
         """Whether the handler still runs."""
         return self._task is not None and not self._task.done()
 
-    def send_to(self, loop: HandlerLoop, *, on_moved: Callable[[Errand], None]) -> None:
+    def send_to(self, loop: LoopThread, *, on_moved: Callable[[LoopCall], None]) -> None:
         """Have it started on `loop`; `on_moved` hears when the handler lives elsewhere by then."""
         self.loop = loop
         if not loop.call(self._begin, loop, on_moved):
@@ -64,13 +64,13 @@ class Errand:
 
     # --- on the handler's loop ---------------------------------------------------------------------------------
 
-    def _begin(self, loop: HandlerLoop, on_moved: Callable[[Errand], None]) -> None:
+    def _begin(self, loop: LoopThread, on_moved: Callable[[LoopCall], None]) -> None:
         if self._is_over or self.future.done():
             return
         self._task = loop.create_task(self._enter(loop), name=f"handler:{self.handler.name}")
         self._task.add_done_callback(lambda task: self._done(task, on_moved))
 
-    async def _enter(self, loop: HandlerLoop) -> Outcome | None:
+    async def _enter(self, loop: LoopThread) -> Outcome | None:
         """The attempt, or None when the handler lives elsewhere by now (it was moved while this stood in line)."""
         return await self._attempt(loop) if self._is_home(loop, self.handler) else None
 
@@ -78,7 +78,7 @@ class Errand:
         if self._task is not None:
             self._task.cancel()
 
-    def _done(self, task: asyncio.Task[Outcome | None], on_moved: Callable[[Errand], None]) -> None:
+    def _done(self, task: asyncio.Task[Outcome | None], on_moved: Callable[[LoopCall], None]) -> None:
         if task.cancelled():
             self._tell(self.settle, CANCELLED)
         elif (error := task.exception()) is not None:

@@ -1,4 +1,4 @@
-"""Loops: effect handlers run on event loops in threads of their own, away from the worker's (case H4).
+"""Loop pool: effect handlers run on event loops in threads of their own, away from the worker's (case H4).
 
 Every plugin has one, so that its handlers may share what is bound to a loop (a client, a pool). The worker's own
 loop, with the group membership, the ledger and the relay, is never touched by what an effect handler does to its.
@@ -19,8 +19,8 @@ import structlog
 
 from consumer.plugin import Handler
 from consumer.telemetry.loop_watch import Blocked
-from consumer.work.execution.loop_call import DISPLACED, Attempt, Errand
-from consumer.work.execution.loop_thread import HandlerLoop
+from consumer.work.execution.loop_call import DISPLACED, Attempt, LoopCall
+from consumer.work.execution.loop_thread import LoopThread
 
 LOST_AFTER_S = 10.0
 TASK_PREFIX = "handler:"
@@ -38,7 +38,7 @@ class Harm:
     lost: int = 0
 
 
-class Loops:
+class LoopPool:
     """Where each effect handler runs. Used from the worker's loop only; closed at the end."""
 
     def __init__(
@@ -51,28 +51,24 @@ class Loops:
         self._on_harm = on_harm
         self._blocked_after_s = blocked_after_s
         self._lost_after_s = lost_after_s
-        self._plugins: dict[str, HandlerLoop] = {}
-        self._own: dict[str, HandlerLoop] = {}
-        self._errands: set[Errand] = set()
+        self._plugins: dict[str, LoopThread] = {}
+        self._own: dict[str, LoopThread] = {}
+        self._calls: set[LoopCall] = set()
         self._lost: Counter[str] = Counter()
-        self._given_up: list[HandlerLoop] = []
+        self._given_up: list[LoopThread] = []
         self._lock = threading.Lock()
 
-    def homes(self) -> dict[str, str]:
-        """Handlers that were moved to a loop of their own, and its name."""
-        return {name: loop.name for name, loop in self._own.items()}
-
-    def begin(self, handler: Handler, attempt: Attempt) -> Errand:
+    def begin(self, handler: Handler, attempt: Attempt) -> LoopCall:
         """Start an attempt where the handler belongs. Call from a running loop."""
-        errand = Errand(handler, attempt, asyncio.get_running_loop(), self._is_home)
-        self._errands.add(errand)
-        errand.future.add_done_callback(lambda _: self._errands.discard(errand))
-        self._send(errand)
-        return errand
+        call = LoopCall(handler, attempt, asyncio.get_running_loop(), self._is_home)
+        self._calls.add(call)
+        call.future.add_done_callback(lambda _: self._calls.discard(call))
+        self._send(call)
+        return call
 
-    def forget(self, errand: Errand) -> None:
+    def forget(self, call: LoopCall) -> None:
         """The attempt is over for the caller, whatever the handler still does."""
-        self._errands.discard(errand)
+        self._calls.discard(call)
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """End every thread; one that is blocked is left behind (it ends with the process)."""
@@ -82,11 +78,11 @@ class Loops:
 
     # --- where -------------------------------------------------------------------------------------------------
 
-    def _send(self, errand: Errand) -> None:
-        home = self._home(errand.handler)
-        errand.send_to(home, on_moved=self._send)
+    def _send(self, call: LoopCall) -> None:
+        home = self._home(call.handler)
+        call.send_to(home, on_moved=self._send)
 
-    def _home(self, handler: Handler) -> HandlerLoop:
+    def _home(self, handler: Handler) -> LoopThread:
         with self._lock:
             own = self._own.get(handler.name)
             if own is not None:
@@ -96,26 +92,26 @@ class Loops:
                 shared = self._plugins[handler.plugin] = self._new(f"plugin:{handler.plugin}")
             return shared
 
-    def _is_home(self, loop: HandlerLoop, handler: Handler) -> bool:
+    def _is_home(self, loop: LoopThread, handler: Handler) -> bool:
         """Asked on the loop itself, just before the handler would start."""
         with self._lock:
             own = self._own.get(handler.name)
             return loop is own if own is not None else loop is self._plugins.get(handler.plugin)
 
-    def _new(self, name: str) -> HandlerLoop:
+    def _new(self, name: str) -> LoopThread:
         main = asyncio.get_running_loop()
 
-        def blocked(loop: HandlerLoop, found: Blocked) -> None:  # called by the watching thread
+        def blocked(loop: LoopThread, found: Blocked) -> None:  # called by the watching thread
             if not main.is_closed():
                 main.call_soon_threadsafe(self._blocked, loop, found)
 
-        loop = HandlerLoop(name, on_blocked=blocked, blocked_after_s=self._blocked_after_s)
+        loop = LoopThread(name, on_blocked=blocked, blocked_after_s=self._blocked_after_s)
         loop.start()
         return loop
 
     # --- harm --------------------------------------------------------------------------------------------------
 
-    def _blocked(self, loop: HandlerLoop, found: Blocked) -> None:
+    def _blocked(self, loop: LoopThread, found: Blocked) -> None:
         name = (found.task or "").removeprefix(TASK_PREFIX)
         if not (found.task or "").startswith(TASK_PREFIX):
             return  # not a handler's own task: something that a handler left behind; the watch has logged it
@@ -129,10 +125,10 @@ class Loops:
             _log.warning("handler_moved_to_its_own_loop", handler=name)
         asyncio.get_running_loop().call_later(self._lost_after_s, self._check, loop, name, found, loop.beats)
 
-    def _is_current(self, loop: HandlerLoop) -> bool:
+    def _is_current(self, loop: LoopThread) -> bool:
         return loop in self._plugins.values() or loop in self._own.values()
 
-    def _check(self, loop: HandlerLoop, name: str, found: Blocked, beats: int) -> None:
+    def _check(self, loop: LoopThread, name: str, found: Blocked, beats: int) -> None:
         """Give the loop up when it has not moved since."""
         if loop.beats != beats or not self._is_current(loop):
             return
@@ -143,11 +139,11 @@ class Loops:
                 self._own[name] = self._new(f"handler:{name}")
         loop.give_up()
         self._given_up.append(loop)
-        displaced = [one for one in self._errands if one.loop is loop and one.handler.name != name]
+        displaced = [one for one in self._calls if one.loop is loop and one.handler.name != name]
         _log.error("handler_lost_its_loop", handler=name, where=found.at, lost=self._lost[name],
                    displaced=len(displaced))  # fmt: skip
-        for errand in displaced:
-            errand.settle(DISPLACED)
+        for call in displaced:
+            call.settle(DISPLACED)
         self._on_harm(
             Harm(handler=name, seconds=found.seconds + self._lost_after_s, at=found.at, lost=self._lost[name])
         )

@@ -1,4 +1,4 @@
-"""Across: an object that belongs to one event loop, used from a handler on another.
+"""Loop proxy: an object that belongs to one event loop, used from a handler on another.
 
 Awaiting a method runs it on the loop the object belongs to; a walk (`async for`) fetches each item there. Values
 come back as they are; parts of the object (`client.orders`) are wrapped like the object itself.
@@ -17,20 +17,20 @@ T = TypeVar("T")
 _PLAIN = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
 
 
-class Across:
+class LoopProxy:
     """Wraps `target`, which lives on `loop`."""
 
-    __slots__ = ("_across_loop", "_across_target")
+    __slots__ = ("_proxy_loop", "_proxy_target")
 
     def __init__(self, target: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._across_target = target
-        self._across_loop = loop
+        self._proxy_target = target
+        self._proxy_loop = loop
 
     def __getattr__(self, name: str) -> Any:
-        return _wrapped(getattr(self._across_target, name), self._across_loop)
+        return _wrapped(getattr(self._proxy_target, name), self._proxy_loop)
 
     def __repr__(self) -> str:
-        return repr(self._across_target)
+        return repr(self._proxy_target)
 
 
 def _wrapped(value: Any, loop: asyncio.AbstractEventLoop) -> Any:
@@ -42,7 +42,7 @@ def _wrapped(value: Any, loop: asyncio.AbstractEventLoop) -> Any:
         return value
     if inspect.isroutine(value):
         return functools.partial(_called, value, loop)
-    return Across(value, loop)
+    return LoopProxy(value, loop)
 
 
 def _called(function: Callable[..., Any], loop: asyncio.AbstractEventLoop, *arguments: Any, **named: Any) -> Any:

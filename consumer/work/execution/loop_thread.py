@@ -1,4 +1,4 @@
-"""HandlerLoop: an event loop in a thread, with a watch on it and an HTTP session of its own."""
+"""Loop thread: an event loop in a thread, with a watch on it and an HTTP session of its own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
-class HandlerLoop:
+class LoopThread:
     """Runs until `stop`. Whatever a handler does to it (sys.exit in a task it left behind), it goes on."""
 
     def __init__(
-        self, name: str, *, on_blocked: Callable[[HandlerLoop, Blocked], None], blocked_after_s: float = 1.0
+        self, name: str, *, on_blocked: Callable[[LoopThread, Blocked], None], blocked_after_s: float = 1.0
     ) -> None:
         self.name = name
         self._loop = asyncio.new_event_loop()

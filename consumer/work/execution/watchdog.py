@@ -1,4 +1,4 @@
-"""Cutoff: ends a transactional handler that blocks the worker's event loop (case H4).
+"""Watchdog: ends a transactional handler that blocks the worker's event loop (case H4).
 
 Nothing on a loop can end what blocks it, but a timer of the kernel can. It is wound up for as long as the loop turns;
 when it runs out, its signal interrupts whatever the main thread does (Python code, a sleep, a socket, a lock, a
@@ -7,7 +7,7 @@ loop turns again.
 
 A handler that keeps the error to itself is hit again. If that does not help either, or the signal does not get
 through (C code that does not look for signals), a thread notices and the process gives up: it pauses the handler in
-the ledger and ends, so that the next process does not end up in the same place (`last_words.py`).
+the ledger and ends, so that the next process does not end up in the same place (`app/give_up.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from types import FrameType
 import structlog
 
 from consumer.telemetry.loop_watch import where
-from consumer.work.execution.handler_call import Stay, is_inside, stay_at, wants_care
+from consumer.work.execution.handler_call import HandlerCall, call_at, is_inside, wants_care
 from consumer.work.execution.loop_pool import TASK_PREFIX, Harm
 
 CUTOFF_S = 5.0
@@ -40,14 +40,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Suspicion:
-    """The stay that was on the loop when the timer ran out, and the beat of the loop at that time."""
+    """The call that was on the loop when the timer ran out, and the beat of the loop at that time."""
 
-    stay: Stay
+    call: HandlerCall
     beat: int
     hits: int = 0
 
 
-class Cutoff:
+class Watchdog:
     """A handler may block the loop for `limit_s` seconds; 0 turns it off.
 
     `on_cut` hears on the loop, afterwards, who was cut off. `give_up` (handler, reason) is called by a thread when the
@@ -84,8 +84,8 @@ class Cutoff:
         self._over.clear()
         before = signal.signal(signal.SIGALRM, self._alarm)
         self._wind()
-        winding = asyncio.create_task(self._keep_winding(), name="work:cutoff")
-        thread = threading.Thread(target=self._look, args=(self._loop,), name="cutoff", daemon=True)
+        winding = asyncio.create_task(self._keep_winding(), name="work:watchdog")
+        thread = threading.Thread(target=self._look, args=(self._loop,), name="watchdog", daemon=True)
         thread.start()
         try:
             yield
@@ -110,23 +110,23 @@ class Cutoff:
     # --- in the signal handler, on top of whatever it interrupted: no locks, no logging ------------------------
 
     def _alarm(self, _: int, frame: FrameType | None) -> None:
-        stay = stay_at(frame)
-        if stay is None or frame is None:
+        call = call_at(frame)
+        if call is None or frame is None:
             return
-        blocked_s = monotonic() - max(stay.began, self._beat_at)
+        blocked_s = monotonic() - max(call.began, self._beat_at)
         if blocked_s < self._limit_s:
             return
         last = self._suspicion
-        if last is None or last.stay is not stay or last.beat != self._beat:
+        if last is None or last.call is not call or last.beat != self._beat:
             # Not yet: after a process was stopped or starved, the loop gets a moment to show that it turns.
-            self._suspicion = Suspicion(stay, self._beat)
+            self._suspicion = Suspicion(call, self._beat)
             return
-        self._suspicion = Suspicion(stay, self._beat, last.hits + 1)
+        self._suspicion = Suspicion(call, self._beat, last.hits + 1)
         if wants_care(frame) and last.hits < CAREFUL_HITS:
             return
-        cut = stay.cut(frame, blocked_s)
-        if stay.cuts == 1 and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._told, Harm(handler=stay.handler, seconds=blocked_s, at=stay.at))
+        cut = call.cut(frame, blocked_s)
+        if call.cuts == 1 and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._told, Harm(handler=call.handler, seconds=blocked_s, at=call.at))
         raise cut
 
     def _told(self, harm: Harm) -> None:
@@ -166,7 +166,7 @@ class Cutoff:
         if frame is not None and name.startswith(TASK_PREFIX) and is_inside(frame, ""):
             return name.removeprefix(TASK_PREFIX)
         last = self._suspicion  # a task that the handler started
-        return last.stay.handler if last is not None and last.beat == self._beat else None
+        return last.call.handler if last is not None and last.beat == self._beat else None
 
 
 def _is_free() -> bool:

@@ -1,4 +1,4 @@
-"""Intake: a batch of records becomes events, runs and derived events, in one transaction (group commit).
+"""Ingest: a batch of records becomes events, runs and derived events, in one transaction (group commit).
 
 Three ways, each slower and safer than the one before; a batch takes the first that works:
   together   all transactional handlers of the batch share the transaction: one failure undoes the batch;
@@ -36,12 +36,12 @@ from consumer.work.execution.handler_call import was_cut
 from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.ingest import replayed
 from consumer.work.ingest.replayed import Replayed
-from consumer.work.ingest.rolling_deploy import Newcomers
-from consumer.work.ingest.slow_handlers import Detour
+from consumer.work.ingest.rolling_deploy import RollingDeploy
+from consumer.work.ingest.slow_handlers import SlowHandlers
 from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
-from consumer.work.transition import attempt_row, resolve
-from consumer.work.unit_of_work import Arrival, Batch, finished, skipped, waiting
+from consumer.work.transition import attempt_row, transition_after
+from consumer.work.unit_of_work import Incoming, UnitOfWork, finished, skipped, waiting
 
 NAME_CHARS = 100
 
@@ -72,7 +72,7 @@ class Taken:
     reads: int
 
 
-class Intake:
+class Ingest:
     """Stores batches. Everything it needs to know comes in; `paused` is refreshed by the worker."""
 
     def __init__(
@@ -88,14 +88,14 @@ class Intake:
     ) -> None:
         self._database = database
         self._registry = registry
-        self._newcomers = Newcomers(registry, clock)
+        self._rolling_deploy = RollingDeploy(registry, clock)
         self._locators = locators
         self._contexts = contexts
         self._executor = executor
         self._clock = clock
         self._worker = worker
         self._way = Way.TOGETHER
-        self._detour = Detour(clock)
+        self._slow_handlers = SlowHandlers(clock)
         self._cut: dict[tuple[EventKey, str], Failed] = {}
         self.paused: frozenset[str] = frozenset()
 
@@ -116,7 +116,7 @@ class Intake:
                 _log.debug("batch_disturbed", events=len(arrived), error=type(error).__name__)
         return await self._take_apart(arrived, refused)
 
-    async def _take_apart(self, arrived: Sequence[Arrival], refused: Sequence[tuple[Delivery, Reason]]) -> Taken:
+    async def _take_apart(self, arrived: Sequence[Incoming], refused: Sequence[tuple[Delivery, Reason]]) -> Taken:
         try:
             taken = await self._store(arrived, refused, Way.ISOLATED)
         except LedgerError:
@@ -132,28 +132,28 @@ class Intake:
             )
             return taken
         parts = [await self._store([], refused, Way.ISOLATED)]
-        parts += [await self._take_one(arrival) for arrival in arrived]
+        parts += [await self._take_one(incoming) for incoming in arrived]
         return _sum(parts)
 
-    async def _take_one(self, arrival: Arrival) -> Taken:
-        event = arrival.event
+    async def _take_one(self, incoming: Incoming) -> Taken:
+        event = incoming.event
         try:
-            return await self._store([arrival], [], Way.ISOLATED)
+            return await self._store([incoming], [], Way.ISOLATED)
         except LedgerError:
             raise
         except Exception as error:  # noqa: BLE001 - stored as the failure of its runs, below
             _log.exception("event_breaks_its_transaction", application=event.application, event_id=event.id)
             cause = error
         try:
-            return await self._store([arrival], [], Way.SINGLY, broken=failed(cause))
+            return await self._store([incoming], [], Way.SINGLY, broken=failed(cause))
         except LedgerError:
             raise
         except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
             _log.exception("event_cannot_be_stored", application=event.application, event_id=event.id)
             return await self._store([], [(event_delivery(event), Reason.NOT_STORABLE)], Way.SINGLY)
 
-    def _decode(self, records: Sequence[Record]) -> tuple[list[Arrival], list[tuple[Delivery, Reason]]]:
-        arrived: dict[EventKey, Arrival] = {}
+    def _decode(self, records: Sequence[Record]) -> tuple[list[Incoming], list[tuple[Delivery, Reason]]]:
+        arrived: dict[EventKey, Incoming] = {}
         refused: list[tuple[Delivery, Reason]] = []
         for record in records:
             application = record.key.decode("utf-8", "replace").partition("/")[0]
@@ -167,86 +167,86 @@ class Intake:
                 refused.append((_as_delivery(record, application), Reason.NOT_UNDERSTOOD))
                 continue
             heard_at = event.received_at if event.source is Source.WEBHOOK else None
-            arrival = Arrival(event, plan_of(record.headers), heard_at)
-            first = arrived.setdefault(arrival.id, arrival)
-            if first is not arrival:
-                plan = arrival.plan if is_replay(arrival.plan) else first.plan
-                arrived[arrival.id] = replace(first, plan=plan, heard_at=first.heard_at or heard_at)
+            incoming = Incoming(event, plan_of(record.headers), heard_at)
+            first = arrived.setdefault(incoming.id, incoming)
+            if first is not incoming:
+                plan = incoming.plan if is_replay(incoming.plan) else first.plan
+                arrived[incoming.id] = replace(first, plan=plan, heard_at=first.heard_at or heard_at)
         return list(arrived.values()), refused
 
     async def _store(
         self,
-        arrived: Sequence[Arrival],
+        arrived: Sequence[Incoming],
         refused: Sequence[tuple[Delivery, Reason]],
         way: Way,
         broken: Failed | None = None,
     ) -> Taken:
-        batch = Batch(self._clock.now())
+        unit = UnitOfWork(self._clock.now())
         async with self._database.transaction() as session:
-            await quarantine.put(session, refused, batch.now)
-            new = await events.record(session, [arrival.event for arrival in arrived], batch.now)
-            fresh = [arrival for arrival in arrived if arrival.id in new]
-            again = await replayed.take(session, arrived, frozenset(new), batch.now)
-            coming = [*fresh, *(one.arrival for one in again)]
+            await quarantine.put(session, refused, unit.now)
+            new = await events.record(session, [incoming.event for incoming in arrived], unit.now)
+            fresh = [incoming for incoming in arrived if incoming.id in new]
+            again = await replayed.take(session, arrived, frozenset(new), unit.now)
+            coming = [*fresh, *(one.incoming for one in again)]
             lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in coming})
-            registry = await self._newcomers.registry(session)
+            registry = await self._rolling_deploy.registry(session)
             for one in again:
-                await self._handle_again(session, batch, lanes, registry, one, way, broken)
-            for arrival in fresh:
-                for handler in registry.wanting(arrival.event.type):
-                    await self._handle(session, batch, lanes, handler, arrival, new[arrival.id], way, broken)
+                await self._handle_again(session, unit, lanes, registry, one, way, broken)
+            for incoming in fresh:
+                for handler in registry.wanting(incoming.event.type):
+                    await self._handle(session, unit, lanes, handler, incoming, new[incoming.id], way, broken)
             await session.flush()
-            await batch.store(session)
-            await heard.note(session, _heard_late(arrived, new, batch.now))
+            await unit.store(session)
+            await heard.note(session, _heard_late(arrived, new, unit.now))
         return Taken(
-            recorded=[arrival.event for arrival in fresh],
+            recorded=[incoming.event for incoming in fresh],
             duplicates=len(arrived) - len(fresh),
             refused=len(refused),
-            runs=batch.runs,
-            emitted=len(batch.emitted),
-            reads=len(batch.reads),
+            runs=unit.runs,
+            emitted=len(unit.emitted),
+            reads=len(unit.reads),
         )
 
     async def _handle(
         self,
         session: AsyncSession,
-        batch: Batch,
+        unit: UnitOfWork,
         lanes: set[Lane],
         handler: Handler,
-        arrival: Arrival,
+        incoming: Incoming,
         seq: int,
         way: Way,
         broken: Failed | None,
     ) -> None:
-        """One event for one handler: run it now if it may, else leave it to the runner, in its lane's order."""
-        event = arrival.event
-        if arrival.plan == SEED and not handler.transactional:
-            batch.add(skipped(handler, arrival, seq))
+        """One event for one handler: run it now if it may, else leave it to the dispatcher, in its lane's order."""
+        event = incoming.event
+        if incoming.plan == SEED and not handler.transactional:
+            unit.add(skipped(handler, incoming, seq))
             return
         lane = (event.application, handler.name, event.key)
-        known = self._cut.get((arrival.id, handler.name))
-        if lane in lanes or not (known or self._may_run(batch, handler)):
-            self._leave(batch, lanes, handler, arrival, seq)
+        known = self._cut.get((incoming.id, handler.name))
+        if lane in lanes or not (known or self._may_run(unit, handler)):
+            self._leave(unit, lanes, handler, incoming, seq)
             return
         started_at = self._clock.now()
-        outcome = broken or known or await self._perform(session, batch, handler, arrival, way)
-        if self._detour.is_on(handler.name) and has_timed_out(outcome):
-            self._leave(batch, lanes, handler, arrival, seq)  # it was cut off early here: that was no attempt
+        outcome = broken or known or await self._perform(session, unit, handler, incoming, way)
+        if self._slow_handlers.has(handler.name) and has_timed_out(outcome):
+            self._leave(unit, lanes, handler, incoming, seq)  # it was cut off early here: that was no attempt
             return
-        resolution = resolve(handler, outcome, used=0, now=batch.now)
-        batch.add(finished(handler, arrival, seq, resolution))
-        if resolution.status is not RunStatus.SUCCEEDED:
-            batch.attempts.append(
-                attempt_row(handler, event, resolution, number=1, worker=self._worker, started_at=started_at,
+        transition = transition_after(handler, outcome, used=0, now=unit.now)
+        unit.add(finished(handler, incoming, seq, transition))
+        if transition.status is not RunStatus.SUCCEEDED:
+            unit.attempts.append(
+                attempt_row(handler, event, transition, number=1, worker=self._worker, started_at=started_at,
                             finished_at=self._clock.now())
             )  # fmt: skip
-        if resolution.blocking:
+        if transition.blocking:
             lanes.add(lane)
 
     async def _handle_again(
         self,
         session: AsyncSession,
-        batch: Batch,
+        unit: UnitOfWork,
         lanes: set[Lane],
         registry: Registry,
         one: Replayed,
@@ -254,53 +254,53 @@ class Intake:
         broken: Failed | None,
     ) -> None:
         """A pair that a replay plan begins: as when its event came, for this handler alone."""
-        event = one.arrival.event
+        event = one.incoming.event
         handler = next((found for found in registry.wanting(event.type) if found.name == one.handler), None)
         if handler is not None:
-            await self._handle(session, batch, lanes, handler, one.arrival, one.seq, way, broken)
+            await self._handle(session, unit, lanes, handler, one.incoming, one.seq, way, broken)
             return
         lane = (event.application, one.handler, event.key)
-        batch.add(replayed.waits_for_handler(one, batch.now, blocked=lane in lanes))
+        unit.add(replayed.waits_for_handler(one, unit.now, blocked=lane in lanes))
         lanes.add(lane)
 
-    def _may_run(self, batch: Batch, handler: Handler) -> bool:
+    def _may_run(self, unit: UnitOfWork, handler: Handler) -> bool:
         return (
             handler.transactional
             and self._registry.get(handler.name) is not None
             and handler.name not in self.paused
-            and not self._detour.is_on(handler.name)
-            and not batch.is_too_deadly(handler)
+            and not self._slow_handlers.has(handler.name)
+            and not unit.is_too_deadly(handler)
         )
 
-    def _leave(self, batch: Batch, lanes: set[Lane], handler: Handler, arrival: Arrival, seq: int) -> None:
-        """The runner's: at once, or when its lane is free."""
-        lane = (arrival.event.application, handler.name, arrival.event.key)
-        batch.add(waiting(handler, arrival, seq, batch.now, blocked=lane in lanes))
+    def _leave(self, unit: UnitOfWork, lanes: set[Lane], handler: Handler, incoming: Incoming, seq: int) -> None:
+        """The dispatcher's: at once, or when its lane is free."""
+        lane = (incoming.event.application, handler.name, incoming.event.key)
+        unit.add(waiting(handler, incoming, seq, unit.now, blocked=lane in lanes))
         lanes.add(lane)
 
     async def _perform(
-        self, session: AsyncSession, batch: Batch, handler: Handler, arrival: Arrival, way: Way
+        self, session: AsyncSession, unit: UnitOfWork, handler: Handler, incoming: Incoming, way: Way
     ) -> Outcome:
-        event = arrival.event
-        ctx = self._contexts.make(handler, event, attempt=1, plan=arrival.plan, session=session)
-        limit_s = self._detour.limit_s
+        event = incoming.event
+        ctx = self._contexts.make(handler, event, attempt=1, plan=incoming.plan, session=session)
+        limit_s = self._slow_handlers.limit_s
         if way is Way.TOGETHER:
             outcome = await self._executor.transactional(handler, event, ctx, limit_s=limit_s)
         else:
             outcome = await in_savepoint(session, self._executor, handler, event, ctx, limit_s=limit_s)
         if has_timed_out(outcome) or was_cut(outcome):
-            self._detour.take(handler.name)
+            self._slow_handlers.add(handler.name)
         if isinstance(outcome, Failed) and was_cut(outcome):
             # All stood still for it once; when this batch is taken again, it has failed already.
-            self._cut[arrival.id, handler.name] = outcome
+            self._cut[incoming.id, handler.name] = outcome
         if way is Way.TOGETHER and isinstance(outcome, Failed):
             raise _Disturbed
         if not isinstance(outcome, Failed):
-            batch.take_from(ctx, handler, event, arrival.plan)
+            unit.take_from(ctx, handler, event, incoming.plan)
         return outcome
 
 
-def _heard_late(arrived: Sequence[Arrival], new: Mapping[EventKey, int], now: datetime) -> dict[str, datetime]:
+def _heard_late(arrived: Sequence[Incoming], new: Mapping[EventKey, int], now: datetime) -> dict[str, datetime]:
     """When the newest webhook of each application came whose event is not recorded as a webhook's: a walk was
     quicker, and nothing else would tell that it was heard (O1). No later than `now`: whoever received it may have a
     clock that is ahead. Pure."""

@@ -14,27 +14,27 @@ from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.plans import items
 from consumer.wire import is_replay
-from consumer.work.unit_of_work import Arrival
+from consumer.work.unit_of_work import Incoming
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
     """A pair that is to begin now: the event as the ledger has it, and the handler's name."""
 
-    arrival: Arrival
+    incoming: Incoming
     handler: str
     seq: int
 
 
 async def take(
-    session: AsyncSession, arrived: Sequence[Arrival], new: frozenset[EventKey], now: datetime
+    session: AsyncSession, arrived: Sequence[Incoming], new: frozenset[EventKey], now: datetime
 ) -> list[Replayed]:
     """Take what these copies are for: runs that exist are let go again here, pairs without one are returned, by
     arrival. Nothing for an event that is new to the ledger: it is handled as such."""
     wanted = {
-        (arrival.plan, *arrival.id)
-        for arrival in arrived
-        if arrival.plan is not None and is_replay(arrival.plan) and arrival.id not in new
+        (incoming.plan, *incoming.id)
+        for incoming in arrived
+        if incoming.plan is not None and is_replay(incoming.plan) and incoming.id not in new
     }
     if not wanted:
         return []
@@ -42,7 +42,7 @@ async def take(
     found = await events.load(session, {(one.application, one.event_id) for one in taken})
     return [
         Replayed(
-            arrival=Arrival(found[one.application, one.event_id], one.plan), handler=one.handler, seq=one.seq
+            incoming=Incoming(found[one.application, one.event_id], one.plan), handler=one.handler, seq=one.seq
         )
         for one in taken
     ]  # fmt: skip
@@ -50,7 +50,7 @@ async def take(
 
 def waits_for_handler(one: Replayed, now: datetime, *, blocked: bool) -> Run:
     """The run of a handler that this process does not have: it waits for one that does (case O9)."""
-    event = one.arrival.event
+    event = one.incoming.event
     return Run(
         application=event.application,
         event_id=event.id,
@@ -60,5 +60,5 @@ def waits_for_handler(one: Replayed, now: datetime, *, blocked: bool) -> Run:
         status=runs.first_status(blocked=blocked),
         blocking=True,
         next_at=None if blocked else now,
-        plan=one.arrival.plan,
+        plan=one.incoming.plan,
     )

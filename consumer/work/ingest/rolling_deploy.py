@@ -1,4 +1,4 @@
-"""Newcomers: handlers that a newer version of the code brought, seen by a process of the one before (cases O9, R14).
+"""Rolling deploy: handlers that a newer version of the code brought, seen by an older process (cases O9, R14).
 
 While a rolling deploy lasts, some events come to processes that do not have the new handler yet. They keep a run for it
 all the same, which waits for a process that has it. They look once a second.
@@ -29,7 +29,7 @@ ROLLOUT_S = 86_400.0
 _log = structlog.get_logger(__name__)
 
 
-class Newcomers:
+class RollingDeploy:
     """Which registry a process has to keep runs by: its own, and what came after it."""
 
     def __init__(self, registry: Registry, clock: Clock) -> None:

@@ -1,8 +1,8 @@
-"""Detour: a transactional handler that was cut off in a shared transaction goes its own way for a while.
+"""Slow handlers: a transactional handler that was cut off in a shared transaction goes its own way for a while.
 
 A batch shares one transaction, and everybody waits for its slowest handler. So there a handler gets little time; one
-that needs more is left to the runner, in a transaction of its own with its whole `timeout_s`, where only its own keys
-wait for it (case H4).
+that needs more is left to the dispatcher, in a transaction of its own with its whole `timeout_s`, where only its own
+keys wait for it (case H4).
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from consumer.clock import Clock
 
 SHARED_LIMIT_S = 5.0
-DETOUR_S = 60.0
+APART_S = 60.0
 
 
-class Detour:
-    """Which handlers are on it, by the clock's monotonic time."""
+class SlowHandlers:
+    """Which handlers go their own way now, by the clock's monotonic time."""
 
-    def __init__(self, clock: Clock, *, limit_s: float = SHARED_LIMIT_S, lasts_s: float = DETOUR_S) -> None:
+    def __init__(self, clock: Clock, *, limit_s: float = SHARED_LIMIT_S, lasts_s: float = APART_S) -> None:
         self.limit_s = limit_s
         self._lasts_s = lasts_s
         self._clock = clock
         self._until: dict[str, float] = {}
 
-    def is_on(self, handler: str) -> bool:
-        """Whether the handler's runs are left to the runner now."""
+    def has(self, handler: str) -> bool:
+        """Whether the handler's runs are left to the dispatcher now."""
         if not self._until:
             return False
         until = self._until.get(handler)
@@ -32,6 +32,6 @@ class Detour:
             return False
         return until is not None
 
-    def take(self, handler: str) -> None:
+    def add(self, handler: str) -> None:
         """It was cut off: for a while it does not share."""
         self._until[handler] = self._clock.monotonic() + self._lasts_s

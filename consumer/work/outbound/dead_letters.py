@@ -1,4 +1,4 @@
-"""Letters: copies dead letters to topic `events.dead`: the raw bytes, why, every attempt, and with which code.
+"""Dead letters: copies dead letters to topic `events.dead`: the raw bytes, why, every attempt, and with which code.
 
 The letter is written in the transaction in which the run dies, published afterwards, then marked: after a crash in
 between it goes out twice, nothing is lost. The ledger stays the place to act on a dead run; the topic is for others.
@@ -30,7 +30,7 @@ HISTORY_MAX_BYTES = 32 * 1024
 _log = structlog.get_logger(__name__)
 
 
-class Letters:
+class DeadLetters:
     """Publishes while `leads` says that this process is the one to. `wake()` it when a run died here."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Warden: carries out what the guard decides: pauses a handler, at once here and in the ledger for everybody."""
+"""Pauser: carries out what the rules decide: pauses a handler, at once here and in the ledger for everybody."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consumer.work.dispatch.result_writer import Result
 from consumer.work.execution.loop_pool import TASK_PREFIX, Harm
 from consumer.work.ingest.ingest import Taken
 from consumer.work.observer import Observer
-from consumer.work.pausing.rules import Guard
+from consumer.work.pausing.rules import PauseRules
 from consumer.work.registry import Registry
 
 BY = "guard"
@@ -24,7 +24,7 @@ BY = "guard"
 _log = structlog.get_logger(__name__)
 
 
-class Warden:
+class Pauser:
     """`on_pause` is told at once which handler must not start anything any more."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Warden:
         self._clock = clock
         self._observer = observer
         self._worker = worker
-        self._guard = Guard()
+        self._rules = PauseRules()
         self._unstored: dict[str, str] = {}
         self.on_pause = on_pause
 
@@ -56,25 +56,25 @@ class Warden:
         for run in taken.runs:
             handler = self._registry.get(run.handler)
             if handler is not None and handler.transactional and (run.attempts or run.code):
-                self._pause(run.handler, self._guard.saw(handler, run.status))
+                self._pause(run.handler, self._rules.saw(handler, run.status))
 
     def result(self, result: Result) -> None:
-        """An attempt of the runner was stored."""
+        """An attempt of the dispatcher was stored."""
         finish = result.finish
         handler = self._registry.get(finish.run.handler)
         if handler is not None:
             hung = handler.transactional and finish.code == HandlerTimeout.code
-            self._pause(handler.name, self._guard.saw(handler, finish.status, hung=hung))
+            self._pause(handler.name, self._rules.saw(handler, finish.status, hung=hung))
 
     def harm(self, harm: Harm) -> None:
         """An effect handler blocked the loop it ran on."""
         self._observer.blocked(harm.handler)
         if harm.lost:
-            self._pause(harm.handler, self._guard.lost(harm.handler, harm.lost))
+            self._pause(harm.handler, self._rules.lost(harm.handler, harm.lost))
 
     def cut(self, harm: Harm) -> None:
         """A transactional handler blocked the worker's own loop and was cut off."""
-        self._pause(harm.handler, self._guard.cut(harm.handler))
+        self._pause(harm.handler, self._rules.cut(harm.handler))
 
     def blocked(self, found: Blocked) -> None:
         """The worker's own loop stood still; only a transactional handler can be blamed for it."""
@@ -84,16 +84,16 @@ class Warden:
         name = task.removeprefix(TASK_PREFIX)
         _log.error("handler_blocks_the_worker", handler=name, seconds=round(found.seconds, 3), where=found.at)
         self._observer.blocked(name)
-        self._pause(name, self._guard.blocked(name))
+        self._pause(name, self._rules.blocked(name))
 
     def abandoned(self, running: Mapping[str, int]) -> None:
         """How many attempts ignore their cancellation, by handler."""
         for name, count in running.items():
-            self._pause(name, self._guard.abandoned(name, count))
+            self._pause(name, self._rules.abandoned(name, count))
 
     def resumed(self, name: str) -> None:
         """An operator let the handler go on."""
-        self._guard.forget(name)
+        self._rules.forget(name)
 
     async def store(self) -> None:
         """Put the pauses into the ledger, with an audit row each. Raises LedgerError; call again then."""

@@ -1,4 +1,4 @@
-"""Guard: when a handler stops itself. A bad deploy must not empty the topic into the dead letters. Pure.
+"""Pause rules: when a handler stops itself. A bad deploy must not empty the topic into the dead letters. Pure.
 
 Per handler and process: dead runs in a row, the share of dead ones among the newest, attempts in a row that hung in
 a transaction, loops lost or blocked. Each has a limit, and passing it gives the reason for which the handler is
@@ -41,7 +41,7 @@ class Record:
             self.blocks = self.cuts = self.calm = 0
 
 
-class Guard:
+class PauseRules:
     """Watches results; says when to pause, once per handler until `forget`."""
 
     def __init__(self) -> None:

@@ -13,14 +13,16 @@ from tests.contract.ledger.facts import NOW, delivery, later
 
 async def keep(database: Database, *given: Delivery, at_s: float = 0) -> None:
     async with database.transaction() as session:
-        await hints.keep_hints(session, given, later(at_s))
+        await hints.keep(session, given, later(at_s))
 
 
 async def due(
     database: Database, at_s: float = 0, *, limit: int = 100, application: str = "default"
 ) -> Sequence[HintRow]:
     async with database.reading() as session:
-        return await hints.due_hints(session, application, later(at_s), limit)
+        ids = [event_id for event_id, _ in await hints.due_ids(session, application, later(at_s), limit)]
+        rows = {row.event_id: row for row in await hints.of_events(session, application, ids)}
+    return [rows[event_id] for event_id in ids]
 
 
 # case: I15
@@ -29,7 +31,7 @@ async def test_later_deliveries_of_the_same_event_join_the_first(database: Datab
     await keep(database, delivery(4))
     assert {row.event_id: row.delivery_id for row in await due(database)} == {"evt_1": "del_1", "evt_3": "del_3"}
     async with database.reading() as session:
-        assert await hints.count_hints(session) == 2
+        assert await hints.count(session) == 2
 
 
 # case: I15, I17
@@ -37,9 +39,9 @@ async def test_a_later_delivery_brings_a_denied_hint_forward_and_takes_its_denia
     await keep(database, delivery(1), delivery(2, event_id="evt_2"), delivery(3, event_id="evt_3"))
     async with database.transaction() as session:
         for _ in range(3):
-            await hints.put_off_hints(session, [("default", "evt_1")], later(120), counted=True)
-        await hints.put_off_hints(session, [("default", "evt_2")], later(30), counted=False)
-        await hints.put_off_hints(session, [("default", "evt_3")], later(4), counted=True)
+            await hints.put_off(session, [("default", "evt_1")], later(120), counted=True)
+        await hints.put_off(session, [("default", "evt_2")], later(30), counted=False)
+        await hints.put_off(session, [("default", "evt_3")], later(4), counted=True)
     for _ in range(2):  # again and again: once
         await keep(database, delivery(4), delivery(5, event_id="evt_2"), delivery(6, event_id="evt_3"), at_s=1)
     await keep(database, delivery(7), at_s=5)
@@ -57,7 +59,7 @@ async def test_applications_are_apart(database: Database) -> None:
     await keep(database, delivery(1), delivery(2, application="second"))
     assert [row.delivery_id for row in await due(database)] == ["del_1"]
     async with database.transaction() as session:
-        await hints.drop_hints(session, [("second", "evt_1")])
+        await hints.drop(session, [("second", "evt_1")])
     assert len(await due(database)) == 1
     assert await due(database, application="second") == []
 
@@ -70,14 +72,14 @@ async def test_a_delivery_without_an_event_id_is_no_hint(database: Database) -> 
 async def test_the_delivery_comes_back_as_it_came(database: Database) -> None:
     given = delivery(1)
     await keep(database, given)
-    assert hints.hint_delivery((await due(database))[0]) == given
+    assert hints.as_delivery((await due(database))[0]) == given
 
 
 async def test_a_flood_that_was_denied_waits_behind_fresh_hints(database: Database) -> None:
     await keep(database, *(delivery(number, event_id=f"evt_forged_{number}") for number in range(5)))
     forged = [("default", f"evt_forged_{number}") for number in range(5)]
     async with database.transaction() as session:
-        await hints.put_off_hints(session, forged, later(10), counted=True)
+        await hints.put_off(session, forged, later(10), counted=True)
     await keep(database, delivery(9, event_id="evt_real"), at_s=11)
     first, second = await due(database, 12, limit=2)
     assert (first.event_id, first.attempts) == ("evt_real", 0)
@@ -87,8 +89,8 @@ async def test_a_flood_that_was_denied_waits_behind_fresh_hints(database: Databa
 async def test_a_hint_that_is_put_off_is_not_due_before(database: Database) -> None:
     await keep(database, delivery(1), delivery(2, event_id="evt_2"))
     async with database.transaction() as session:
-        await hints.put_off_hints(session, [("default", "evt_1")], later(60), counted=False)
-        await hints.put_off_hints(session, [], later(60), counted=True)
+        await hints.put_off(session, [("default", "evt_1")], later(60), counted=False)
+        await hints.put_off(session, [], later(60), counted=True)
     assert [row.event_id for row in await due(database, 59)] == ["evt_2"]
     assert {row.event_id: row.attempts for row in await due(database, 60)} == {"evt_1": 0, "evt_2": 0}
 
@@ -96,12 +98,13 @@ async def test_a_hint_that_is_put_off_is_not_due_before(database: Database) -> N
 async def test_the_ids_alone_tell_the_same(database: Database) -> None:
     await keep(database, *(delivery(number, event_id=f"evt_{number}") for number in range(4)))
     async with database.transaction() as session:
-        await hints.put_off_hints(session, [("default", "evt_0")], NOW, counted=True)
+        await hints.put_off(session, [("default", "evt_0")], NOW, counted=True)
     async with database.reading() as session:
-        by_id = await hints.due_hint_ids(session, "default", NOW, 100)
+        by_id = await hints.due_ids(session, "default", NOW, 100)
         assert by_id[-1] == ("evt_0", 1)
-        whole = await hints.due_hints(session, "default", NOW, 100)
+        whole = await hints.of_events(session, "default", [event_id for event_id, _ in by_id])
+        assert len(whole) == 4
         assert sorted(by_id) == sorted((row.event_id, row.attempts) for row in whole)
-        assert await hints.hint_ids_of(session, "default", ["evt_2", "evt_9"]) == ["evt_2"]
-        assert [row.event_id for row in await hints.hints_of(session, "default", ["evt_3"])] == ["evt_3"]
-        assert await hints.hints_of(session, "default", []) == []
+        assert await hints.ids_of(session, "default", ["evt_2", "evt_9"]) == ["evt_2"]
+        assert [row.event_id for row in await hints.of_events(session, "default", ["evt_3"])] == ["evt_3"]
+        assert await hints.of_events(session, "default", []) == []

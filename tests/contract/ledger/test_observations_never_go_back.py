@@ -6,8 +6,7 @@ import asyncio
 import random
 
 from consumer.ledger import Database
-from consumer.ledger.reading import observations
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.reading.observations import Observed
 from tests.contract.ledger.facts import later, persistently
 
@@ -26,19 +25,19 @@ def seen(version: int, object_id: str = "o1", *, kind: str = "order", applicatio
 
 
 async def keep(database: Database, *observed: Observed) -> None:
-    await persistently(database, lambda session: observations.keep_observations(session, observed))
+    await persistently(database, lambda session: observations.keep(session, observed))
 
 
 async def version_of(database: Database, object_id: str = "o1") -> int:
     async with database.reading() as session:
-        return (await observations.last_observed(session, "default", "order", [object_id]))[object_id].version
+        return (await observations.last(session, "default", "order", [object_id]))[object_id].version
 
 
 async def test_versions_begin_at_one_and_count_up(database: Database) -> None:
     found = []
     for count in (1, 1, 5, 1):
         async with database.transaction() as session:
-            found.append(await reads.next_version(session, count))
+            found.append(await read_requests.next_version(session, count))
     assert found == [1, 2, 3, 8]
 
 
@@ -50,7 +49,7 @@ async def test_versions_are_never_given_twice(database: Database, other: Databas
         own = 0
         for _ in range(15):
             count = chance.randint(1, 4)
-            first = await persistently(ledger, lambda session, some=count: reads.next_version(session, some))  # type: ignore[misc]  # binds this round's count
+            first = await persistently(ledger, lambda session, some=count: read_requests.next_version(session, some))  # type: ignore[misc]  # binds this round's count
             assert first > own, "each taker sees them go up"
             own = first
             taken.append((first, count))
@@ -68,11 +67,9 @@ async def test_an_older_observation_does_not_overwrite_a_newer_one(database: Dat
     assert (await version_of(database), await version_of(database, "o2")) == (5, 7)
     await keep(database, seen(6))
     async with database.reading() as session:
-        assert await observations.last_observed(session, "default", "order", ["o1", "o3"]) == {"o1": seen(6)}
-        assert await observations.last_digests(session, "default", "order", ["o1", "o2", "o3"]) == {
-            "o1": seen(6).digest,
-            "o2": seen(7).digest,
-        }
+        assert await observations.last(session, "default", "order", ["o1", "o3"]) == {"o1": seen(6)}
+        found = await observations.last(session, "default", "order", ["o1", "o2", "o3"])
+        assert {name: one.digest for name, one in found.items()} == {"o1": seen(6).digest, "o2": seen(7).digest}
 
 
 # case: A40
@@ -97,5 +94,4 @@ async def test_kinds_and_applications_are_apart(database: Database) -> None:
 async def test_nothing_is_fine(database: Database) -> None:
     await keep(database)
     async with database.reading() as session:
-        assert await observations.last_digests(session, "default", "order", []) == {}
-        assert await observations.last_observed(session, "default", "order", []) == {}
+        assert await observations.last(session, "default", "order", []) == {}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from consumer.ledger import Database
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.plugin import ReadRequest
 from tests.contract.ledger.facts import NOW, later, persistently
@@ -20,19 +20,19 @@ def order(number: int, at_s: float | None = None) -> ReadRequest:
 
 async def ask(database: Database, *requests: ReadRequest, application: str = "default", at_s: float = 0) -> None:
     async with database.transaction() as session:
-        await reads.ask(session, application, requests, later(at_s))
+        await read_requests.ask(session, application, requests, later(at_s))
 
 
 async def due(
     database: Database, at_s: float = 0, *, limit: int = 100, application: str | None = None
 ) -> Sequence[ReadRow]:
     async with database.reading() as session:
-        return await reads.due(session, later(at_s), limit, application)
+        return await read_requests.due(session, later(at_s), limit, application)
 
 
 async def done(database: Database, rows: Sequence[ReadRow], at_s: float = 5) -> None:
     async with database.transaction() as session:
-        await reads.done(session, rows, later(at_s))
+        await read_requests.done(session, rows, later(at_s))
 
 
 @pytest.mark.parametrize("times", [(10.0, 3.0), (3.0, 10.0), (None, 10.0), (10.0, None)])
@@ -72,10 +72,10 @@ async def test_each_kind_is_due_by_itself_whatever_is_older(database: Database) 
     session_read = ReadRequest(kind="session", object_id="c1", not_before=later(2))
     await ask(database, order(1, 1), session_read, ReadRequest(kind="service_order", object_id="x1"))
     async with database.reading() as session:
-        found = await reads.due(session, later(5), 10, "default", "session", "service_order")
+        found = await read_requests.due(session, later(5), 10, "default", "session", "service_order")
         assert [row.object_id for row in found] == ["x1", "c1"]
-        assert [row.object_id for row in await reads.due(session, later(5), 10, "default", "order")] == ["o1"]
-        assert len(await reads.due(session, later(5), 100, "default")) == 23
+        assert [row.object_id for row in await read_requests.due(session, later(5), 10, "default", "order")] == ["o1"]
+        assert len(await read_requests.due(session, later(5), 100, "default")) == 23
 
 
 async def test_what_was_read_is_gone(database: Database) -> None:
@@ -101,7 +101,7 @@ async def test_a_failed_read_is_put_off_and_stays(database: Database) -> None:
     for number in (1, 2):
         row = (await due(database, number * 60))[0]
         async with database.transaction() as session:
-            await reads.put_off(session, row, due_at=later((number + 1) * 60), code="not_found")
+            await read_requests.put_off(session, row, due_at=later((number + 1) * 60), code="not_found")
     assert await due(database, 179) == []
     row = (await due(database, 180))[0]
     assert (row.attempts, row.code) == (2, "not_found")
@@ -110,7 +110,9 @@ async def test_a_failed_read_is_put_off_and_stays(database: Database) -> None:
 async def test_a_new_request_brings_a_read_that_was_put_off_forward(database: Database) -> None:
     await ask(database, order(1))
     async with database.transaction() as session:
-        await reads.put_off(session, (await reads.due(session, NOW, 1))[0], due_at=later(3600), code="not_found")
+        await read_requests.put_off(
+            session, (await read_requests.due(session, NOW, 1))[0], due_at=later(3600), code="not_found"
+        )
     await ask(database, order(1), at_s=10)
     assert [row.due_at for row in await due(database, 10)] == [later(10)]
 
@@ -124,7 +126,9 @@ async def test_reads_that_end_while_others_ask_lose_nothing(database: Database, 
         nonlocal begun
         for _ in range(30):
             begun += 1
-            await persistently(database, lambda session: reads.ask(session, "default", [order(1), order(2)], NOW))
+            await persistently(
+                database, lambda session: read_requests.ask(session, "default", [order(1), order(2)], NOW)
+            )
             await asyncio.sleep(0)
 
     async def answers() -> None:
@@ -132,7 +136,7 @@ async def test_reads_that_end_while_others_ask_lose_nothing(database: Database, 
             if rows:
                 reads_after.append(begun)
                 await asyncio.sleep(0.002)
-                await persistently(other, lambda session, read=rows: reads.done(session, read, NOW))  # type: ignore[misc]  # binds this round's rows
+                await persistently(other, lambda session, read=rows: read_requests.done(session, read, NOW))  # type: ignore[misc]  # binds this round's rows
             await asyncio.sleep(0)
 
     async with asyncio.timeout(30):

@@ -26,8 +26,8 @@ from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
 from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
-from consumer.sync.backfill import stage as backfill
 from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.stage import WALK
 from consumer.telemetry.logs import configure_logging
 from consumer.telemetry.metrics import Metrics
 
@@ -142,7 +142,7 @@ class World:
     async def has_walked(self) -> bool:
         """Whether the service's events were walked to their end at least once."""
         async with self._app.database.reading() as session:
-            state = Bookmark.load(await sync_state.load(session, "default", backfill.WALK))
+            state = Bookmark.load(await sync_state.load(session, "default", WALK))
         return state.walked_at is not None
 
     async def access(self, customer: str) -> bool:

@@ -1,4 +1,4 @@
-"""Intake: what becomes of a body, decided without doing anything. Pure: no database, no API, no plugin (case I5)."""
+"""Decide: what becomes of a body, decided without doing anything. Pure: no database, no API, no plugin (case I5)."""
 
 from __future__ import annotations
 

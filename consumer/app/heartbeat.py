@@ -1,0 +1,126 @@
+"""Heartbeat: a process tells the ledger every few seconds that it lives, in which roles, and what its checks answer.
+
+It has a connection of its own, so that it is heard however busy the pool is. Where there is no ledger (`serve` may be
+kept from it) nothing else changes: it is said once, and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import structlog
+
+from consumer import __version__
+from consumer.clock import Clock
+from consumer.errors import ConsumerError
+from consumer.ledger import Database, processes
+from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.processes import Proof, Pulse
+from consumer.telemetry.internal import Readiness
+from consumer.telemetry.metrics import Metrics
+
+BEAT_EVERY_S = 5.0
+LIMIT_S = 10.0
+REMEMBERED_BEATS = 24
+NOT_DURABLE = frozenset({"not_durable", "busy", "failed"})
+
+_log = structlog.get_logger(__name__)
+
+
+class Heartbeat:
+    """`roles`: what this process does; parts add theirs. `process` is unique per start."""
+
+    def __init__(self, url: str, *, readiness: Readiness, metrics: Metrics, clock: Clock, process: str) -> None:
+        self.roles: set[str] = set()
+        self._url = url
+        self._readiness = readiness
+        self._metrics = metrics
+        self._clock = clock
+        self._process = process
+        self._database: Database | None = None
+        self._started_at: datetime | None = None
+        self._was: tuple[bool, datetime] | None = None
+        self._counted: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_BEATS)
+        self._untold: str | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; then says that it ends."""
+        try:
+            while not stop.is_set():
+                await self._try(self._beat)
+                try:
+                    async with asyncio.timeout(BEAT_EVERY_S):
+                        await stop.wait()
+                except TimeoutError:
+                    continue
+            await self._try(self._end)
+        finally:
+            if self._database is not None:
+                await self._database.stop()
+
+    async def _try(self, step: Callable[[], Awaitable[None]]) -> None:
+        """A beat that cannot be told harms nobody: `status` sees that it is missing."""
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await step()
+        except (ConsumerError, TimeoutError, OSError) as error:
+            code = error.code if isinstance(error, ConsumerError) else type(error).__name__
+            if code != self._untold:
+                _log.warning("heartbeat_not_stored", code=code)
+            self._untold = code
+        else:
+            if self._untold is not None:
+                _log.info("heartbeat_stored_again", was=self._untold)
+            self._untold = None
+
+    async def _beat(self) -> None:
+        ready, _, checks = await self._readiness.answers()
+        problems = self._readiness.problems
+        database = self._database = self._database or Database(self._url, pool_size=1, create=False)
+        async with database.transaction() as session:
+            now = await shared_time(session)
+            self._started_at = self._started_at or now
+            if self._was is None or self._was[0] != ready:
+                self._was = (ready, now)
+            answered, refused = self._webhooks()
+            pulses = [
+                Pulse(
+                    process=self._process,
+                    role=role,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    version=__version__,
+                    started_at=self._started_at,
+                    ready=ready,
+                    since=self._was[1],
+                    checks={name: _proof(problems.get(name)) for name in checks},
+                    answered=answered if role == "serve" else 0,
+                    refused=refused if role == "serve" else 0,
+                )
+                for role in sorted(self.roles)
+            ]
+            if pulses:
+                await processes.beat(session, pulses, now)
+
+    async def _end(self) -> None:
+        if self._database is None:
+            return
+        async with self._database.transaction() as session:
+            await processes.ended(session, self._process, await shared_time(session))
+
+    def _webhooks(self) -> tuple[int, int]:
+        """How many webhooks were answered since REMEMBERED_BEATS beats ago, and how many of them with 503."""
+        totals = self._metrics.receive_requests.total(), self._metrics.receive_requests.total(NOT_DURABLE)
+        before = self._counted[0] if self._counted else (0, 0)
+        self._counted.append(totals)
+        return totals[0] - before[0], totals[1] - before[1]
+
+
+def _proof(problem: tuple[str, str] | None) -> Proof:
+    code, reason = problem or (None, None)
+    return Proof(code=code, reason=reason)

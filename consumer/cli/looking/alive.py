@@ -1,0 +1,90 @@
+"""Alive: which roles are there, whether each can do its work, and what it cannot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from consumer.cli.looking.finding import Finding, Grade
+from consumer.ledger.processes import Process
+
+GONE_AFTER: Final = timedelta(seconds=30)
+SEEN_WITHIN: Final = timedelta(days=1)
+UNREADY_AFTER: Final = timedelta(seconds=20)
+REFUSED_MIN: Final = 3
+REFUSED_SHARE_STUCK: Final = 0.5
+REASON_CHARS: Final = 200
+
+# A role that nobody plays: how bad that is, and what stands still.
+MISSED: Final = {
+    "serve": (Grade.DEGRADED, "no webhook is taken"),
+    "work": (Grade.STUCK, "no handler runs"),
+    "sync": (Grade.STUCK, "no delivery is confirmed, and what webhooks lose stays lost"),
+    "console": (Grade.DEGRADED, "the query API does not answer"),
+}
+
+
+def alive(
+    processes: Sequence[Process],
+    now: datetime,
+    *,
+    expected: Collection[str] | None,
+    worker_seen_at: datetime | None = None,
+) -> list[Finding]:
+    """What is wrong with the processes. `expected`: the roles that must be there; None: those seen within a day, and
+    always `work`. `worker_seen_at`: when a worker, of an older version too, was last seen in the list of handlers."""
+    found: list[Finding] = []
+    for role, (grade, harm) in MISSED.items():
+        played = [one for one in processes if one.role == role]
+        living = [one for one in played if one.stopped_at is None and now - one.seen_at <= GONE_AFTER]
+        if living:
+            found += _unready(role, living, now, grade)
+            continue
+        if role == "work" and worker_seen_at is not None and now - worker_seen_at <= GONE_AFTER:
+            continue
+        last = max((one.seen_at for one in played), default=worker_seen_at if role == "work" else None)
+        is_missed = role in expected if expected is not None else last is not None and now - last <= SEEN_WITHIN
+        if is_missed or role == "work":
+            found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}"))
+    return found + _refusing(processes, now)
+
+
+def _gone(role: str, played: Sequence[Process], last: datetime | None) -> str:
+    if last is None:
+        return f"no `{role}` process was ever seen"
+    newest = max(played, key=lambda one: one.seen_at, default=None)
+    how = "it was stopped" if newest is not None and newest.stopped_at is not None else "it said nothing since"
+    where = f", pid {newest.pid} on {newest.host}" if newest is not None else ""
+    return f"no `{role}` process lives; the last one was seen at {last:%Y-%m-%d %H:%M:%S}{where}, {how}"
+
+
+def _unready(role: str, living: Sequence[Process], now: datetime, grade: Grade) -> list[Finding]:
+    """Those that live and cannot work, told once by what is wrong; stuck only when none of the role can."""
+    waiting = [one for one in living if not one.ready and now - one.since >= UNREADY_AFTER]
+    if not waiting:
+        return []
+    whole = grade if len(waiting) == len(living) else Grade.DEGRADED
+    why: dict[str, str] = {}
+    for one in waiting:
+        for check, proof in one.checks.items():
+            if proof.code is not None:
+                why.setdefault(proof.code, f"{check}: {(proof.reason or proof.code)[:REASON_CHARS]}")
+    since = min(one.since for one in waiting)
+    lead = f"{len(waiting)} of {len(living)} `{role}` cannot work since {since:%Y-%m-%d %H:%M:%S}"
+    if not why:
+        return [Finding(whole, f"{role}_not_ready", f"{lead}: it is still starting")]
+    return [Finding(whole, code, f"{lead}: {text}") for code, text in why.items() if code != "not_ready"] or [
+        Finding(whole, f"{role}_not_ready", f"{lead}: {'; '.join(why.values())}")
+    ]
+
+
+def _refusing(processes: Sequence[Process], now: datetime) -> list[Finding]:
+    """Webhooks that were answered 503 in the last two minutes."""
+    living = [one for one in processes if one.stopped_at is None and now - one.seen_at <= GONE_AFTER]
+    answered, refused = sum(one.answered for one in living), sum(one.refused for one in living)
+    if refused < REFUSED_MIN:
+        return []
+    grade = Grade.STUCK if refused >= REFUSED_SHARE_STUCK * answered else Grade.DEGRADED
+    text = f"{refused} of {answered} webhooks of the last two minutes were answered 503: they were not stored"
+    return [Finding(grade, "webhooks_refused", text)]

@@ -1,0 +1,111 @@
+"""Document: JSON from outside, read once into what both databases can hold (cases I10, U1). Pure.
+
+Whatever the service or a stranger sends, the value that leaves here can be written again: no text holds half a
+surrogate pair or a NUL, nothing nests deeper than `DEPTH_MAX`, every number fits 64 bits or is a finite float. The raw
+bytes stay with who has them, as they came.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import orjson
+
+DEPTH_MAX: Final = 64
+"""Containers within containers; what lies deeper reads as null. The service's own records need four."""
+CONTAINERS_MAX: Final = 1_000_000
+"""So many in one answer are looked through where they nest too deeply for the parser; more are refused."""
+NUMBER_MAX_CHARS: Final = 64
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_REPLACED: Final = "\ufffd"
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]', re.DOTALL)
+_STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+def parse(raw: bytes, *, tolerant: bool = False) -> Any:
+    """The JSON value in these bytes. Raises ValueError when they are not JSON.
+
+    `tolerant` is for what the service vouches for, where one odd record must not hide the others: bytes that are no
+    UTF-8, bare control characters, NaN, and any depth are taken too.
+    """
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return _storable_value(_slowly(raw, tolerant=tolerant))
+    if rb"\u0000" in raw or _containers(raw) > DEPTH_MAX:
+        return _storable_value(document)
+    return document
+
+
+def storable(text: str, max_chars: int | None = None) -> str:
+    """The text as every column can hold it: NULs and lone surrogates become U+FFFD, cut at `max_chars`."""
+    return _UNSTORABLE.sub(_REPLACED, text if max_chars is None else text[:max_chars])
+
+
+def _slowly(raw: bytes, *, tolerant: bool) -> Any:
+    """JSON that the fast reader refuses: half a surrogate pair, a number beyond all floats, a thousand levels."""
+    shallow = _cut_deep(raw) if tolerant else raw
+    try:
+        return json.loads(
+            shallow.decode("utf-8", "replace" if tolerant else "strict"),
+            strict=not tolerant,
+            parse_int=_number,
+            parse_float=_number,
+            parse_constant=_nothing if tolerant else _no_constant,
+        )
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _number(literal: str) -> int | float | str:
+    """The number as the fast reader gives it; one beyond all floats stays as it was written, and is no number."""
+    if literal.lstrip("-").isdigit() and len(literal) < 19:
+        return int(literal)
+    value = float(literal)
+    return value if abs(value) != float("inf") else literal[:NUMBER_MAX_CHARS]
+
+
+def _nothing(_: str) -> None:
+    return None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _storable_value(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        return storable(value)
+    if not isinstance(value, list | dict):
+        return value
+    if depth >= DEPTH_MAX:
+        return None
+    if isinstance(value, list):
+        return [_storable_value(one, depth + 1) for one in value]
+    return {storable(name): _storable_value(one, depth + 1) for name, one in value.items()}
+
+
+def _containers(raw: bytes) -> int:
+    return raw.count(b"[") + raw.count(b"{")
+
+
+def _cut_deep(raw: bytes) -> bytes:
+    """The same JSON with null in place of what nests too deeply for any parser."""
+    if _containers(raw) > CONTAINERS_MAX:
+        raise ValueError("too many containers")
+    kept: list[bytes] = []
+    depth = begin = 0
+    for token in _TOKENS.finditer(raw):
+        step = _STEP.get(token[0][0], 0)
+        depth += step
+        if step == 1 and depth == DEPTH_MAX + 1:
+            kept.append(raw[begin : token.start()])
+        elif step == -1 and depth == DEPTH_MAX:
+            kept.append(b"null")
+            begin = token.end()
+    if depth > 0:
+        return raw  # it never closes, so it is not JSON anyway
+    return b"".join((*kept, raw[begin:]))

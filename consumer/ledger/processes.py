@@ -1,0 +1,86 @@
+"""Processes: every role tells the ledger now and then that it lives and what it last proved, so that `status` can name
+the one that is not there. A process that plays several roles (`dev`) has a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Table, delete, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.ledger.tables import ProcessRow
+
+_PROCESSES: Table = ProcessRow.__table__
+FORGOTTEN_AFTER: Final = timedelta(days=7)
+LISTED_MAX: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What a check of a process answered last. `code`: why it failed, None when it did not; `reason`: its sentence."""
+
+    code: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """What a process says of itself. `ready` since `since`, or not; `checks` by name; `answered` and `refused`: the
+    webhooks it answered in the last minutes, and how many of them with 503."""
+
+    process: str
+    role: str
+    host: str
+    pid: int
+    version: str
+    started_at: datetime
+    ready: bool
+    since: datetime
+    checks: Mapping[str, Proof] = field(default_factory=dict)
+    answered: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process(Pulse):
+    """The same as the ledger has it, by the database's clock. `stopped_at`: it ended cleanly then."""
+
+    seen_at: datetime
+    stopped_at: datetime | None = None
+
+
+async def beat(session: AsyncSession, pulses: Sequence[Pulse], now: datetime) -> None:
+    """Write what these say of themselves; `now` is the database's. Those not seen for a week are forgotten."""
+    insert = insert_into(_PROCESSES, session.get_bind().dialect.name)
+    kept = ("process", "role")
+    changed = {column.name: insert.excluded[column.name] for column in _PROCESSES.c if column.name not in kept}
+    statement = insert.on_conflict_do_update(index_elements=list(kept), set_=changed)
+    await session.execute(statement, [_values(pulse, now) for pulse in pulses])
+    await session.execute(delete(_PROCESSES).where(_PROCESSES.c.seen_at < now - FORGOTTEN_AFTER))
+
+
+def _values(pulse: Pulse, now: datetime) -> dict[str, Any]:
+    checks = {name: asdict(proof) for name, proof in pulse.checks.items()}
+    values = asdict(pulse) | {"checks": orjson.dumps(checks).decode(), "seen_at": now, "stopped_at": None}
+    return values | {"host": pulse.host[:100], "version": pulse.version[:40]}
+
+
+async def ended(session: AsyncSession, process: str, now: datetime) -> None:
+    """This process ends because it was told to."""
+    await session.execute(update(_PROCESSES).where(_PROCESSES.c.process == process).values(stopped_at=now))
+
+
+async def listed(session: AsyncSession) -> list[Process]:
+    """Every process of the last week, the one seen last first; bounded."""
+    statement = select(_PROCESSES).order_by(_PROCESSES.c.seen_at.desc(), _PROCESSES.c.role).limit(LISTED_MAX)
+    return [_process(dict(row)) for row in (await session.execute(statement)).mappings()]
+
+
+def _process(row: dict[str, Any]) -> Process:
+    checks = {name: Proof(**proof) for name, proof in orjson.loads(row.pop("checks")).items()}
+    return Process(checks=checks, **row)

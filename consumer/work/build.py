@@ -1,0 +1,106 @@
+"""Build: puts a worker together from its parts, and says which part is told what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from consumer.broker.base import Broker
+from consumer.clock import Clock
+from consumer.events import Locators
+from consumer.ledger import Database
+from consumer.ledger.tables import RunStatus
+from consumer.telemetry.loop_watch import LoopWatch
+from consumer.work.dispatch.breakers import Breakers
+from consumer.work.dispatch.dispatcher import Dispatcher
+from consumer.work.dispatch.result_writer import Result
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.execution.loop_pool import Harm, LoopPool
+from consumer.work.execution.watchdog import Watchdog
+from consumer.work.ingest.ingest import Ingest
+from consumer.work.observer import Observer
+from consumer.work.outbound.dead_letters import DeadLetters
+from consumer.work.outbound.relay import Relay
+from consumer.work.pausing.pauser import Pauser
+from consumer.work.registry import Registry
+from consumer.work.worker import Worker, WorkerConfig, worker_id
+
+
+def build_worker(
+    *,
+    database: Database,
+    broker: Broker,
+    registry: Registry,
+    contexts: Contexts,
+    locators: Mapping[str, Locators],
+    clock: Clock,
+    observer: Observer,
+    config: WorkerConfig,
+    watch: LoopWatch | None = None,
+    give_up: Callable[[str, str], None] | None = None,
+) -> Worker:
+    """Put a worker together; `locators` per application, `watch` on the loop it is going to run on, `give_up` (handler,
+    reason) ends the process when a handler blocks it and cannot be cut off.
+    """
+    name = worker_id()
+    pauser = Pauser(database=database, registry=registry, clock=clock, observer=observer, worker=name)
+    executor = Executor(LoopPool(on_harm=pauser.harm, lost_after_s=config.lost_after_s))
+    breakers = Breakers(observer.breaker)
+    relay = Relay(database=database, broker=broker, topic=config.topic, clock=clock, worker=name)
+    dead_letters = DeadLetters(
+        database=database,
+        broker=broker,
+        topic=config.dead_topic or f"{config.topic}.dead",
+        clock=clock,
+        leads=lambda: relay.leads,
+    )
+
+    def observe(result: Result) -> None:
+        observer.run(result)
+        pauser.result(result)
+        if result.finish.status is RunStatus.DEAD:
+            dead_letters.wake()
+
+    ingest = Ingest(
+        database=database,
+        registry=registry,
+        locators=locators,
+        contexts=contexts,
+        executor=executor,
+        clock=clock,
+        worker=name,
+    )
+    dispatcher = Dispatcher(
+        database=database,
+        registry=registry,
+        contexts=contexts,
+        executor=executor,
+        breakers=breakers,
+        clock=clock,
+        worker=name,
+        concurrency=config.concurrency,
+        observe=observe,
+        on_emitted=relay.wake,
+    )
+
+    def cut(harm: Harm) -> None:
+        dispatcher.go_singly(harm.handler)
+        pauser.cut(harm)
+
+    return Worker(
+        database=database,
+        broker=broker,
+        registry=registry,
+        ingest=ingest,
+        dispatcher=dispatcher,
+        relay=relay,
+        dead_letters=dead_letters,
+        executor=executor,
+        breakers=breakers,
+        pauser=pauser,
+        watchdog=Watchdog(config.cutoff_s, on_cut=cut, give_up=give_up),
+        clock=clock,
+        observer=observer,
+        config=config,
+        watch=watch,
+    )

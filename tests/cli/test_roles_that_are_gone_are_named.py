@@ -1,0 +1,96 @@
+"""`status` proves green by who lives: a role that is expected, or was seen lately, and is not there is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from consumer.cli.looking.alive import alive
+from consumer.cli.looking.finding import Grade
+from consumer.ledger.processes import Process, Proof
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+def living(role: str, **changes: Any) -> Process:
+    one = Process(
+        process=f"shop-1-{role}",
+        role=role,
+        host="shop-1",
+        pid=7,
+        version="0.1.0",
+        started_at=NOW - timedelta(hours=2),
+        seen_at=NOW - timedelta(seconds=3),
+        ready=True,
+        since=NOW - timedelta(hours=2),
+    )
+    return replace(one, **changes)
+
+
+ALL = [living(role) for role in ("serve", "work", "sync", "console")]
+SILENT = NOW - timedelta(seconds=31)
+
+
+def test_all_that_live_are_well() -> None:
+    assert alive(ALL, NOW, expected=None) == []
+    assert alive(ALL, NOW, expected=("serve", "work", "sync", "console")) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "grade"),
+    [("serve", Grade.DEGRADED), ("work", Grade.STUCK), ("sync", Grade.STUCK), ("console", Grade.DEGRADED)],
+)
+def test_a_role_that_fell_silent_or_was_stopped_is_named(role: str, grade: Grade) -> None:
+    for change in ({"seen_at": SILENT}, {"stopped_at": SILENT}):
+        processes = [living(role, **change) if one.role == role else one for one in ALL]
+        [finding] = alive(processes, NOW, expected=None)
+        assert (finding.code, finding.grade) == (f"no_{role}", grade)
+        assert "pid 7 on shop-1" in finding.text
+
+
+def test_one_of_two_that_is_gone_is_not_missed() -> None:
+    assert alive([*ALL, living("work", process="old", seen_at=SILENT)], NOW, expected=None) == []
+
+
+def test_what_is_expected_is_missed_although_it_was_never_seen() -> None:
+    only_work = [living("work")]
+    assert alive(only_work, NOW, expected=None) == []
+    assert [one.code for one in alive(only_work, NOW, expected=("work", "sync"))] == ["no_sync"]
+    long_gone = [living("work"), living("sync", seen_at=NOW - timedelta(days=2))]
+    assert alive(long_gone, NOW, expected=None) == []
+
+
+def test_a_worker_of_an_older_version_counts_by_its_handlers() -> None:
+    assert alive([], NOW, expected=None, worker_seen_at=NOW) == []
+    assert [one.code for one in alive([], NOW, expected=None, worker_seen_at=SILENT)] == ["no_work"]
+
+
+def test_who_lives_and_cannot_work_says_why() -> None:
+    broken = {
+        "broker": Proof(code="group_forbidden", reason="group payments.work may not be read"),
+        "database": Proof(),
+    }
+    blind = living("work", ready=False, since=NOW - timedelta(minutes=1), checks=broken)
+    [finding] = alive([blind], NOW, expected=None)
+    assert (finding.code, finding.grade) == ("group_forbidden", Grade.STUCK)
+    assert "group payments.work may not be read" in finding.text
+    [other] = alive([blind, living("work", process="other")], NOW, expected=None)
+    assert (other.code, other.grade) == ("group_forbidden", Grade.DEGRADED)
+    assert alive([replace(blind, since=NOW - timedelta(seconds=5))], NOW, expected=None) == [], "it has just begun"
+    [starting] = alive([replace(blind, checks={})], NOW, expected=None)
+    assert starting.code == "work_not_ready"
+
+
+def test_webhooks_that_are_answered_503_are_told() -> None:
+    few = living("serve", answered=100, refused=10)
+    assert [(one.code, one.grade) for one in alive([few, living("work")], NOW, expected=None)] == [
+        ("webhooks_refused", Grade.DEGRADED)
+    ]
+    most = living("serve", answered=100, refused=90)
+    [finding] = alive([most, living("work")], NOW, expected=None)
+    assert finding.grade is Grade.STUCK
+    assert "90 of 100" in finding.text
+    assert alive([living("serve", answered=100, refused=1), living("work")], NOW, expected=None) == []
