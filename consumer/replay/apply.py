@@ -8,7 +8,7 @@ many of its events are on their way at once, and fewer when they take long.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -20,6 +20,7 @@ from consumer.events import Source
 from consumer.ledger import Database, leases
 from consumer.ledger.handling.events import to_event
 from consumer.ledger.plans import items, plans
+from consumer.ledger.plans.items import Progress
 from consumer.ledger.plans.tables import PlanRow, PlanStatus
 from consumer.ledger.tables import EventRow
 from consumer.ledger.tenure import Tenure
@@ -77,6 +78,7 @@ class Apply:
         self._clock = clock
         self._tenure = Tenure(self._database, role=ROLE, holder=holder, clock=clock, lease_s=LEASE_S)
         self._pace = Pace(clock, rate_per_s=rate_per_s)
+        self._again_s = AGAIN_S
 
     async def run(
         self, plan_id: str, *, by: str, reason: str, max_age: timedelta, told: Callable[[Step], None] = lambda _: None
@@ -134,41 +136,49 @@ class Apply:
     # --- send --------------------------------------------------------------------------------------------------
 
     async def _send_all(self, plan_id: str, told: Callable[[Step], None]) -> str:
-        """Until nothing is left to take and nothing taken is being worked on; how the plan stands then."""
-        sent, news_at, last = 0, self._clock.monotonic(), None
+        """Some events, until all that comes of them is done; then the next. Returns how the plan stands at the end."""
+        sent: Sequence[EventRow] = ()
+        news_at, last = self._clock.monotonic(), (-1, -1)
         while True:
             await self._keep_lead()
-            async with self._database.reading() as session:
-                row = await plans.get(session, plan_id)
-                progress = await items.progress(session, plan_id, self._clock.now())
-                on_way = await items.on_way(session, plan_id, upto=sent)
-                is_quiet = not (progress.pending or progress.working) and not await items.underway(
-                    session, plan_id, self._clock.now()
-                )
-            if row is None or row.status != PlanStatus.APPLYING or is_quiet:
+            row, progress, waiting, is_quiet = await self._look(plan_id, sent)
+            if row is None or row.status != PlanStatus.APPLYING or (is_quiet and not progress.pending):
                 return PlanStatus.CANCELLED.value if row is None else row.status
             told(Step(progress.total - progress.pending, progress.total, self._pace.left_s(progress.pending)))
             if (progress.pending, progress.working) != last:
                 last, news_at = (progress.pending, progress.working), self._clock.monotonic()
-            idle_s = self._clock.monotonic() - news_at
-            if idle_s > STALLED_S:
+            if is_quiet and (room := self._pace.room()) > 0:
+                sent = await self._next(plan_id, room)
+            elif (idle_s := self._clock.monotonic() - news_at) > STALLED_S:
                 raise ReplayStalled(plan=plan_id, waiting=progress.pending)
-            if on_way and idle_s > AGAIN_S:
-                sent, news_at = 0, self._clock.monotonic() - idle_s + AGAIN_S  # as if it had never been sent
-            sent = await self._send_some(plan_id, sent, self._pace.room(on_way + progress.working, sent))
+            elif waiting and idle_s > self._again_s:
+                self._again_s += AGAIN_S
+                await self._publish(plan_id, waiting)  # as if it had never been sent
             await self._clock.sleep(LOOK_S)
 
-    async def _send_some(self, plan_id: str, sent: int, room: int) -> int:
-        """At most `room` more events; returns the place of the last one sent."""
-        if room <= 0:
-            return sent
+    async def _look(
+        self, plan_id: str, sent: Sequence[EventRow]
+    ) -> tuple[PlanRow | None, Progress, Sequence[EventRow], bool]:
+        """The plan, how far it is, what of `sent` was not taken yet, and whether nothing at all is going on."""
+        now = self._clock.now()
         async with self._database.reading() as session:
-            rows = await items.next_events(session, plan_id, after=sent, limit=room)
-        if not rows:
-            return sent
-        await self._broker.publish_many(self._topic, [copy(row, plan_id) for row in rows])
-        self._pace.sent(len(rows), rows[-1].seq)
-        return rows[-1].seq
+            row = await plans.get(session, plan_id)
+            progress = await items.progress(session, plan_id, now)
+            waiting = await items.on_way(session, plan_id, sent)
+            is_quiet = not waiting and not progress.working and not await items.underway(session, plan_id, now)
+        return row, progress, waiting, is_quiet
+
+    async def _next(self, plan_id: str, room: int) -> Sequence[EventRow]:
+        async with self._database.reading() as session:
+            rows = await items.next_events(session, plan_id, room)
+        await self._publish(plan_id, rows)
+        self._pace.sent(len(rows))
+        self._again_s = AGAIN_S
+        return rows
+
+    async def _publish(self, plan_id: str, rows: Sequence[EventRow]) -> None:
+        if rows:
+            await self._broker.publish_many(self._topic, [copy(row, plan_id) for row in rows])
 
     async def _keep_lead(self) -> None:
         if self._tenure.left_s < LEASE_S / 2 and not await self._tenure.take():

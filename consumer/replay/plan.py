@@ -21,7 +21,7 @@ from consumer.ledger.plans.tables import PlanRow
 from consumer.ledger.tables import RunStatus
 from consumer.replay.differences import differences
 from consumer.replay.effects import Effects, digest, summary
-from consumer.replay.prediction import Predictor
+from consumer.replay.prediction import Predictor, Turned
 
 ITEMS_MAX: Final = 100_000
 SAMPLE: Final = 10
@@ -50,7 +50,8 @@ class Planner:
         wanted = replace(wanted, until=min(wanted.until or now, now))
         plan_id = plans.new_id()
         pairs = await self._pairs(wanted)
-        predicted = await self._predict(pairs, plan_id, renews_keys=renews_keys, told=told)
+        turned = await self._predict(pairs, plan_id, renews_keys=renews_keys, told=told)
+        predicted = [(one.pair, effects) for one, effects in turned]
         shown = await self._summary(wanted, predicted)
         decided = Decided(
             by=by,
@@ -64,7 +65,7 @@ class Planner:
         )
         async with self.database.transaction() as session:
             await plans.create(session, plan_id, decided, now)
-            await items.add(session, plan_id, [(pair, effects.packed()) for pair, effects in predicted])
+            await items.add(session, plan_id, [(one.pair, one.turn, effects.packed()) for one, effects in turned])
         return {"id": plan_id, **shown}
 
     async def _pairs(self, wanted: PlanFilter) -> Sequence[Pair]:
@@ -84,7 +85,7 @@ class Planner:
 
     async def _predict(
         self, pairs: Sequence[Pair], plan_id: str, *, renews_keys: bool, told: Told = lambda *_: None
-    ) -> list[tuple[Pair, Effects]]:
+    ) -> list[tuple[Turned, Effects]]:
         return await self.predictor.predict(
             pairs,
             plan=plan_id,
@@ -114,7 +115,8 @@ class Planner:
             raise PlanTooOld(plan=row.id, age_s=round(age.total_seconds()), filters=_words(orjson.loads(row.filters)))
         planned = await self.predicted(row.id)
         pairs = await self._pairs(PlanFilter.of(orjson.loads(row.filters)))
-        return differences(planned, await self._predict(pairs, row.id, renews_keys=row.renews_keys))
+        turned = await self._predict(pairs, row.id, renews_keys=row.renews_keys)
+        return differences(planned, [(one.pair, effects) for one, effects in turned])
 
     async def predicted(self, plan_id: str) -> list[tuple[Pair, Effects]]:
         """The items of a plan and what was predicted for each."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -68,6 +69,14 @@ Try = Callable[[AsyncSession, Handler, Event, str], Awaitable[Tried]]
 """Runs a transactional handler as a worker would: (session, handler, event, plan)."""
 
 
+@dataclass(frozen=True)
+class Turned:
+    """A pair and its turn: what may have to do with one another is done one event after the other."""
+
+    turn: int
+    pair: Pair
+
+
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
     """Predicts on `database` with the deployment's `handlers`; `attempt` runs one."""
@@ -79,15 +88,17 @@ class Predictor:
     async def predict(
         self, pairs: Sequence[Pair], *, plan: str, renews_keys: bool, now: datetime,
         progress: Callable[[int], None] = lambda _: None,
-    ) -> list[tuple[Pair, Effects]]:  # fmt: skip
-        """What becomes of each pair, in their order. `progress` hears how many are done. Raises LedgerError."""
+    ) -> list[tuple[Turned, Effects]]:  # fmt: skip
+        """What becomes of each pair, by arrival, and its turn. `progress` hears how many are done. Raises
+        LedgerError."""
         loaded = await self._load(pairs)
-        found: dict[tuple[str, str, str], Effects] = {}
+        found: list[tuple[Turned, Effects]] = []
         for batch in together(pairs, loaded):
-            found |= await self._patiently(batch, loaded, plan, renews_keys=renews_keys, now=now)
+            effects = await self._patiently(batch, loaded, plan, renews_keys=renews_keys, now=now)
+            found += [(one, effects[one.pair.id]) for one in batch]
             progress(len(found))
             await asyncio.sleep(PAUSE_S)
-        return [(pair, found[pair.id]) for pair in pairs]
+        return sorted(found, key=lambda one: one[0].pair)
 
     async def _load(self, pairs: Sequence[Pair]) -> dict[tuple[str, str], Event]:
         wanted = sorted({(pair.application, pair.event_id) for pair in pairs})
@@ -98,7 +109,7 @@ class Predictor:
         return found
 
     async def _patiently(
-        self, batch: Sequence[Pair], loaded: Mapping[tuple[str, str], Event], plan: str, *, renews_keys: bool,
+        self, batch: Sequence[Turned], loaded: Mapping[tuple[str, str], Event], plan: str, *, renews_keys: bool,
         now: datetime,
     ) -> dict[tuple[str, str, str], Effects]:  # fmt: skip
         """Live work comes first: a trial that meets its locks gives way, and is made again."""
@@ -114,8 +125,8 @@ class Predictor:
         raise AssertionError("a loop that returns or raises")
 
 
-def together(pairs: Sequence[Pair], loaded: Mapping[tuple[str, str], Event]) -> Iterator[list[Pair]]:
-    """Batches of about BATCH pairs, in the order of arrival within each. Pure."""
+def together(pairs: Sequence[Pair], loaded: Mapping[tuple[str, str], Event]) -> Iterator[list[Turned]]:
+    """Batches of about BATCH pairs; of what belongs together each event has a turn of its own. Pure."""
     groups = _Groups()
     names = {pair.id: _names(pair, loaded.get((pair.application, pair.event_id))) for pair in pairs}
     for some in names.values():
@@ -123,14 +134,30 @@ def together(pairs: Sequence[Pair], loaded: Mapping[tuple[str, str], Event]) -> 
     by_group: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_group.setdefault(groups.of(names[pair.id][0]), []).append(pair)
-    batch: list[Pair] = []
+    batch: list[Turned] = []
     for group in by_group.values():
         if batch and len(batch) + len(group) > BATCH:
-            yield sorted(batch)
+            yield batch
             batch = []
-        batch += group
+        batch += in_turn(group)
     if batch:
-        yield sorted(batch)
+        yield batch
+
+
+def in_turn(group: Sequence[Pair]) -> list[Turned]:
+    """The pairs of a group by turn: an event after the other, by arrival. What follows another of its lane has that
+    one's turn, since it goes by itself. Pure."""
+    turns: dict[int, int] = {}
+    lanes: dict[tuple[str, str, str], int] = {}
+    found: list[Turned] = []
+    for pair in sorted(group):
+        if pair.action is Action.FOLLOW and pair.lane in lanes:
+            turn = lanes[pair.lane]
+        else:
+            turn = turns.setdefault(pair.seq, len(turns))
+            lanes[pair.lane] = turn
+        found.append(Turned(turn, pair))
+    return sorted(found, key=lambda one: (one.turn, one.pair))
 
 
 def _names(pair: Pair, event: Event | None) -> list[str]:
@@ -199,26 +226,27 @@ class _Play:
         self._count = 0
 
     async def all(
-        self, batch: Sequence[Pair], loaded: Mapping[tuple[str, str], Event]
+        self, batch: Sequence[Turned], loaded: Mapping[tuple[str, str], Event]
     ) -> dict[tuple[str, str, str], Effects]:
-        self._lanes = _Lanes(await trial.blocking(self._session, {pair.lane for pair in batch}))
+        self._lanes = _Lanes(await trial.blocking(self._session, {one.pair.lane for one in batch}))
         found: dict[tuple[str, str, str], Effects] = {}
-        for pair in self._in_turn(batch):
-            found[pair.id] = await self._one(pair, loaded[pair.application, pair.event_id])
-        while self._derived:
-            event, effects = self._derived.popleft()
-            await self._handle_derived(event, effects)
+        for _, turn in groupby(batch, key=_event_and_turn):
+            for pair in self._in_order([one.pair for one in turn]):
+                found[pair.id] = await self._one(pair, loaded[pair.application, pair.event_id])
+            while self._derived:
+                event, effects = self._derived.popleft()
+                await self._handle_derived(event, effects)
         return found
 
-    def _in_turn(self, batch: Sequence[Pair]) -> list[Pair]:
+    def _in_order(self, turn: Sequence[Pair]) -> list[Pair]:
         """By arrival; of one event in the order of the handlers, as a worker calls them."""
-        order = {pair.type: [one.name for one in self._predictor.handlers.wanting(pair.type)] for pair in batch}
+        order = {pair.type: [one.name for one in self._predictor.handlers.wanting(pair.type)] for pair in turn}
 
         def place(pair: Pair) -> tuple[int, int, str]:
             names = order[pair.type]
             return pair.seq, names.index(pair.handler) if pair.handler in names else len(names), pair.handler
 
-        return sorted(batch, key=place)
+        return sorted(turn, key=place)
 
     async def _one(self, pair: Pair, event: Event) -> Effects:
         handler = self._predictor.handlers.get(pair.handler)
@@ -288,6 +316,11 @@ class _Play:
                 self._lanes.waits(lane, NEWEST)
             key = idempotency_key(event.application, event.id, handler.name)
             effects.calls.append(Call(handler=handler.name, event_id=event.id, key=key, ends=ends))
+
+
+def _event_and_turn(one: Turned) -> tuple[int, str]:
+    """What is done before what was derived from it is handled: an event's pairs, and what follows them."""
+    return one.turn, one.pair.key
 
 
 def _is_over(handler: Handler, ends: str) -> bool:

@@ -68,8 +68,9 @@ class Progress:
         return sum(self.items.values())
 
 
-async def add(session: AsyncSession, plan: str, pairs: Sequence[tuple[Pair, str]]) -> None:
-    """Store the items, each with what was predicted for it. One that only follows needs nobody to take it."""
+async def add(session: AsyncSession, plan: str, pairs: Sequence[tuple[Pair, int, str]]) -> None:
+    """Store the items, each with its turn and what was predicted for it. One that only follows needs nobody to take
+    it."""
     rows = [
         {
             "plan": plan,
@@ -77,12 +78,13 @@ async def add(session: AsyncSession, plan: str, pairs: Sequence[tuple[Pair, str]
             "event_id": pair.event_id,
             "handler": pair.handler,
             "seq": pair.seq,
+            "turn": turn,
             "key": pair.key,
             "action": pair.action.value,
             "status": (ItemStatus.TAKEN if pair.action is Action.FOLLOW else ItemStatus.PENDING).value,
             "predicted": predicted,
         }
-        for pair, predicted in pairs
+        for pair, turn, predicted in pairs
     ]
     for some in portions(rows, AT_ONCE):
         await session.execute(insert(_ITEMS), list(some))
@@ -112,15 +114,11 @@ def _as_pair(row: PlanItemRow, event_type: str) -> Pair:
     )
 
 
-async def next_events(session: AsyncSession, plan: str, *, after: int, limit: int) -> Sequence[EventRow]:
-    """The next events of the plan of which something is still to be taken, by arrival."""
-    waiting = (
-        select(_ITEMS.c.seq)
-        .where(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.PENDING.value, _ITEMS.c.seq > after)
-        .distinct()
-        .order_by(_ITEMS.c.seq)
-        .limit(limit)
-    )
+async def next_events(session: AsyncSession, plan: str, limit: int) -> Sequence[EventRow]:
+    """The next events of the plan, all of one turn, of which something is still to be taken."""
+    waits = and_(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.PENDING.value)
+    turn = select(_ITEMS.c.turn).where(waits).order_by(_ITEMS.c.turn).limit(1).scalar_subquery()
+    waiting = select(_ITEMS.c.seq).where(waits, _ITEMS.c.turn == turn).distinct().order_by(_ITEMS.c.seq).limit(limit)
     numbers = list(await session.scalars(waiting))
     if not numbers:
         return ()
@@ -140,12 +138,14 @@ async def progress(session: AsyncSession, plan: str, now: datetime) -> Progress:
     return Progress(items, int(working or 0), int(waiting or 0))
 
 
-async def on_way(session: AsyncSession, plan: str, *, upto: int) -> int:
-    """How many events up to this place were not taken yet."""
-    statement = select(func.count(_ITEMS.c.seq.distinct())).where(
-        _ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.PENDING.value, _ITEMS.c.seq <= upto
-    )
-    return int(await session.scalar(statement) or 0)
+async def on_way(session: AsyncSession, plan: str, events: Sequence[EventRow]) -> Sequence[EventRow]:
+    """Those of these events that were not taken yet."""
+    if not events:
+        return ()
+    waits = and_(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.PENDING.value)
+    statement = select(_ITEMS.c.seq).where(waits, _ITEMS.c.seq.in_([one.seq for one in events]))
+    waiting = set(await session.scalars(statement))
+    return [one for one in events if one.seq in waiting]
 
 
 async def underway(session: AsyncSession, plan: str, now: datetime) -> bool:

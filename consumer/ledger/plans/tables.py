@@ -71,16 +71,18 @@ class PlanRow(LedgerRow, table=True):
 
 
 class PlanItemRow(LedgerRow, table=True):
-    """One (event, handler) of a plan, with what was predicted for it, as JSON."""
+    """One (event, handler) of a plan, with what was predicted for it, as JSON. `turn`: events that may have to do with
+    one another have turns of their own, one after the other; those of one turn are sent together."""
 
     __tablename__ = "plan_items"
-    __table_args__ = (Index("ix_plan_items_status", "plan", "status", "seq"),)
+    __table_args__ = (Index("ix_plan_items_status", "plan", "status", "turn", "seq"),)
 
     plan: str = Field(sa_column=Column(String(64), primary_key=True))
     application: str = application_column(primary_key=True)
     event_id: str = Field(sa_column=Column(String(255), primary_key=True))
     handler: str = Field(sa_column=Column(String(HANDLER_CHARS), primary_key=True))
     seq: int = Field(sa_column=Column(serial(), nullable=False))
+    turn: int = Field(sa_column=Column(Integer, nullable=False))
     key: str = Field(sa_column=Column(String(600), nullable=False))
     action: str = Field(sa_column=Column(String(10), nullable=False))
     status: str = Field(sa_column=Column(String(10), nullable=False))

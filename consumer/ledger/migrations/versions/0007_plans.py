@@ -46,13 +46,14 @@ def upgrade() -> None:
         sa.Column("event_id", sa.String(255), primary_key=True),
         sa.Column("handler", sa.String(200), primary_key=True),
         sa.Column("seq", serial(), nullable=False),
+        sa.Column("turn", sa.Integer(), nullable=False),
         sa.Column("key", sa.String(600), nullable=False),
         sa.Column("action", sa.String(10), nullable=False),
         sa.Column("status", sa.String(10), nullable=False),
         sa.Column("predicted", sa.Text(), nullable=False),
         sa.Column("taken_at", UtcDateTime()),
     )
-    op.create_index("ix_plan_items_status", "plan_items", ["plan", "status", "seq"])
+    op.create_index("ix_plan_items_status", "plan_items", ["plan", "status", "turn", "seq"])
     op.add_column("runs", sa.Column("key_plan", sa.String(64)))
     # What a plan did is asked for by its name; nearly all runs and derived events have none.
     op.create_index("ix_runs_plan", "runs", ["plan", "status"], postgresql_where=PLANNED, sqlite_where=PLANNED)
