@@ -162,10 +162,12 @@ class Apply:
         """The plan, how far it is, what of `sent` was not taken yet, and whether nothing at all is going on."""
         now = self._clock.now()
         async with self._database.reading() as session:
-            row = await plans.get(session, plan_id)
-            progress = await items.progress(session, plan_id, now)
+            # In this order: what arrives between two of these looks is seen by the later one.
             waiting = await items.on_way(session, plan_id, sent)
-            is_quiet = not waiting and not progress.working and not await items.underway(session, plan_id, now)
+            is_underway = await items.underway(session, plan_id, now)
+            progress = await items.progress(session, plan_id, now)
+            row = await plans.get(session, plan_id)
+            is_quiet = not waiting and not is_underway and not progress.working
         return row, progress, waiting, is_quiet
 
     async def _next(self, plan_id: str, room: int) -> Sequence[EventRow]:
