@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -24,11 +24,14 @@ class EventPublisher:
         self._topic = topic
         self._timeout_s = timeout_s
 
-    async def publish(self, events: Sequence[Event], *, plan: str | None = None) -> Sequence[Event]:
+    async def publish(
+        self, events: Sequence[Event], *, plan: str | None = None, smaller: Callable[[Event], Event] | None = None
+    ) -> Sequence[Event]:
         """Return when all are durable, in order per key. Raises BrokerUnavailable, after which any of them may be.
 
-        `plan` marks them as part of a plan (`seed`, or a replay's) for the workers. Returned are those that are larger
-        than the topic takes: they are not published, and must not hold up all the others for ever (case U1).
+        `plan` marks them as part of a plan (`seed`, or a replay's) for the workers. What is larger than the topic takes
+        is published as `smaller` makes it, where that is given. Returned are those that are too large all the same:
+        they are not published, and must not hold up all the others for ever (case U1).
         """
         refused: list[Event] = []
         for start in range(0, len(events), CHUNK_EVENTS):
@@ -36,15 +39,15 @@ class EventPublisher:
             try:
                 await self._send(some, plan)
             except RecordTooLarge:
-                refused += await self._singly(some, plan)
+                refused += await self._singly(some, plan, smaller)
         return refused
 
-    async def _singly(self, events: Sequence[Event], plan: str | None) -> list[Event]:
+    async def _singly(
+        self, events: Sequence[Event], plan: str | None, smaller: Callable[[Event], Event] | None
+    ) -> list[Event]:
         refused = []
         for event in events:
-            try:
-                await self._send([event], plan)
-            except RecordTooLarge:
+            if not (await self._fits(event, plan) or (smaller is not None and await self._fits(smaller(event), plan))):
                 refused.append(event)
         for event in refused:
             LOG.error(
@@ -52,6 +55,13 @@ class EventPublisher:
                 application=event.application, event_id=event.id, type=event.type,
             )  # fmt: skip
         return refused
+
+    async def _fits(self, event: Event, plan: str | None) -> bool:
+        try:
+            await self._send([event], plan)
+        except RecordTooLarge:
+            return False
+        return True
 
     async def _send(self, events: Sequence[Event], plan: str | None) -> None:
         packed = [pack_event(event, plan=plan) for event in events]

@@ -159,7 +159,8 @@ class Live:
             rows = (await session.execute(due)).scalars().all()
             await outbox.mark_published(session, rows, now)
         if rows:
-            await self.arrive(*[derived_event(row, now) for row in rows])
+            self.clock.advance(TICK_S)
+            await self._ingest.take([self._record(derived_event(row, now), row.plan) for row in rows])
         return len(rows)
 
     async def pass_time(self, seconds: float, *, steps: int = 10) -> None:

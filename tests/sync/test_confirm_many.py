@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import orjson
 import pytest
@@ -35,12 +35,14 @@ class HeldOutlet(EventPublisher):
         self.gate, self.reached = asyncio.Event(), asyncio.Event()
         self._left = pages
 
-    async def publish(self, events: Sequence[Event], *, plan: str | None = None) -> Sequence[Event]:
+    async def publish(
+        self, events: Sequence[Event], *, plan: str | None = None, smaller: Callable[[Event], Event] | None = None
+    ) -> Sequence[Event]:
         self._left -= 1
         if self._left < 0:
             self.reached.set()
             await self.gate.wait()
-        return await super().publish(events, plan=plan)
+        return await super().publish(events, plan=plan, smaller=smaller)
 
 
 def stages(world: World, publisher: EventPublisher | None = None) -> tuple[Confirm, Backfill]:

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import structlog
+
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
 from consumer.payments import EventRecord
 from consumer.reason import Reason
+
+LOG = structlog.get_logger()
 
 LISTED: Final = "listed:"
 """How the delivery id of a listed record begins that was kept raw: nobody delivered it."""
@@ -40,7 +44,9 @@ def understand(items: Sequence[EventRecord], locators: Locators, *, application:
                 source=Source.BACKFILL,
                 received_at=now,
             )
-        except NotUnderstood:
+        except Exception as error:  # noqa: BLE001 - one odd record keeps no other from being read
+            if not isinstance(error, NotUnderstood):
+                LOG.error("a listed event broke its reading", application=application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
             strange.append(_kept(application, item.raw_bytes, now, Reason.NOT_UNDERSTOOD))
         else:
             events.append(event)

@@ -32,7 +32,7 @@ from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Coverage, Progress, ReportBuilder
 from consumer.sync.backfill.walk import Walk, WalkPage
-from consumer.sync.confirm.decision import as_webhook, say_differences
+from consumer.sync.confirm.decision import as_webhook, other_body, say_differences
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
@@ -314,11 +314,11 @@ class Backfill:
         self._recent.add([event.id for event in wanted])
         if announced:
             self.heard(max(one.received_at for one in announced.values()))
-        self._count(page, wanted, listed.events, announced)
+        others = self._count(page, wanted, listed.events, announced)
         token = self._token() if options.follows_bookmark else 0
         async with self._database.transaction() as session:
             await hints.drop(session, [(self.application, event_id) for event_id in sorted(announced)])
-            strange = [*listed.strange, *too_large(refused, now)]
+            strange = [*listed.strange, *too_large(refused, now), *others]
             await quarantine.put(session, [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange], now)
             if options.follows_bookmark:
                 await sync_state.keep(session, self.application, WALK, page.bookmark.dump(), token=token, now=now)
@@ -331,14 +331,17 @@ class Backfill:
 
     def _count(
         self, page: WalkPage, missing: Sequence[Event], listed: Sequence[Event], announced: Mapping[str, Delivery]
-    ) -> None:
+    ) -> list[Delivery]:
+        """Returns the deliveries that state something else than the service's record does: they are kept."""
         recovered = [event for event in missing if event.id not in announced]
         self.metrics.count("events_listed", self.application, len(page.items))
         self.metrics.count("events_recovered", self.application, len(recovered))
         self.metrics.count("hints_confirmed", self.application, len(announced))
-        for event in listed:
-            if event.id in announced:
-                say_differences(announced[event.id], event, self._api.locators, self.metrics)
+        return [
+            other_body(announced[event.id])
+            for event in listed
+            if event.id in announced and say_differences(announced[event.id], event, self._api.locators, self.metrics)
+        ]
 
     async def _missing(self, listed: Sequence[Event], order: ListOrder) -> list[Event]:
         """What the ledger lacks and was not published just now, oldest first as far as the order is known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -61,6 +62,9 @@ def confirmed(delivery: Delivery, raw: bytes, locators: Locators) -> Confirmed |
         )
     except NotUnderstood:
         return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
+    except Exception as error:  # noqa: BLE001 - one odd record keeps no other hint waiting
+        LOG.error("a fetched event broke its reading", application=delivery.application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
+        return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
     if event.id != delivery.event_id:
         return Denied(Reason.OTHER_EVENT_FETCHED)
     return Confirmed(event)
@@ -89,8 +93,9 @@ def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str
     return tuple(found)
 
 
-def say_differences(delivery: Delivery, event: Event, locators: Locators, metrics: StageMetrics) -> None:
-    """Count and log a delivery that states something else than the service does; never what it states."""
+def say_differences(delivery: Delivery, event: Event, locators: Locators, metrics: StageMetrics) -> bool:
+    """Count and log a delivery that states something else than the service does; never what it states. Whether it
+    does: then it is to be kept, beside the service's record."""
     if differs := differing(delivery, event, locators):
         metrics.count("body_mismatch", event.application)
         LOG.warning(
@@ -100,6 +105,13 @@ def say_differences(delivery: Delivery, event: Event, locators: Locators, metric
             event_id=event.id,
             differs="+".join(differs),
         )
+    return bool(differs)
+
+
+def other_body(delivery: Delivery) -> Delivery:
+    """A delivery to be kept beside the event it speaks of; the same body is kept once, however often it comes."""
+    name = "other:" + hashlib.sha256(delivery.raw).hexdigest()[:40]
+    return replace(delivery, id=name, problem=Reason.OTHER_BODY)
 
 
 def next_look_s(denials: int, patience_s: float = PATIENCE_S) -> float | None:

@@ -17,6 +17,7 @@ from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
+from consumer.sync.confirm.decision import other_body
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
 from consumer.wire import unpack_delivery
@@ -42,7 +43,9 @@ def sort_deliveries(records: Sequence[Record], applications: Collection[str]) ->
     for record in records:
         try:
             delivery = unpack_delivery(record.key, record.value, record.headers)
-        except (NotUnderstood, orjson.JSONDecodeError):
+        except Exception as error:  # noqa: BLE001 - anybody may have written the record; it keeps none waiting
+            if not isinstance(error, NotUnderstood | orjson.JSONDecodeError):
+                LOG.error("a record of topic deliveries broke its reading", error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
             refused.append((_unreadable(record), Reason.NOT_A_DELIVERY))
             continue
         if delivery.problem is not None:
@@ -149,7 +152,12 @@ class HintConsumer:
         async with self._database.transaction() as session:
             room = self._max_hints - await hints.count(session)
             kept, flooded = found.hints[: max(0, room)], found.hints[max(0, room) :]
-            refused = [*found.refused, *((delivery, Reason.FLOODED) for delivery in flooded)]
+            others = [other_body(delivery) for delivery in await hints.differing(session, kept)]
+            refused = [
+                *found.refused,
+                *((delivery, Reason.FLOODED) for delivery in flooded),
+                *((other, Reason.OTHER_BODY) for other in others),
+            ]
             await hints.keep(session, kept, now)
             await quarantine.put(session, refused, now)
         for delivery, reason in refused:

@@ -17,15 +17,25 @@ from typing import Final
 import structlog
 
 from consumer.clock import Clock
+from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events
-from consumer.ledger.reading import hints
+from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.tables import HintRow
 from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
 from consumer.reason import Reason
 from consumer.sync.api import ApplicationApi, Cooldown, held_up_s
 from consumer.sync.backfill.report import Coverage
-from consumer.sync.confirm.decision import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed, say_differences
+from consumer.sync.confirm.decision import (
+    PATIENCE_S,
+    Confirmed,
+    Denied,
+    Failed,
+    Verdict,
+    confirmed,
+    other_body,
+    say_differences,
+)
 from consumer.sync.confirm.denials import Denials
 from consumer.sync.loop import StageFailure, run_repeatedly, together
 from consumer.sync.metrics import StageMetrics
@@ -150,9 +160,22 @@ class Confirm:
             async with self._database.reading() as session:
                 waiting = await hints.of_events(session, self.application, some)
                 found = await events.load(session, [(self.application, event_id) for event_id in some])
-            for hint in waiting:
-                if event := found.get((self.application, hint.event_id)):
-                    say_differences(hints.as_delivery(hint), event, self._api.locators, self.metrics)
+            pairs = [(hint, found.get((self.application, hint.event_id))) for hint in waiting]
+            await self._keep_others([(hint, event) for hint, event in pairs if event is not None])
+
+    async def _keep_others(self, pairs: Sequence[tuple[HintRow, Event]]) -> None:
+        """Deliveries that state something else than the service's record does are kept beside it (case I16)."""
+        deliveries = [(hints.as_delivery(hint), event) for hint, event in pairs]
+        others = [
+            other_body(delivery)
+            for delivery, event in deliveries
+            if say_differences(delivery, event, self._api.locators, self.metrics)
+        ]
+        if others:
+            self.metrics.count(f"quarantined_{Reason.OTHER_BODY}", self.application, len(others))
+            async with self._database.transaction() as session:
+                kept = [(other, Reason.OTHER_BODY) for other in others]
+                await quarantine.put(session, kept, self._clock.now())
 
     # --- many --------------------------------------------------------------------------------------------------
 
@@ -252,7 +275,6 @@ class Confirm:
                 case Confirmed(event=event):
                     good.append(hint)
                     publish.append(event)
-                    say_differences(hints.as_delivery(hint), event, self._api.locators, self.metrics)
                 case Denied(reason=reason):
                     denied[hint.event_id] = hint.attempts
                     reasons[hint.event_id] = reason
@@ -262,6 +284,8 @@ class Confirm:
             [hint] = [one for one in good if one.event_id == refused.id]
             good.remove(hint)
             denied[refused.id], reasons[refused.id] = hint.attempts, Reason.TOO_LARGE
+        told = {event.id: event for event in publish}
+        await self._keep_others([(hint, told[hint.event_id]) for hint in good])
         async with self._database.transaction() as session:
             await hints.drop(session, [(self.application, hint.event_id) for hint in good])
         if good and self._heard is not None:

@@ -23,11 +23,22 @@ from consumer.ledger import Database
 from consumer.ledger.reading import observations
 from consumer.ledger.reading import read_requests as reads
 from consumer.ledger.tables import ReadRow
-from consumer.payments import ApiError, Cursor, Order, Page, PaymentsError, Priority, ResourceNotFound, Subscription
+from consumer.payments import (
+    ApiError,
+    Cursor,
+    Order,
+    Page,
+    PaymentsError,
+    Priority,
+    ResourceNotFound,
+    Subscription,
+    UnexpectedAnswer,
+    ValidationError,
+)
 from consumer.sync.api import ApplicationApi, Cooldown
 from consumer.sync.loop import StageFailure, run_repeatedly, together
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.observation import Observation, Unreadable, shape
+from consumer.sync.observation import Observation, Unreadable, is_whole, reduced, shape
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.quota import ReadQuota
 from consumer.sync.refresh.policy import URGENT, ListWalk, RefreshPolicy, in_turn
@@ -239,16 +250,19 @@ class Refresh:
         """
         ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items if one.status is not None}
         names = [name for name in ids if name]
-        async with self._database.reading() as session:
+        async with self._database.transaction() as session:
             due = await reads.due_of(session, self.application, kind, names, self._clock.now())
             last = await observations.last(session, self.application, kind, names)
+            await reads.begin(session, due)
         rows, hits = list[ReadRow](), list[Observation]()
         for row in due:
             raw = ids[row.object_id].raw
             is_full = row.object_id in last and last[row.object_id].shape == shape(raw)
             if is_full or (kind == "order" and shape(raw) in self._order_shapes):
-                rows.append(row)
-                hits.append(self._observation(row, kind, row.object_id, version, raw))
+                hit = self._observation(row, kind, row.object_id, version, raw)
+                if is_whole(hit):
+                    rows.append(row)
+                    hits.append(hit)
         return rows, hits, len(set(names) - last.keys() - {row.object_id for row in due})
 
     # --- few: one by one ---------------------------------------------------------------------------------------
@@ -265,6 +279,7 @@ class Refresh:
     async def _single(self, row: ReadRow, held_up: list[PaymentsError], answered: list[ReadRow]) -> None:
         async with self._database.transaction() as session:
             version = await reads.next_version(session)
+            await reads.begin(session, [row])
         try:
             observations = await self._read(row, version)
         except PaymentsError as error:
@@ -274,6 +289,9 @@ class Refresh:
             await self._put_off(row, error, told=await self._tell(row, version, error))
             return
         self._answered()
+        if not all(is_whole(one) for one in observations):
+            await self._put_off(row, UnexpectedAnswer("the record cannot be kept"), told=False)
+            return
         await self._answer([row], observations)
         answered.append(row)
 
@@ -322,13 +340,19 @@ class Refresh:
         )
 
     async def _answer(self, rows: Sequence[ReadRow], found: Sequence[Observation]) -> None:
-        """Publish first, then tick off: after a crash in between it is read again, in a newer version."""
-        await self._publisher.publish([one.event() for one in found])
+        """Publish first, then tick off: after a crash in between it is read again, in a newer version. What the topic
+        takes in no form is no answer: it is put off, and not remembered as published."""
+        refused = {event.id for event in await self._publisher.publish([one.event() for one in found], smaller=reduced)}
+        published = [one for one in found if one.event_id not in refused]
+        left = {one.object_id for one in found if one.event_id in refused}
+        done = [row for row in rows if not left or row.object_id not in left]
         async with self._database.transaction() as session:
-            await observations.keep(session, [one.observed for one in found])
-            await reads.done(session, rows, self._clock.now())
-        self.metrics.count("reads_answered", self.application, len(rows))
-        for one in found:
+            await observations.keep(session, [one.observed for one in published])
+            await reads.done(session, done, self._clock.now())
+        for row in (row for row in rows if row not in done):
+            await self._put_off(row, UnexpectedAnswer("the record is larger than the topic takes"), told=False)
+        self.metrics.count("reads_answered", self.application, len(done))
+        for one in published:
             if one.has_unknown_status:
                 self.metrics.count(f"unknown_status_{one.kind}", self.application)
 
@@ -339,7 +363,10 @@ class Refresh:
         """
         if row.code == TOLD:
             return True
-        if not isinstance(error, ResourceNotFound) or row.kind not in ("order", "subscription"):
+        cannot_be = isinstance(
+            error, ResourceNotFound | ValidationError
+        )  # an id that cannot be asked for has no object
+        if not cannot_be or row.kind not in ("order", "subscription"):
             return False
         if not await self._is_answering():
             return False
@@ -349,8 +376,8 @@ class Refresh:
             object_id=row.object_id,
             version=version,
             read_at=self._clock.now(),
-            code=error.service_code,
-            request_id=error.request_id,
+            code=error.service_code if isinstance(error, ApiError) else error.code,
+            request_id=error.request_id if isinstance(error, ApiError) else None,
         )
         await self._publisher.publish([unreadable.event()])
         self.metrics.count("reads_unreadable", self.application)

@@ -16,7 +16,7 @@ from consumer.sync.health.stalled import STAGES
 from consumer.telemetry.metrics import Metrics
 
 LOOKING = Path(alive.__file__ or "").parent
-RUNBOOK = (Path(__file__).resolve().parents[2] / "deploy" / "README.md").read_text().partition("## Alarms")[2]
+RUNBOOK = (Path(__file__).resolve().parents[3] / "deploy" / "README.md").read_text().partition("## Alarms")[2]
 TABLE, _, ADVICE = RUNBOOK.partition("\n\nStart with")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from tests.payments.limiters import most_in_a_window
+from tests.payments.budget.limiters import most_in_a_window
 
 pytestmark = pytest.mark.slow
 

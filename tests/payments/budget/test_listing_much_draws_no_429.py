@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from consumer.payments import Budget, Limit, Limits, MemoryBudgetStore, Priority, Scope
-from tests.payments.limiters import LIMITERS
-from tests.payments.stage import stage
+from tests.payments.against_sandbox.stage import stage
+from tests.payments.budget.limiters import LIMITERS
 from tests.payments.support import Bench, InstantClock, Reply, ScriptedService, Seen, bench, error_reply
 
 EVENTS = 30_000

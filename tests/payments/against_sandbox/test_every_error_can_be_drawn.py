@@ -9,7 +9,7 @@ import pytest
 
 from consumer.payments import ApiError, RateLimitError
 from consumer.payments.errors import BY_CODE, DOCUMENTED_CODES
-from tests.payments.stage import Stage, stage
+from tests.payments.against_sandbox.stage import Stage, stage
 from tests.payments.support import SESSION_FIELDS
 
 CREATE = "/v1/checkout-sessions"

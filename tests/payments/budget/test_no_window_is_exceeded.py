@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from consumer.payments import Kind, Limit, Limits, Priority, Scope
 from consumer.payments.budget import PAUSE_MAX_S, Bucket, Granted, Wait, decide, paused, predict_s
-from tests.payments.limiters import LIMITERS, SlidingWindow, TokenBucket, most_in_a_window
+from tests.payments.budget.limiters import LIMITERS, SlidingWindow, TokenBucket, most_in_a_window
 
 MINUTE = Limit(requests=300, window_s=60)
 SCOPE = Scope(ip="one", application="svc_app_a")

@@ -8,7 +8,7 @@ import pytest
 
 from consumer.payments import Credentials, Priority, ResourceNotFound, SessionMismatch
 from consumer.sandbox import DEFAULT_APP_ID, DEFAULT_APP_SECRET
-from tests.payments.stage import stage
+from tests.payments.against_sandbox.stage import stage
 from tests.payments.support import SESSION_FIELDS
 
 PROFILES: list[dict[str, Any]] = [

@@ -70,7 +70,7 @@ def test_whoever_was_cut_off_has_failed_whatever_it_made_of_it() -> None:
     assert was_cut(outcome)
     assert outcome.failure.code == "handler_blocked"
     assert not outcome.failure.permanent
-    assert "test_stay" in outcome.failure.reason
+    assert "test_only_a_handlers_own_code_is_cut_off" in outcome.failure.reason
 
 
 MODULES = [("sqlalchemy.engine.base", True), ("consumer.wire", True), ("logging", True), ("shop.orders", False)]

@@ -13,7 +13,7 @@ _NAMED = re.compile(r"# case: ((?:[A-Z]+\d+(?:, )?)+)")
 def named_cases() -> set[str]:
     """Every case a test of this folder names."""
     found: set[str] = set()
-    for path in Path(__file__).parent.glob("test_*.py"):
+    for path in Path(__file__).parent.rglob("test_*.py"):
         for names in _NAMED.findall(path.read_text()):
             found |= {name.strip() for name in names.split(",")}
     return found

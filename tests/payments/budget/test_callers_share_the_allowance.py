@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumer.payments import Budget, BudgetExhausted, Kind, MemoryBudgetStore, Priority, Scope
-from tests.payments.limiters import LIMITERS, most_in_a_window
+from tests.payments.budget.limiters import LIMITERS, most_in_a_window
 from tests.payments.support import TurnClock
 
 Trace = list[tuple[float, str]]
