@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -82,7 +83,7 @@ async def test_none_is_skipped_none_is_doubled(tmp_path: Path) -> None:
         for kill in range(KILLS):
             process = await applying(environ, plan["id"])
             wanted = EVENTS * (kill + 1) // (KILLS + 2) - random.randrange(50)
-            await eventually(lambda: _taken(database, wanted), within_s=60, what=f"{wanted} are taken")  # noqa: B023
+            await eventually(partial(_taken, database, wanted), within_s=60, what=f"{wanted} are taken")
             process.send_signal(signal.SIGKILL)
             await process.wait()
         last = await applying(environ, plan["id"])
