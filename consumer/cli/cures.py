@@ -19,6 +19,6 @@ def replay_command(handler: str, *, since: datetime | None = None, order: str | 
     return " ".join(words)
 
 
-def who_acts_on(event_type: str, handlers: Sequence[Handler]) -> list[str]:
-    """The effect handlers for a type: those that could make good for what nobody handled."""
-    return [one.name for one in handlers if not one.transactional and one.wants(event_type)]
+def who_fulfils(handlers: Sequence[Handler]) -> list[str]:
+    """The handlers that could fulfil an order which nobody took."""
+    return [one.name for one in handlers if one.fulfils]

@@ -16,7 +16,6 @@ import orjson
 from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console.unfulfilled import unhandled_request
 from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow, RunRow
@@ -30,6 +29,7 @@ OUTBOX: Table = OutboxRow.__table__
 READS: Table = ReadRow.__table__
 RUNS: Table = RunRow.__table__
 ENTRIES_MAX = 200
+NOBODY = "no handler that fulfils (`fulfils=True`, or an effect handler of fulfilment.requested) took the order"
 Entry = dict[str, Any]
 Named = Mapping[str, Entry]
 """Ids or keys to what their entries are named by; by nothing where all are about the same."""
@@ -42,13 +42,15 @@ async def explain_order(
     state = await order_view(session, application, order_id)
     key = f"order:{order_id}"
     reads = await _reads(session, application, "order", {order_id: {}}, is_read=is_read)
-    missed = await unhandled_request(session, application, order_id)
-    waits = [{"at": None, "code": "no_handler", "event_id": missed, "order_id": order_id}] if missed else []
-    held = _held(state["hold"], state["findings"])
     return {
         "state": state,
         "timeline": await _timeline(session, application, key),
-        "next": _in_order(await _due(session, application, {key: {}}), reads, held, waits),
+        "next": _in_order(
+            await _due(session, application, {key: {}}),
+            reads,
+            _unserved(state),
+            _held(state["hold"], state["findings"]),
+        ),
     }
 
 
@@ -193,6 +195,13 @@ async def _reads(session: AsyncSession, application: str, kind: str, ids: Named,
          "error": row["code"] if is_read else NO_CREDENTIALS} | ids[row["object_id"]]
         for row in await _newest(session, READS, READS.c.created_at, asked)
     ]  # fmt: skip
+
+
+def _unserved(state: Mapping[str, Any]) -> list[Entry]:
+    """Asked for, and nobody who fulfils took it: that one is installed, or says `fulfils=True`, is for a person."""
+    is_due = state["requested_at"] is not None and state["unfulfillable_at"] is None
+    served = any(run["fulfils"] for run in state["runs"])
+    return [{"at": None, "code": "no_handler", "detail": NOBODY}] if is_due and not served else []
 
 
 def _held(hold: str | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:

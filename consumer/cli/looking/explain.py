@@ -10,7 +10,7 @@ import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app.options import option_problems
-from consumer.cli.cures import replay_command, who_acts_on
+from consumer.cli.cures import replay_command, who_fulfils
 from consumer.cli.developing.handlers import registry_of
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
@@ -19,7 +19,6 @@ from consumer.console.unread import is_read
 from consumer.errors import SettingsError
 from consumer.settings import Settings
 from handlers.access.policy import Policy
-from handlers.fulfilment.store import REQUESTED
 
 app = typer.Typer(help="Why something stands where it does, and what happens next.", no_args_is_help=True)
 In = Annotated[str, typer.Option("--application", help="Application.")]
@@ -74,7 +73,7 @@ def customer(
 
 def _explain(application: str, explain: Explain, as_json: bool) -> None:
     found = run(_look(settings := settings_looking(), application, explain))
-    _name_cures(found["next"], settings)
+    _name_cures(found["next"], found["state"], settings)
     output = Output(as_json)
     output.document(found)
     output.fields(_flat(found["state"]))
@@ -89,12 +88,12 @@ def _explain(application: str, explain: Explain, as_json: bool) -> None:
         output.line("  " + _words(entry))
 
 
-def _name_cures(entries: list[dict[str, Any]], settings: Settings) -> None:
+def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], settings: Settings) -> None:
     """What nobody handled and somebody could now: the command for it."""
     for entry in entries:
         if entry["code"] == "no_handler":
-            names = who_acts_on(REQUESTED, registry_of(settings).handlers)
-            entry["run"] = [replay_command(name, order=entry["order_id"]) for name in names]
+            names = who_fulfils(registry_of(settings).handlers)
+            entry["run"] = [replay_command(name, order=state["order_id"]) for name in names]
 
 
 async def _look(settings: Settings, application: str, explain: Explain) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from alembic import op
 
 from consumer.columns import UtcDateTime, serial
 
-revision = "ledger_0009"
-down_revision = "ledger_0008"
+revision = "ledger_0010"
+down_revision = "ledger_0009"
 branch_labels = None
 depends_on = None
 
