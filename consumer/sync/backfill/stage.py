@@ -19,6 +19,7 @@ from consumer.ledger.reading import sync_state
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import silence
+from consumer.sync.backfill.bookmark import WALK as WALK
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
 from consumer.sync.backfill.policy import WalkPolicy
@@ -31,7 +32,6 @@ from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.settlement import Settlement
 
-WALK: Final = "events"
 SAY_HISTORY_EVERY_S: Final = 3600.0
 
 
