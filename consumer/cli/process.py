@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import os
 import signal
 import threading
@@ -11,9 +12,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
 import typer
 import uvloop
 
+from consumer import __version__
 from consumer.cli.output import Output
 from consumer.errors import ConsumerError
 from consumer.ledger import Database
@@ -28,11 +31,19 @@ T = TypeVar("T")
 
 COLLECT_EVERY = 20_000
 
+_log = structlog.get_logger(__name__)
+
 
 def settings_for(role: Role) -> Settings:
     """The checked settings from the environment, with logging set up by them. Raises SettingsError."""
     settings = load_settings(os.environ, role)
-    configure_logging(settings.log_level, settings.log_format, one_shot=role is Role.OPERATE)
+    who: dict[str, str | int] = {"role": role.value, "pid": os.getpid(), "version": __version__}
+    configure_logging(
+        settings.log_level,
+        settings.log_format,
+        one_shot=role is Role.OPERATE,
+        who=None if role is Role.OPERATE else who,
+    )
     return settings
 
 
@@ -118,7 +129,15 @@ async def run_role(settings: Settings, output: Output, build: Callable[[App], Co
         await build(app)
         calm_collector()
         announce(app, output)
+        _log.info("role_started", settings=digest(settings), internal_url=app.internal_url, public_url=app.public_url)
         await app.run(stop)
+        _log.info("role_stops", signalled=stop.is_set())
+    _log.info("role_stopped")
+
+
+def digest(settings: Settings) -> str:
+    """A short word that differs when settings do; no secret is in it, since a dump masks them."""
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
 
 
 def calm_collector() -> None:

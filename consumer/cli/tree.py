@@ -19,6 +19,7 @@ def _roles(app: typer.Typer) -> None:
 
 def _status(app: typer.Typer) -> None:
     from consumer.cli.looking import status
+    from consumer.cli.repairing import quarantine as quarantine  # its commands join the list's
 
     status.add_to(app)
 
