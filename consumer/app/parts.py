@@ -5,6 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from urllib.parse import urlsplit
 
+from consumer.app.log_parts import groups as groups
+from consumer.app.log_parts import kafka_security as kafka_security
+from consumer.app.log_parts import topic as topic
+from consumer.app.log_parts import topics as topics
 from consumer.clock import Clock
 from consumer.payments import (
     Attempt,
@@ -24,9 +28,9 @@ from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, S
 from consumer.receive.decide import Endpoint
 from consumer.receive.web import Limits as ReceiveLimits
 from consumer.settings import ApplicationSettings, Settings
-from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.confirm.stage import ConfirmPolicy
-from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.role import SyncPolicy
 from consumer.telemetry.metrics import Metrics
 

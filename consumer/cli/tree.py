@@ -54,6 +54,12 @@ def _dead(app: typer.Typer) -> None:
     app.add_typer(dead.app, name="dead")
 
 
+def _replay(app: typer.Typer) -> None:
+    from consumer.cli.repairing import replay
+
+    app.add_typer(replay.app, name="replay")
+
+
 def _explain(app: typer.Typer) -> None:
     from consumer.cli.looking import explain
 
@@ -99,6 +105,7 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _doctor: ("doctor",),
     _events: ("events",),
     _dead: ("dead",),
+    _replay: ("replay",),
     _explain: ("explain",),
     _find: ("find",),
     _findings: ("findings",),

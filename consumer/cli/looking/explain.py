@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from typer.core import TyperGroup
 
 from consumer.app.options import option_problems
+from consumer.cli.cures import replay_command, who_fulfils
 from consumer.cli.filters import Application
 from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
@@ -99,7 +100,8 @@ def anything(name: Name, application: Application = None, as_json: Json = False)
 
 
 def _explain(application: str, explain: Explain, as_json: bool) -> None:
-    found = run(_look(settings_looking(), application, explain))
+    found = run(_look(settings := settings_looking(), application, explain))
+    _name_cures(found["next"], found["state"], settings)
     output = Output(as_json)
     output.document(found)
     output.fields(_flat(found["state"]))
@@ -114,6 +116,14 @@ def _explain(application: str, explain: Explain, as_json: bool) -> None:
         output.line("  " + _words(entry))
     if not found["next"]:
         output.line("  nothing: nothing is due, and nobody is waited for")
+
+
+def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], settings: Settings) -> None:
+    """What nobody handled and somebody could now: the command for it."""
+    for entry in entries:
+        if entry["code"] == "no_handler":
+            names = who_fulfils(registry_of(settings).handlers)
+            entry["run"] = [replay_command(name, order=state["order_id"]) for name in names]
 
 
 async def _look(settings: Settings, application: str, explain: Explain) -> dict[str, Any]:

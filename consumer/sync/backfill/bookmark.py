@@ -16,7 +16,6 @@ from typing import Any, Final
 from consumer.events import parse_time
 from consumer.payments import Cursor
 
-WALK: Final = "events"
 IDS_MAX: Final = 300
 SERVICE_SKEW: Final = timedelta(minutes=2)
 """How far the service's clock may be from ours."""
