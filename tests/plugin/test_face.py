@@ -16,7 +16,8 @@ from consumer.payments import PaymentsClient
 from consumer.plugin import Context, Event, Handler, PaymentsApi, handles
 from consumer.testing import Workbench
 
-README = Path(__file__).resolve().parents[2] / "handlers" / "README.md"
+HANDLERS = Path(__file__).resolve().parents[2] / "handlers"
+README, REFERENCE = HANDLERS / "README.md", HANDLERS / "REFERENCE.md"
 
 
 def as_promised(client: PaymentsClient) -> PaymentsApi:
@@ -90,9 +91,9 @@ def test_a_derived_event_is_the_same_however_often_it_is_emitted(workbench: Work
 
 
 def test_every_option_and_every_part_of_the_face_is_documented() -> None:
-    text = README.read_text()
+    text = README.read_text() + REFERENCE.read_text()
     options = [name for name in handles.__kwdefaults__ or {} if f"`{name}" not in text]
-    assert not options, f"options that handlers/README.md does not name: {options}"
+    assert not options, f"options that handlers/REFERENCE.md does not name: {options}"
     parts = [name for name in vars(Context) if not name.startswith("_") and name not in text]
     assert set(parts) <= {"emissions", "reads", "notes"}, parts
 
@@ -100,7 +101,7 @@ def test_every_option_and_every_part_of_the_face_is_documented() -> None:
 def test_the_examples_of_the_readme_and_of_the_module_run() -> None:
     """And the tests in them pass."""
     played: list[str] = []
-    examples = [block for block in code_blocks(README.read_text()) if "@handles" in block]
+    examples = [block for page in (README, REFERENCE) for block in code_blocks(page.read_text()) if "@handles" in block]
     examples += [block for block in code_blocks(consumer.plugin.__doc__ or "") if "@handles" in block]
     assert len(examples) >= 3
     for example in examples:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app.options import option_problems
+from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.scaffold import write_package
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
@@ -21,6 +22,8 @@ from consumer.work.inspection import Problem, inspect_plugins, warnings_of
 from consumer.work.registry import Registry, load_registry
 
 app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
+app.command("try")(try_handler)
+app.command("simulate")(simulate_module)
 Name = Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app import parts
+from consumer.app.options import left_out
 from consumer.broker import TopicReport, open_broker
 from consumer.cli.developing.handlers import registry_of
 from consumer.cli.filters import Application, Limit
@@ -135,11 +136,13 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             open_queues = await queues(session)
     except LedgerError as error:
         return Look(findings=[Finding(Grade.UNKNOWN, error.code, error.message)])
+    registry = registry_of(settings)
     found.findings = judge(
         figures,
         unfulfilled=found.waiting,
         queues=open_queues,
-        broken_plugins=[plugin.plugin for plugin in registry_of(settings).broken],
+        broken_plugins=[plugin.plugin for plugin in registry.broken],
+        left_out=left_out(registry, settings.handlers),
         topics=await _topics(settings),
         application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
