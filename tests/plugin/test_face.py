@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from consumer.errors import HandlerMisuse
 from consumer.payments import PaymentsClient
 from consumer.plugin import Context, Event, Handler, PaymentsApi, handles
 from consumer.testing import Workbench
+from tests.support.desk import Desk
 
 HANDLERS = Path(__file__).resolve().parents[2] / "handlers"
 README, REFERENCE = HANDLERS / "README.md", HANDLERS / "REFERENCE.md"
@@ -126,3 +128,16 @@ def code_blocks(text: str) -> list[str]:
 
 def test_misuse_is_an_error_of_ours() -> None:
     assert HandlerMisuse.code == "handler_misuse"
+
+
+def test_every_command_of_the_tutorial_exists_with_its_options() -> None:
+    """What the tutorial types is there: each command answers --help, and each option is one of its own."""
+    lines = [line for block in code_blocks(README.read_text()) for line in block.splitlines()]
+    typed = [line.split("#")[0].split(" > ")[0].split() for line in lines if line.startswith("consumer ")]
+    assert len(typed) >= 10
+    for _, *words in typed:
+        command = list(itertools.takewhile(lambda word: re.fullmatch("[a-z]+", word), words))[:2]
+        told = Desk({}).call(*command, "--help")
+        assert told.returncode == 0, command
+        options = {word for word in words if word.startswith("--")}
+        assert not {one for one in options if one not in told.stdout}, (command, options)

@@ -9,17 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app.options import option_problems
+from consumer.cli.cures import replay_command
 from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.scaffold import write_package
+from consumer.cli.developing.unmigrated import unmigrated
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import LedgerError, NotFound
 from consumer.ledger import audit
 from consumer.ledger.handling import handlers as ledger_handlers
+from consumer.ledger.plans import candidates
 from consumer.ledger.tables import HandlerRow
 from consumer.settings import Role, Settings
 from consumer.work.inspection import Problem, inspect_plugins, warnings_of
 from consumer.work.registry import Registry, load_registry
+
+MISSED_MAX = 1000
 
 app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
 app.command("try")(try_handler)
@@ -38,7 +43,7 @@ def list_handlers(as_json: Json = False) -> None:
     """Every handler that is installed, what it wants, and whether it runs."""
     settings = settings_for(Role.OPERATE)
     registry = registry_of(settings)
-    known = run(_known(settings))
+    known, missed = run(_known(settings, registry))
     rows: list[dict[str, Any]] = [
         {
             "name": handler.name,
@@ -52,6 +57,7 @@ def list_handlers(as_json: Json = False) -> None:
             "version": handler.version,
             "breaker_after": handler.breaker_after,
             "pause_after": handler.pause_after,
+            "missed": missed.get(handler.name, 0),
             **_state(known.get(handler.name)),
         }
         for handler in registry.handlers
@@ -76,6 +82,13 @@ def list_handlers(as_json: Json = False) -> None:
             output.line(
                 f"waits: {row['name']}: what it depends on does not answer since {since}: {row['waiting_reason']}"
             )
+    for row in rows:
+        if row["missed"]:
+            count = f"at least {MISSED_MAX}" if row["missed"] == MISSED_MAX else row["missed"]
+            output.line(
+                f"missed: {row['name']}: {count} event(s) from before it was there: "
+                f"`{replay_command(row['name'])}` shows what acting on them would do"
+            )
     for plugin in broken:
         output.line(f"broken: {plugin['plugin']}: {plugin['reason']}")
 
@@ -87,6 +100,7 @@ def check(as_json: Json = False) -> None:
     registry = registry_of(settings)
     renamed = {new: old for old, new in settings.renamed_handlers.items()}
     problems = inspect_plugins(registry, allowed=settings.handlers, renamed=renamed)
+    problems += unmigrated(registry)
     told = [line.partition(": ") for line in option_problems(registry, settings.handler_options)]
     problems += [Problem(plugin=place, text=text) for place, _, text in told]
     warnings = warnings_of(registry)
@@ -112,10 +126,14 @@ def new(
     name: Annotated[str, typer.Argument(help="Name of the package, like shop-shipping.")],
     into: Annotated[Path, typer.Option(help="Folder in which its folder is made.")] = Path(),
     tables: Annotated[bool, typer.Option("--tables", help="A handler with a table of its own and migrations.")] = False,
+    consumer: Annotated[
+        str | None,
+        typer.Option(metavar="REQUIREMENT", help="Its dependency on the consumer, like `… @ git+https://…`."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a package with a handler, its tests and a pyproject.toml that installs."""
-    written = write_package(name, into, tables=tables)
+    written = write_package(name, into, tables=tables, consumer=consumer)
     output = Output(as_json)
     output.document({"name": name, "folder": str(into / name), "files": [str(one) for one in written]})
     for path in written:
@@ -155,13 +173,19 @@ def _said(name: str, state: str, as_json: bool) -> None:
     output.line(f"{name}: {state}")
 
 
-async def _known(settings: Settings) -> dict[str, HandlerRow]:
-    """What the ledger knows; nothing when there is none yet, since the list is useful without it."""
+async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, HandlerRow], dict[str, int]]:
+    """What the ledger knows of handlers, and how many events each missed; nothing when there is no ledger yet, since
+    the list is useful without it."""
     try:
         async with ledger(settings) as database, database.reading() as session:
-            return {row.name: row for row in await ledger_handlers.everyone(session)}
+            known = {row.name: row for row in await ledger_handlers.everyone(session)}
+            missed: dict[str, int] = {}
+            for one in registry.handlers:
+                since = known[one.name].first_seen_at if one.name in known else None
+                missed[one.name] = await candidates.missed(session, one.name, one.types, since, MISSED_MAX)
+            return known, missed
     except LedgerError:
-        return {}
+        return {}, {}
 
 
 async def _set(name: str, reason: str, *, paused: bool) -> None:

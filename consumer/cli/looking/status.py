@@ -12,6 +12,7 @@ import typer
 from consumer.app.options import left_out
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
+from consumer.cli.cures import who_fulfils
 from consumer.cli.developing.handlers import registry_of
 from consumer.cli.filters import Application, Limit
 from consumer.cli.looking.finding import Finding, Grade, worst
@@ -157,6 +158,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         broken_plugins=[plugin.plugin for plugin in registry.broken],
         left_out=left_out(registry, settings.handlers),
         log=judge_log(look, figures.at, memories=memories, statuses=found.reading, processes=found.processes),
+        shippers=who_fulfils(registry.handlers),
         application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
         processes=found.processes,
