@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consumer.clock import Clock
-from consumer.payments import Budget, Kind, Priority
+from consumer.payments import Budget, CallKind, Priority
 from consumer.sync.refresh.policy import URGENT, RefreshPolicy
 
 
@@ -67,7 +67,7 @@ class ReadQuota:
         is_urgent = kind == "subscription"
         if is_urgent in self._refused or True in self._refused:
             return False
-        if self._grants(is_urgent) or await self._budget.predict_s(Kind.READ, Priority.RECONCILE) == 0:
+        if self._grants(is_urgent) or await self._budget.predict_s(CallKind.READ, Priority.RECONCILE) == 0:
             if is_urgent:
                 self.since_other += 1
             else:
