@@ -21,6 +21,7 @@ class Reason(StrEnum):
     NOT_CONFIRMED = "not_confirmed"
     OTHER_EVENT_FETCHED = "other_event_fetched"
     FETCHED_NOT_UNDERSTOOD = "fetched_not_understood"
+    OTHER_BODY = "other_body"
 
     @property
     def detail(self) -> str:
@@ -42,6 +43,7 @@ _DETAILS = {
     Reason.NOT_CONFIRMED: "the service does not show this event to this application",
     Reason.OTHER_EVENT_FETCHED: "the service answered with another event than the one asked for",
     Reason.FETCHED_NOT_UNDERSTOOD: "the service's own record of this event was not understood",
+    Reason.OTHER_BODY: "another body came under an event id that is known: one of the two is not the service's word",
 }
 # What `serve` once wrote instead of a code; it stands in old rows, and in old records of topic deliveries.
 _OLD = {

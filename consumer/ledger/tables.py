@@ -15,6 +15,8 @@ from consumer.columns import UtcDateTime, serial
 APPLICATION_CHARS = 64
 HANDLER_CHARS = 200
 REASON_CHARS = 500
+DISCARDED = "code IN ('discarded', 'discarded_waiting')"
+"""A run that an operator gave up, as the index of those says it."""
 
 
 class RunStatus(StrEnum):
@@ -79,12 +81,16 @@ class RunRow(LedgerRow, table=True):
 
     __tablename__ = "runs"
     __table_args__ = (
-        Index("ix_runs_due", "next_at", postgresql_where=text("status = 'retrying'"),
+        # One small index for each state that somebody looks for; none holds what is finished.
+        Index("ix_runs_queue", "handler", "next_at", "seq", postgresql_where=text("status = 'retrying'"),
               sqlite_where=text("status = 'retrying'")),
+        Index("ix_runs_parked", "handler", "application", "key", "seq", postgresql_where=text("status = 'parked'"),
+              sqlite_where=text("status = 'parked'")),
+        Index("ix_runs_dead", "handler", "seq", postgresql_where=text("status = 'dead'"),
+              sqlite_where=text("status = 'dead'")),
+        Index("ix_runs_discarded", "handler", "seq", postgresql_where=text(DISCARDED), sqlite_where=text(DISCARDED)),
         Index("ix_runs_blocking", "application", "key", "handler", "seq", postgresql_where=text("blocking"),
               sqlite_where=text("blocking = 1")),
-        Index("ix_runs_open", "handler", "status", "seq", postgresql_where=text("status <> 'succeeded'"),
-              sqlite_where=text("status <> 'succeeded'")),
     )  # fmt: skip
 
     # The event's id leads the key, so that no planner takes it for a way to find a lane.
@@ -183,7 +189,7 @@ class OutboxRow(LedgerRow, table=True):
 
 class ReadRow(LedgerRow, table=True):
     """A read that handlers asked for, coalesced per object. `asked` counts the requests, so that one that comes in
-    while the read is under way is not lost."""
+    while the read is under way is not lost; `again_at` is the earliest time that those asked for since it began."""
 
     __tablename__ = "reads"
     __table_args__ = (Index("ix_reads_due", "due_at"),)
@@ -193,6 +199,7 @@ class ReadRow(LedgerRow, table=True):
     object_id: str = Field(sa_column=Column(String(255), primary_key=True))
     asked: int = Field(default=1, sa_column=Column(Integer, nullable=False))
     due_at: datetime = time_column()
+    again_at: datetime | None = time_column(nullable=True)
     attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     code: str | None = Field(default=None, sa_column=Column(String(60)))
     created_at: datetime = time_column()

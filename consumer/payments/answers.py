@@ -9,8 +9,12 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+import structlog
+
 from consumer.document import parse
 from consumer.payments.errors import ApiError, UnexpectedAnswer, UnreadableAnswer, class_for
+
+LOG = structlog.get_logger()
 
 RETRY_AFTER_MAX_S = 86_400.0
 WORD_MAX_CHARS = 100
@@ -90,6 +94,9 @@ def error_from(
 ) -> ApiError:
     """The typed error of an error answer, whatever its shape (cases C11-C13, C33)."""
     body = document or {}
+    stated = body.get("statusCode")
+    if isinstance(stated, int) and stated != status:
+        LOG.warning("the answer's statusCode is not its HTTP status, which counts", status=status, status_code=stated)
     code = _word(body.get("code"))
     message = body.get("message")
     found = class_for(status, code)

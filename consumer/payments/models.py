@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr
 
-from consumer.events import parse_time
+from consumer.events import ID_MAX_CHARS, parse_time
 
 SESSION_OPEN = "OPEN"
 SESSION_COMPLETED = "COMPLETED"
@@ -41,6 +41,13 @@ def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
+def _id(value: Any) -> str | None:
+    """An id that the ledger's columns hold whole; a longer one is none: two of them must never become one."""
+    text = _text(value)
+    return text if text is not None and 0 < len(text) <= ID_MAX_CHARS else None
+
+
+Id = Annotated[str | None, BeforeValidator(_id)]
 Text = Annotated[str | None, BeforeValidator(_text)]
 Flag = Annotated[bool | None, BeforeValidator(_flag)]
 Time = Annotated[datetime | None, BeforeValidator(parse_time)]
@@ -62,7 +69,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    id: Text = None
+    id: Id = None
 
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
     _raw_bytes: bytes = PrivateAttr(default=b"")
@@ -102,7 +109,7 @@ class Order(Record):
     """An order. `order_id` is the merchant's own id, where the service shows it."""
 
     status: Text = None
-    order_id: Text = None
+    order_id: Id = None
 
     @property
     def is_paid(self) -> bool:
@@ -122,7 +129,7 @@ class CheckoutSession(Record):
     status: Text = None
     url: Text = None
     expires_at: Time = None
-    order_id: Text = None
+    order_id: Id = None
     order: Annotated[Order | None, BeforeValidator(_embedded_order)] = None
 
 

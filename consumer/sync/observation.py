@@ -10,18 +10,25 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import orjson
+import structlog
 
 from consumer.events import Event, Source
 from consumer.ledger.reading.observations import Observed
 from consumer.wire import own_event
 
+LOG = structlog.get_logger()
+
 ObjectKind = Literal["order", "subscription", "payment"]
 
 MEANING = ("status", "end_reason", "cancel_at_period_end", "cancel_reason", "merchant_cancel_requested")
 """The fields of a record whose change is a change of state (spec, Subscription, Order and payment)."""
+DECIDING: Final = ("id", "order_id", "amount", "customer_reference", "price_id", "product_id", "order", "price")
+"""The fields beside those that the built-in handlers look for first."""
+REDUCED_FIELDS, REDUCED_CHARS, REDUCED_DEPTH = 100, 255, 3
 PAID: Final = "PAID"
 ENDED: Final = "ENDED"
 STATUSES: Final[Mapping[str, frozenset[str]]] = {
@@ -47,7 +54,7 @@ class Observation:
         """The aggregate."""
         return f"{self.kind}:{self.object_id}"
 
-    @property
+    @cached_property
     def observed(self) -> Observed:
         """What the ledger keeps of it, to compare the next one with."""
         return Observed(
@@ -60,6 +67,12 @@ class Observation:
             state=meaning(self.record),
             shape=shape(self.record),
         )
+
+    @property
+    def event_id(self) -> str:
+        """The id of its event, made of the version, not of the content: the same content seen again after another one
+        in between is a new fact."""
+        return observation_id(self.application, self.kind, self.object_id, self.version)
 
     @property
     def status(self) -> str:
@@ -77,14 +90,10 @@ class Observation:
         return self.kind == "order" and self.status == PAID
 
     def event(self) -> Event:
-        """`order.observed`, `subscription.observed` or `payment.observed`.
-
-        Its id is made of the version, not of the content: the same content seen again after another one in between
-        is a new fact.
-        """
+        """`order.observed`, `subscription.observed` or `payment.observed`."""
         return own_event(
             application=self.application,
-            id=observation_id(self.application, self.kind, self.object_id, self.version),
+            id=self.event_id,
             type=f"{self.kind}.observed",
             key=self.key,
             source=Source.READ,
@@ -130,10 +139,58 @@ class Unreadable:
         )
 
 
+def reduced(event: Event) -> Event:
+    """An observation that is larger than topic `events` takes, with what decides: the documented fields, and as many
+    others as are short words, in their order. A handler that needs more reads the record itself (`ctx.payments`)."""
+    data = event.data["data"]
+    return own_event(
+        application=event.application,
+        id=event.id,
+        type=event.type,
+        key=event.key,
+        source=event.source,
+        at=event.received_at,
+        data={**data, "record": _short(data["record"], 0, [REDUCED_FIELDS]), "reduced": True},
+        traceparent=event.traceparent,
+    )
+
+
+def _short(record: Mapping[str, Any], depth: int, left: list[int]) -> dict[str, Any]:
+    """The short words of a record and of the objects in it; `left` counts down how many may still be kept."""
+    kept: dict[str, Any] = {}
+    for name in sorted(record, key=lambda one: one not in (*MEANING, *DECIDING)):
+        value = record[name]
+        is_short = len(name) <= REDUCED_CHARS and (not isinstance(value, str) or len(value) <= REDUCED_CHARS)
+        if left[0] <= 0 or not is_short or isinstance(value, list):
+            continue
+        if isinstance(value, dict):
+            if depth < REDUCED_DEPTH and (short := _short(value, depth + 1, left)):
+                kept[name] = short
+            continue
+        left[0] -= 1
+        kept[name] = value
+    return kept
+
+
 def observation_id(application: str, kind: str, object_id: str, version: int) -> str:
     """The id of an observation: the same read is the same event, however often it is published."""
     seed = f"{application}\0{kind}\0{object_id}\0{version}"
     return "obs_" + hashlib.sha256(seed.encode()).hexdigest()[:40]
+
+
+def is_whole(found: Observation) -> bool:
+    """Whether it can be published and remembered. One odd record is left alone with its reason, and keeps none of its
+    neighbours waiting: what is written by others is never trusted to be what was foreseen."""
+    try:
+        found.event()
+        _ = found.observed
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this record's alone
+        LOG.error(  # noqa: TRY400 - its text may hold what the record says
+            "a record cannot be kept: it is left alone",
+            application=found.application, kind=found.kind, object_id=found.object_id, error=type(error).__name__,
+        )  # fmt: skip
+        return False
+    return True
 
 
 def digest(record: Mapping[str, Any]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event
+from consumer.sync.chunks import chunks
 from consumer.wire import pack_event
 
 LOG = structlog.get_logger()
@@ -24,27 +25,29 @@ class EventPublisher:
         self._topic = topic
         self._timeout_s = timeout_s
 
-    async def publish(self, events: Sequence[Event], *, plan: str | None = None) -> Sequence[Event]:
+    async def publish(
+        self, events: Sequence[Event], *, plan: str | None = None, smaller: Callable[[Event], Event] | None = None
+    ) -> Sequence[Event]:
         """Return when all are durable, in order per key. Raises BrokerUnavailable, after which any of them may be.
 
-        `plan` marks them as part of a plan (`seed`, or a replay's) for the workers. Returned are those that are larger
-        than the topic takes: they are not published, and must not hold up all the others for ever (case U1).
+        `plan` marks them as part of a plan (`seed`, or a replay's) for the workers. What is larger than the topic takes
+        is published as `smaller` makes it, where that is given. Returned are those that are too large all the same:
+        they are not published, and must not hold up all the others for ever (case U1).
         """
         refused: list[Event] = []
-        for start in range(0, len(events), CHUNK_EVENTS):
-            some = events[start : start + CHUNK_EVENTS]
+        for some in chunks(events, CHUNK_EVENTS):
             try:
                 await self._send(some, plan)
             except RecordTooLarge:
-                refused += await self._singly(some, plan)
+                refused += await self._singly(some, plan, smaller)
         return refused
 
-    async def _singly(self, events: Sequence[Event], plan: str | None) -> list[Event]:
+    async def _singly(
+        self, events: Sequence[Event], plan: str | None, smaller: Callable[[Event], Event] | None
+    ) -> list[Event]:
         refused = []
         for event in events:
-            try:
-                await self._send([event], plan)
-            except RecordTooLarge:
+            if not (await self._fits(event, plan) or (smaller is not None and await self._fits(smaller(event), plan))):
                 refused.append(event)
         for event in refused:
             LOG.error(
@@ -53,7 +56,36 @@ class EventPublisher:
             )  # fmt: skip
         return refused
 
+    async def _fits(self, event: Event, plan: str | None) -> bool:
+        try:
+            await self._send([event], plan)
+        except RecordTooLarge:
+            return False
+        return True
+
     async def _send(self, events: Sequence[Event], plan: str | None) -> None:
         packed = [pack_event(event, plan=plan) for event in events]
         messages = [Message(key=one.key, value=one.value, headers=one.headers) for one in packed]
         await self._broker.publish_many(self._topic, messages, self._timeout_s)
+
+
+class PublishedIds:
+    """The ids published a short while ago, which the workers may not have recorded yet. Bounded."""
+
+    def __init__(self, capacity: int = 50_000) -> None:
+        self._capacity = capacity
+        self._ids: dict[str, None] = {}
+
+    def add(self, ids: Sequence[str]) -> None:
+        """Remember these; the oldest are forgotten."""
+        for one in ids:
+            self._ids.pop(one, None)
+            self._ids[one] = None
+        while len(self._ids) > self._capacity:
+            del self._ids[next(iter(self._ids))]
+
+    def __contains__(self, one: object) -> bool:
+        return one in self._ids
+
+    def __len__(self) -> int:
+        return len(self._ids)

@@ -23,11 +23,13 @@ from consumer.work.transition import Transition
 @dataclass(frozen=True)
 class Incoming:
     """An event as it came, and the plan that sent it, if any. `heard_at`: when its webhook was received, if it, or
-    another copy of it in the same batch, came by one."""
+    another copy of it in the same batch, came by one. `others`: what came in the same batch under its id with another
+    body."""
 
     event: Event
     plan: str | None = None
     heard_at: datetime | None = None
+    others: tuple[Event, ...] = ()
 
     @property
     def id(self) -> EventKey:

@@ -192,3 +192,13 @@ async def test_an_error_tells_which_call_failed(service: ScriptedService, b: Ben
     assert "status=403" in caught.value.line()
     assert "route=/v1/orders/{id}" in caught.value.line()
     assert "hush" not in caught.value.line()
+
+
+async def test_a_status_code_in_the_body_that_is_not_the_answers_is_told(
+    service: ScriptedService, b: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # case: C13
+    service.will(error_reply(404, "not_found", statusCode=200))
+    with pytest.raises(ResourceNotFound):
+        await b.client.orders.retrieve("ord_1")
+    assert "statusCode" in capsys.readouterr().out

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from sqlalchemy import Table, case, delete, func, select, update
+from sqlalchemy import ColumnElement, Table, and_, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
+from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.tables import ReadRow, SequenceRow
 from consumer.plugin import ReadRequest
 
@@ -35,7 +36,8 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
         index_elements=["application", "kind", "object_id"],
         set_={
             "asked": _READS.c.asked + 1,
-            "due_at": case((asked_for < _READS.c.due_at, asked_for), else_=_READS.c.due_at),
+            "due_at": _earlier(asked_for, _READS.c.due_at),
+            "again_at": _earlier(asked_for, func.coalesce(_READS.c.again_at, asked_for)),
             "attempts": 0,
             "code": None,
         },
@@ -47,12 +49,17 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
             "object_id": object_id,
             "asked": 1,
             "due_at": at,
+            "again_at": at,
             "attempts": 0,
             "created_at": now,
         }
         for (kind, object_id), at in sorted(wanted.items())
     ]
     await session.execute(statement, rows)
+
+
+def _earlier(one: ColumnElement[datetime], other: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    return case((one < other, one), else_=other)
 
 
 async def due(
@@ -84,20 +91,39 @@ async def due_of(
     if not object_ids:
         return []
     one = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
-    return (await session.execute(select(ReadRow).where(one, _READS.c.object_id.in_(list(object_ids))))).scalars().all()
+    return (await session.execute(select(ReadRow).where(one, among(_READS.c.object_id, object_ids)))).scalars().all()
+
+
+async def begin(session: AsyncSession, reads: Sequence[ReadRow]) -> None:
+    """These are about to be answered: from here on `again_at` tells what is asked for beyond the answer. At most a few
+    hundred at once."""
+    for these in _as_asked(reads):
+        await session.execute(update(_READS).where(these).values(again_at=None))
 
 
 async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -> None:
-    """These were read. One that was asked for again meanwhile stays, due at once."""
-    for read in sorted(reads, key=lambda row: (row.application, row.kind, row.object_id)):
-        same = (
-            (_READS.c.application == read.application)
-            & (_READS.c.kind == read.kind)
-            & (_READS.c.object_id == read.object_id)
-        )
-        gone = await session.execute(delete(_READS).where(same, _READS.c.asked == read.asked).returning(_READS.c.kind))
-        if gone.first() is None:
-            await session.execute(update(_READS).where(same).values(due_at=now, attempts=0))
+    """These were answered, as they were asked for. One that was asked for again since `begin` stays, due when that was
+    asked for: a read "in a day" is no read now. At most a few hundred at once."""
+    for these in _as_asked(reads):
+        await session.execute(delete(_READS).where(these))
+    due_at = case((_READS.c.again_at > now, _READS.c.again_at), else_=now)
+    for still in _objects(reads):
+        await session.execute(update(_READS).where(still).values(due_at=due_at, attempts=0, code=None))
+
+
+def _objects(reads: Iterable[ReadRow]) -> Iterator[ColumnElement[bool]]:
+    for (application, kind), ids in grouped(((read.application, read.kind), read.object_id) for read in reads):
+        yield and_(_READS.c.application == application, _READS.c.kind == kind, among(_READS.c.object_id, ids))
+
+
+def _as_asked(reads: Iterable[ReadRow]) -> Iterator[ColumnElement[bool]]:
+    """Those that nobody has asked for again: most were asked for equally often."""
+    by_count: dict[int, list[ReadRow]] = {}
+    for read in reads:
+        by_count.setdefault(read.asked, []).append(read)
+    for asked, alike in sorted(by_count.items()):
+        for these in _objects(alike):
+            yield and_(these, _READS.c.asked == asked)
 
 
 async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, code: str) -> None:

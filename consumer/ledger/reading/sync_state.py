@@ -24,7 +24,10 @@ async def load(session: AsyncSession, application: str, walk: str) -> dict[str, 
     )
     if raw is None:
         return None
-    found = orjson.loads(raw)
+    try:
+        found = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None  # what cannot be read is as good as nothing: the walk begins anew
     return found if isinstance(found, dict) else None
 
 

@@ -17,7 +17,10 @@ from consumer.events import parse_time
 from consumer.payments import Cursor
 
 IDS_MAX: Final = 300
-SKEW: Final = timedelta(minutes=2)
+SERVICE_SKEW: Final = timedelta(minutes=2)
+"""How far the service's clock may be from ours."""
+AHEAD_MAX: Final = timedelta(days=730)
+"""How far an event's time may be ahead of our clock. What is dated later is dated wrongly."""
 
 
 class ListOrder(StrEnum):
@@ -101,6 +104,11 @@ class Bookmark:
         """Whether the last sweep began `every_s` ago or more; or later than now, as our clock was set back."""
         return self.swept_at is None or not timedelta(0) <= now - self.swept_at < timedelta(seconds=every_s)
 
+    def believable(self, now: datetime) -> Bookmark:
+        """The same, or a fresh one where one event that was dated wrongly has led it beyond all clocks."""
+        led = [self.newest_at, self.swept_to, self.resume.begun_to if self.resume else None]
+        return Bookmark() if any(at is not None and at > now + AHEAD_MAX for at in led) else self
+
     def dump(self) -> dict[str, Any]:
         """As JSON, for the ledger."""
         return {
@@ -132,7 +140,7 @@ class Bookmark:
                 resume=_resume_load(state["resume"]) if state["resume"] else None,
                 **_sweep_load(state),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             return cls()
 
 
@@ -179,4 +187,4 @@ def is_gap(bookmark: Bookmark, *, oldest_at: datetime | None, now: datetime, gap
     """
     if bookmark.walked_at is None or now - bookmark.walked_at < gap_after:
         return False
-    return oldest_at is None or oldest_at > bookmark.walked_at - SKEW
+    return oldest_at is None or oldest_at > bookmark.walked_at - SERVICE_SKEW

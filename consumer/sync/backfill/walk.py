@@ -28,7 +28,17 @@ from consumer.payments import (
     RateLimitError,
     UnexpectedAnswer,
 )
-from consumer.sync.backfill.bookmark import IDS_MAX, SKEW, Bookmark, ListOrder, PageRef, Resume, is_gap, order_of
+from consumer.sync.backfill.bookmark import (
+    AHEAD_MAX,
+    IDS_MAX,
+    SERVICE_SKEW,
+    Bookmark,
+    ListOrder,
+    PageRef,
+    Resume,
+    is_gap,
+    order_of,
+)
 from consumer.sync.backfill.policy import WalkPolicy
 from consumer.sync.backfill.recent_pages import PageRead, RecentPages
 
@@ -99,6 +109,10 @@ class Walk:
     _jumped: bool = False
     _timed: bool = False
     _sweeping: bool = False
+    _empty: int = 0
+
+    def __post_init__(self) -> None:
+        self.bookmark = self.bookmark.believable(self.now)
 
     async def pages(self) -> AsyncGenerator[WalkPage, None]:
         """The pages with possible news, each once it is asked for; complete when it ends by itself."""
@@ -270,7 +284,7 @@ class Walk:
             if page.next_cursor is None:
                 yield self._walk_page(page, self._finished(recent))
                 return
-            sweep_from = self._next_sweep_from(recent, self.now - SKEW)
+            sweep_from = self._next_sweep_from(recent, self.now - SERVICE_SKEW)
             moved = replace(self.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
             yield self._walk_page(page, moved if self.order is ListOrder.OLDEST_FIRST else self.bookmark)
             cursor = page.next_cursor
@@ -302,6 +316,9 @@ class Walk:
                 raise CursorRefused from error
             raise
         self.pages_read += 1
+        self._empty = 0 if page.items else self._empty + 1
+        if self._empty > EMPTY_PAGES_MAX and page.next_cursor is not None:
+            raise UnexpectedAnswer("the list shows empty pages and does not end", pages=self.pages_read)
         return page
 
     def _begin_again(self) -> None:
@@ -355,6 +372,8 @@ class Walk:
     def _time(self, item: EventRecord) -> datetime | None:
         time = parse_time(first(item.raw, self.locators.time))
         if time is not None:
+            # A date that is wrong leads no walk.
+            time = time if time <= self.now + AHEAD_MAX else self.now + SERVICE_SKEW
             self._newest_at = max(time, self._newest_at or time)
             self._oldest_at = min(time, self._oldest_at or time)
         return time
@@ -368,7 +387,7 @@ class Walk:
         begun_to = self._begun_to() if self.order is ListOrder.NEWEST_FIRST else None
         if self.order is ListOrder.OLDEST_FIRST and self._timed:
             # Near the end of the list, not where this walk is: it may have come too early for what is before it.
-            begin = recent.before(self.now - SKEW - self._overlap)
+            begin = recent.before(self.now - SERVICE_SKEW - self._overlap)
             if begin is not None and begin.cursor is None:
                 return self.bookmark
             cursor = begin.cursor if begin is not None and begin.cursor is not None else cursor

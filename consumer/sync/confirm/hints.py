@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
 import structlog
 
-from consumer.broker import Broker, Partition, Record, Subscription
+from consumer.broker import Broker, Record, Subscription
+from consumer.broker.base import next_offsets
 from consumer.clock import Clock
 from consumer.errors import BrokerError, NotUnderstood
 from consumer.events import Delivery
@@ -19,6 +20,7 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
+from consumer.sync.provenance import other_body
 from consumer.wire import unpack_delivery
 
 LOG = structlog.get_logger()
@@ -42,7 +44,9 @@ def sort_deliveries(records: Sequence[Record], applications: Collection[str]) ->
     for record in records:
         try:
             delivery = unpack_delivery(record.key, record.value, record.headers)
-        except (NotUnderstood, orjson.JSONDecodeError):
+        except Exception as error:  # noqa: BLE001 - anybody may have written the record; it keeps none waiting
+            if not isinstance(error, NotUnderstood | orjson.JSONDecodeError):
+                LOG.error("a record of topic deliveries broke its reading", error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
             refused.append((_unreadable(record), Reason.NOT_A_DELIVERY))
             continue
         if delivery.problem is not None:
@@ -65,7 +69,7 @@ def _unreadable(record: Record) -> Delivery:
 class HintConsumer:
     """Reads topic `deliveries` in group `confirm`. Every process may run one; it needs no API.
 
-    `on_hints` is told for which applications hints were stored. `max_hints` bounds how many hints wait in all: what a
+    `wakes` are set, by application, when hints of it were stored. `max_hints` bounds how many hints wait in all: what a
     flood brings beyond it goes to quarantine as `flooded`, and what was real among it is found by backfill.
     """
 
@@ -78,8 +82,7 @@ class HintConsumer:
         applications: Collection[str],
         clock: Clock,
         metrics: StageMetrics | None = None,
-        wake_confirm: asyncio.Event | None = None,
-        on_hints: Callable[[Collection[str]], None] | None = None,
+        wakes: Mapping[str, asyncio.Event] | None = None,
         group: str = GROUP,
         batch: int = 500,
         max_hints: int = MAX_HINTS,
@@ -91,8 +94,7 @@ class HintConsumer:
         self._applications = frozenset(applications)
         self._clock = clock
         self.metrics = metrics or StageMetrics()
-        self._wake_confirm = wake_confirm or asyncio.Event()
-        self._on_hints = on_hints
+        self._wakes = wakes or {}
         self._batch = batch
         self._max_hints = max_hints
         self._subscription: Subscription | None = None
@@ -101,7 +103,7 @@ class HintConsumer:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; leaves the group at the end."""
         try:
-            await run_repeatedly(self._step, stop=stop, wake=asyncio.Event(), clock=self._clock, failure=self.failure)
+            await run_repeatedly(self._step, stop=stop, clock=self._clock, failure=self.failure)
         finally:
             await self.close()
 
@@ -123,7 +125,7 @@ class HintConsumer:
             records = await subscription.poll(self._batch, timeout_s)
             if records:
                 await self._store(records, self._clock.now())
-                await subscription.commit(_next_offsets(records))
+                await subscription.commit(next_offsets(records))
         except BaseException:
             await self.close()
             raise
@@ -149,7 +151,12 @@ class HintConsumer:
         async with self._database.transaction() as session:
             room = self._max_hints - await hints.count(session)
             kept, flooded = found.hints[: max(0, room)], found.hints[max(0, room) :]
-            refused = [*found.refused, *((delivery, Reason.FLOODED) for delivery in flooded)]
+            others = [other_body(delivery) for delivery in await hints.differing(session, kept)]
+            refused = [
+                *found.refused,
+                *((delivery, Reason.FLOODED) for delivery in flooded),
+                *((other, Reason.OTHER_BODY) for other in others),
+            ]
             await hints.keep(session, kept, now)
             await quarantine.put(session, refused, now)
         for delivery, reason in refused:
@@ -158,17 +165,8 @@ class HintConsumer:
             self.metrics.count("hints_taken", delivery.application)
         if flooded:
             LOG.error("too many hints wait: deliveries go to quarantine unread", deliveries=len(flooded))
-        if kept:
-            self._wake_confirm.set()
-            if self._on_hints is not None:
-                self._on_hints({delivery.application for delivery in kept})
+        for name in {delivery.application for delivery in kept} & self._wakes.keys():
+            self._wakes[name].set()
 
     def _known(self, application: str) -> str:
         return application if application in self._applications else "unknown"
-
-
-def _next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
-    offsets: dict[Partition, int] = {}
-    for record in records:
-        offsets[record.partition] = max(offsets.get(record.partition, 0), record.offset + 1)
-    return offsets

@@ -23,10 +23,11 @@ from consumer.ledger.reading import read_requests as reads
 from consumer.payments import PaymentsError, Priority
 from consumer.plugin import ReadRequest
 from consumer.sync.api import ApplicationApi
+from consumer.sync.chunks import chunks
 from consumer.sync.identity import Identity
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.observation import ENDED, ObjectKind, Observation, status_of
+from consumer.sync.observation import ENDED, ObjectKind, Observation, is_whole, reduced, status_of
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import DRIFTED, Drift, DriftReport, compare, weighs
 from consumer.sync.reconcile.lists import PAGE, ServiceLists, Unplaced
@@ -48,7 +49,7 @@ class ReconcilePolicy:
     that is more. `held_back_max`: how many changes wait in memory until it is known how many there are.
     """
 
-    every: timedelta = timedelta(hours=6)
+    every: timedelta = timedelta(hours=24)
     braked_again: timedelta = timedelta(hours=1)
     brake_min: int = 500
     brake_share: float = 0.1
@@ -260,10 +261,13 @@ class Reconcile:
         async with aclosing(self._lists.pages(kind)) as pages:
             async for page in pages:
                 report.listed[kind] += len(page)
-                found = [one for one in page if isinstance(one, Observation)]
+                found = [one for one in page if isinstance(one, Observation) and is_whole(one)]
+                whole = {id(one) for one in found}
                 for one in page:
                     if isinstance(one, Unplaced):
                         report.note_unplaced(one)
+                    elif id(one) not in whole:
+                        report.note_unplaced(Unplaced(kind, one.object_id, is_paid=one.is_paid))
                 at_once, changes = await self._compared(kind, found, report, terms)
                 if report.dry_run:
                     continue
@@ -339,12 +343,15 @@ class Reconcile:
 
     async def _publish(self, found: Sequence[Observation], report: DriftReport) -> None:
         """Publish, then remember: after a crash in between they are published again, in a newer version."""
-        for start in range(0, len(found), PAGE):
-            some = found[start : start + PAGE]
-            await self._publisher.publish([one.event() for one in some])
+        for some in chunks(found, PAGE):
+            refused = await self._publisher.publish([one.event() for one in some], smaller=reduced)
+            left = {event.id for event in refused}
+            taken = [one for one in some if one.event_id not in left]
             async with self._database.transaction() as session:
-                await observations.keep(session, [one.observed for one in some])
-            report.published += len(some)
+                await observations.keep(session, [one.observed for one in taken])
+            report.published += len(taken)
+            for one in (one for one in some if one.event_id in left):
+                report.note_unplaced(Unplaced(one.kind, one.object_id, is_paid=one.is_paid))
 
     def _show(self, state: ReconcileState) -> None:
         self.metrics.gauge("reconcile_braked", self.application, int(state.braked))

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.broker.base import Record
 from consumer.clock import Clock
 from consumer.errors import LedgerError, NotUnderstood
-from consumer.events import Delivery, Event, Locators, Source
+from consumer.events import Delivery, Event, Locators, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import EventKey
@@ -161,14 +161,18 @@ class Ingest:
                 continue
             try:
                 event = unpack_event(record.key, record.value, record.headers, locators)
-            except NotUnderstood:
+            except Exception as error:  # noqa: BLE001 - anybody may have written the record; it keeps none waiting
+                if not isinstance(error, NotUnderstood):
+                    _log.error("record_broke_its_reading", application=application, error=type(error).__name__)
                 refused.append((_as_delivery(record, application), Reason.NOT_UNDERSTOOD))
                 continue
             heard_at = event.received_at if event.source is Source.WEBHOOK else None
             incoming = Incoming(event, plan_of(record.headers), heard_at)
             first = arrived.setdefault(incoming.id, incoming)
-            if first.heard_at is None and heard_at is not None:
-                arrived[incoming.id] = replace(first, heard_at=heard_at)
+            others = () if event.raw == first.event.raw else (event,)
+            if others or (first.heard_at is None and heard_at is not None):
+                heard_at = first.heard_at or heard_at
+                arrived[incoming.id] = replace(first, heard_at=heard_at, others=(*first.others, *others))
         return list(arrived.values()), refused
 
     async def _store(
@@ -180,8 +184,9 @@ class Ingest:
     ) -> Taken:
         unit = UnitOfWork(self._clock.now())
         async with self._database.transaction() as session:
-            await quarantine.put(session, refused, unit.now)
             new = await events.record(session, [incoming.event for incoming in arrived], unit.now)
+            others = await self._other_bodies(session, arrived, new)
+            await quarantine.put(session, [*refused, *others], unit.now)
             fresh = [incoming for incoming in arrived if incoming.id in new]
             lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in fresh})
             registry = await self._rolling_deploy.registry(session)
@@ -199,6 +204,23 @@ class Ingest:
             emitted=len(unit.emitted),
             reads=len(unit.reads),
         )
+
+    async def _other_bodies(
+        self, session: AsyncSession, arrived: Sequence[Incoming], new: Mapping[EventKey, int]
+    ) -> list[tuple[Delivery, Reason]]:
+        """Signed webhooks whose event is recorded with another body: kept beside it, once each (case I16). A body that
+        was read tells more or less than a webhook's: there, only what both state is compared."""
+        again = [event for one in arrived for event in (*one.others, *(() if one.id in new else (one.event,)))]
+        again = [event for event in again if event.trust is Trust.SIGNED]
+        if not again:
+            return []
+        known = await events.load(session, [(one.application, one.id) for one in again])
+        others = []
+        for event in again:
+            first = known.get((event.application, event.id))
+            if first is not None and _contradicts(event, first):
+                others.append((_other_body(event), Reason.OTHER_BODY))
+        return others
 
     async def _handle(
         self,
@@ -271,6 +293,22 @@ class Ingest:
         if not isinstance(outcome, Failed):
             unit.take_from(ctx, handler, event, incoming.plan)
         return outcome
+
+
+def _contradicts(event: Event, first: Event) -> bool:
+    if first.trust is Trust.SIGNED:
+        return event.raw != first.raw
+    if event.type not in (first.type, "unknown.type"):
+        return True
+    names = ("order_id", "subscription_id", "object_id")
+    stated = [(getattr(event, name), getattr(first, name)) for name in names]
+    return any(None not in pair and pair[0] != pair[1] for pair in stated)
+
+
+def _other_body(event: Event) -> Delivery:
+    """The same body is kept once, however often it comes."""
+    _log.warning("other_body_of_a_known_event", application=event.application, event_id=event.id)
+    return replace(event_delivery(event), id="other:" + hashlib.sha256(event.raw).hexdigest()[:40])
 
 
 def _heard_late(arrived: Sequence[Incoming], new: Mapping[EventKey, int], now: datetime) -> dict[str, datetime]:

@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 from consumer.broker import Broker
 from consumer.events import Source, Trust
 from consumer.ledger import Database
-from consumer.ledger.reading import heard
+from consumer.ledger.reading import heard, quarantine
 from consumer.plugin import Context, Event, handles
+from consumer.reason import Reason
 from tests.support.ports import eventually
 from tests.work.workshop import AT, Workshop, order_paid
 
@@ -113,3 +114,23 @@ async def test_the_same_id_in_two_applications_is_two_events(database: Database,
     async with shop.working():
         await eventually(lambda: len(seen) == 2)
     assert sorted(seen) == ["default", "second"]
+
+
+# case: I16
+async def test_another_signed_body_of_a_known_event_is_kept_and_changes_nothing(
+    database: Database, broker: Broker
+) -> None:
+    @handles("order.*")
+    async def ship(event: Event, ctx: Context) -> None:
+        """Nothing to do."""
+
+    shop = Workshop(database, broker, [ship])
+    other = replace(order_paid(1), raw=b'{"id":"evt_1","type":"order.paid","data":{"object":{"order_id":"another"}}}')
+    await shop.publish(order_paid(1), order_paid(2))
+    async with shop.working():
+        await eventually(lambda: shop.all_succeeded(2))
+        await shop.publish(other, order_paid(1), other, order_paid(3))
+        await eventually(lambda: shop.all_succeeded(3))
+    async with database.reading() as session:
+        [kept] = await quarantine.newest(session, reason=Reason.OTHER_BODY)
+    assert (kept.event_id, kept.raw) == ("evt_1", other.raw)

@@ -1,0 +1,285 @@
+"""One odd record keeps no other from being read, and its own order is known all the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import pytest
+
+from consumer.ledger.reading import hints, observations, quarantine, sync_state
+from consumer.ledger.reading import read_requests as reads
+from consumer.payments import EventRecord, Page, UnexpectedAnswer
+from consumer.plugin import ReadRequest
+from consumer.reason import Reason
+from consumer.sync import observation
+from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.stage import WALK
+from consumer.sync.backfill.walk import EMPTY_PAGES_MAX
+from tests.sync.backfilling import backfill
+from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
+from tests.sync.conftest import World, delivery
+from tests.sync.reconciling import baselined, lists, reconcile
+from tests.sync.refreshing import answers, ask, pending, refresh
+from tests.sync.scripted_list import Follower, ScriptedList
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"deeper": value}
+    return value
+
+
+ODD: dict[str, Any] = {
+    "half a pair": "cut \ud83d",
+    "nul": "a\0b",
+    "deep": nested(300),
+    "very deep": nested(700),
+    "huge": 10**400,
+    "long": "x" * 100_000,
+}
+
+
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+async def test_a_read_answers_whatever_stands_in_the_record(world: World, value: Any) -> None:
+    # case: U1, F18
+    for number in range(3):
+        record = {"id": f"ord_{number}", "order_id": f"A{number}", "status": "PAID"}
+        world.service.records[f"/v1/orders/lookup?A{number}"] = {**record, **({"description": value} if number else {})}
+        await ask(world, "order", f"A{number}")
+    assert await refresh(world).once() == 3
+    assert [event.find("/data/record/status") for event in await answers(world)] == ["PAID"] * 3
+
+
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+async def test_a_walk_of_the_state_finds_the_order_and_its_neighbours(world: World, value: Any) -> None:
+    # case: B18, U1
+    await baselined(world)
+    orders = [
+        {"id": f"o{n}", "order_id": f"A{n}", "status": "PAID", "note": value if n == 1 else "x"} for n in range(3)
+    ]
+    lists(world, orders=orders)
+    report = await reconcile(world).once()
+    assert (report.made, report.unplaced) == (3, 0)
+
+
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+async def test_a_listed_event_is_understood_whatever_stands_in_it(world: World, value: Any) -> None:
+    # case: U1, B1
+    world.service.event(2, order_id="A2", customer_reference=value, description={"x": value})
+    listed = [world.service.event(1, order_id="A1"), world.service.records["/v1/events/evt_000002"]]
+    world.service.lists["/v1/events"] = lambda _cursor, _limit: {"items": listed, "next_cursor": None}
+    report = await backfill(world).once()
+    assert (report.published, report.strange) == (2, 0)
+    assert {event.order_id for event in await world.published()} == {"A1", "A2"}
+
+
+async def test_what_breaks_its_own_handling_is_left_alone_and_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: U1
+    real = observation.digest
+
+    def digest(record: Any) -> str:
+        if record.get("order_id") == "A1":
+            raise RuntimeError("nobody has thought of this")
+        return real(record)
+
+    monkeypatch.setattr(observation, "digest", digest)
+    orders = [{"id": f"o{n}", "order_id": f"A{n}", "status": "PAID"} for n in range(3)]
+    for order in orders:
+        world.service.records[f"/v1/orders/lookup?{order['order_id']}"] = order
+        await ask(world, "order", str(order["order_id"]))
+    assert await refresh(world).once() == 2
+    [left] = await pending(world)
+    assert (left.object_id, left.attempts) == ("A1", 1)
+    await baselined(world)
+    lists(world, orders=[*orders, {"id": "o3", "order_id": "A3", "status": "PAID"}])
+    report = await reconcile(world).once()
+    assert (report.made, report.unplaced, report.unplaced_paid) == (1, 1, 1)
+
+
+async def test_an_order_that_is_larger_than_the_topic_takes_is_told_by_what_decides(world: World) -> None:
+    # case: U1, B18
+    big = {
+        "note": "x" * 3_000_000, "id": "ord_1", "order_id": "A1", "status": "PAID", "amount": "10.00",
+        "order": {"customer_reference": "c1"}, "items": [{"a": 1}] * 9,
+    }  # fmt: skip
+    await baselined(world)
+    lists(world, orders=[big, {"id": "ord_2", "order_id": "A2", "status": "PAID"}])
+    report = await reconcile(world).once()
+    assert report.made == 2
+    world.service.records["/v1/orders/lookup?A1"] = big
+    await ask(world, "order", "A1")
+    assert await refresh(world).once() == 1
+    found = [event for event in await answers(world) if event.order_id == "A1"]
+    assert len(found) == 2
+    for event in found:
+        record = event.find("/data/record")
+        assert event.find("/data/reduced") is True
+        assert (record["status"], record["amount"], record["order"]) == ("PAID", "10.00", {"customer_reference": "c1"})
+        assert "note" not in record
+
+
+async def test_what_the_topic_takes_in_no_form_is_not_remembered_as_published(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: B18
+    monkeypatch.setattr("consumer.sync.reconcile.stage.reduced", lambda event: event)
+    await baselined(world)
+    lists(world, orders=[{"id": "o", "order_id": "A1", "status": "PAID", "note": "x" * 3_000_000}])
+    for _ in range(2):
+        report = await reconcile(world).once()
+        assert (report.published, report.unplaced_paid) == (0, 1)
+    async with world.database.reading() as session:
+        assert await observations.last(session, "default", "order", ["A1"]) == {}
+
+
+async def test_an_order_id_that_cannot_be_asked_for_is_told_to_who_asks(world: World) -> None:
+    # case: F20, F26
+    await ask(world, "order", "x" * 255)
+    await refresh(world).once()
+    assert [event.type for event in await world.published()] == ["order.unreadable"]
+
+
+# --- reads that are asked for while one is under way ---------------------------------------------------------------
+
+
+async def test_a_read_asked_for_in_a_day_is_not_due_at_once(world: World) -> None:
+    # case: U30
+    """The worker handles the answer, and asks for the next read, before refresh ticks the answered one off."""
+    now = world.clock.now()
+    await ask(world, "order", "A1")
+    async with world.database.transaction() as session:
+        [row] = await reads.due(session, now, 10, "default", "order")
+        await reads.begin(session, [row])
+    await ask(world, "order", "A1", after_s=86_400)
+    await ask(world, "order", "A1", after_s=3_600)
+    async with world.database.transaction() as session:
+        await reads.done(session, [row], now)
+    [left] = await pending(world)
+    assert left.due_at == now + timedelta(hours=1)
+
+
+async def test_a_read_asked_for_at_once_while_one_is_under_way_is_made(world: World) -> None:
+    # case: A40
+    now = world.clock.now()
+    await ask(world, "order", "A1")
+    await ask(world, "order", "A2")
+    async with world.database.transaction() as session:
+        rows = await reads.due(session, now, 10, "default", "order")
+        await reads.begin(session, rows)
+    await ask(world, "order", "A1")
+    async with world.database.transaction() as session:
+        await reads.done(session, rows, now)
+        assert [row.object_id for row in await reads.due(session, now, 10, "default", "order")] == ["A1"]
+
+
+async def test_what_was_asked_between_looking_and_beginning_is_not_lost(world: World) -> None:
+    # case: A40
+    now = world.clock.now()
+    await ask(world, "order", "A1")
+    async with world.database.transaction() as session:
+        [row] = await reads.due(session, now, 10, "default", "order")
+        session.expunge(row)
+        request = ReadRequest(kind="order", object_id="A1", not_before=now + timedelta(hours=1))
+        await reads.ask(session, "default", [request], now)
+        await reads.begin(session, [row])
+        await reads.done(session, [row], now)
+    [left] = await pending(world)
+    assert left.due_at <= now + timedelta(hours=1)
+
+
+# --- walks ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_event_from_the_end_of_time_ends_no_walk(world: World) -> None:
+    # case: B34, U22
+    service = ScriptedList()
+    service.add(5)
+    service.events.append((99, datetime(9999, 12, 31, 23, 59, tzinfo=UTC)))
+    follower = Follower(service, began=service.now)
+    for _ in range(3):
+        service.add(2)
+        service.events.sort(key=lambda event: event[1])
+        follower.began = service.now
+        await follower.go()
+        assert follower.completed
+    assert follower.seen == service.ids
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {**Bookmark().dump(), "order": "newest_first", "newest_at": "9999-12-31T23:59:59+00:00",
+         "walked_at": "2025-12-31T00:00:00+00:00", "swept_at": "2025-12-31T00:00:00+00:00",
+         "swept_to": "9999-12-31T23:59:59+00:00"},
+        {"order": "sideways"},
+        {"order": None, "anchor": "x"},
+        {**Bookmark().dump(), "anchor": ["x"]},
+    ],
+)  # fmt: skip
+async def test_a_bookmark_that_leads_nowhere_is_a_fresh_walk(world: World, state: dict[str, Any]) -> None:
+    # case: B11
+    listed = [world.service.event(number, order_id=f"A{number}") for number in (3, 2, 1)]
+    for number, event in enumerate(listed):
+        event["created_at"] = (world.clock.now() - timedelta(minutes=number)).isoformat()
+    world.service.lists["/v1/events"] = lambda _cursor, _limit: {"items": listed, "next_cursor": None}
+    async with world.database.transaction() as session:
+        await sync_state.keep(session, "default", WALK, state, token=1, now=world.clock.now())
+    assert (await backfill(world).once()).published == 3
+
+
+async def test_empty_pages_come_to_an_end(world: World) -> None:
+    # case: B7, B17
+    asked = 0
+
+    class Empty:
+        async def list(self, *, limit: int = 100, cursor: object = None) -> Page[EventRecord]:
+            nonlocal asked
+            asked += 1
+            return Page((), f"evt_{asked}")
+
+    service = ScriptedList()
+    follower = Follower(service)
+    walk = follower.walk()
+    walk.lister = Empty()
+    with pytest.raises(UnexpectedAnswer):
+        async for _ in walk.pages():
+            pass
+    assert asked <= EMPTY_PAGES_MAX + 1
+
+
+# --- two bodies of one event ---------------------------------------------------------------------------------------
+
+
+async def kept(world: World) -> list[tuple[str | None, bytes]]:
+    async with world.database.reading() as session:
+        rows = await quarantine.newest(session, reason=Reason.OTHER_BODY)
+        return [(row.event_id, row.raw) for row in rows]
+
+
+async def test_a_second_body_of_an_id_that_waits_is_kept(world: World) -> None:
+    # case: I16
+    first, second = (orjson.dumps({"id": "evt_1", "type": kind}) for kind in ("order.paid", "order.expired"))
+    await world.deliver(delivery(first, 1, event_id="evt_1"), delivery(second, 2, event_id="evt_1"))
+    await taken_in(world)
+    await world.deliver(delivery(second, 3, event_id="evt_1"), delivery(first, 4, event_id="evt_1"))
+    await taken_in(world)
+    assert await kept(world) == [("evt_1", second)]
+    async with world.database.reading() as session:
+        assert await hints.count(session) == 1
+
+
+async def test_a_delivery_that_differs_from_the_services_record_is_kept_beside_it(world: World) -> None:
+    # case: I16
+    record = world.service.event(1, order_id="A1")
+    world.service.lists["/v1/events"] = lambda _cursor, _limit: {"items": [record], "next_cursor": None}
+    forged = orjson.dumps({"id": "evt_000001", "type": "order.expired"})
+    await world.deliver(delivery(forged, 1, event_id="evt_000001"))
+    await taken_in(world)
+    await backfill(world).once()
+    assert await kept(world) == [("evt_000001", forged)]
+    assert world.metrics.value("body_mismatch", "default") == 1
