@@ -31,8 +31,8 @@ CROWDED = {
 }
 """Floors with more files than are wanted. Nothing may be added here without a reason."""
 
-OVERFULL = {"consumer/broker"}
-"""Over the bound, until the two logs get a room each."""
+OVERFULL = {"consumer/broker", "tests/support"}
+"""Over the bound, until the two logs get a room each, and what tests share is sorted."""
 
 WORDS_MOST = 700
 MEAN_SENTENCE_MOST = 18.0
