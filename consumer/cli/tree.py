@@ -112,6 +112,7 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _events: ("events",),
     _dead: ("dead",),
     _replay: ("replay",),
+    _rebuild: ("rebuild",),
     _explain: ("explain",),
     _find: ("find",),
     _findings: ("findings",),
