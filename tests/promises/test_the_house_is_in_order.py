@@ -27,6 +27,7 @@ CROWDED = {
     "consumer/payments",
     "consumer/sandbox/engine",  # a file per noun of the service
     "consumer/sync/backfill",
+    "consumer/testing",
     "tests/promises",
     "tests/support",
     "tests/sync",
