@@ -33,6 +33,7 @@ from consumer.sync.role import SyncPolicy
 from consumer.telemetry.metrics import Metrics
 
 LOG_RETENTION_S = 7 * 86400.0
+DELIVERIES_RETENTION_S = 86400.0  # anybody may fill it, and what waits to be confirmed is in the ledger
 DEAD_RETENTION_S = 30 * 86400.0
 
 
@@ -49,7 +50,7 @@ def topics(settings: Settings) -> list[TopicConfig]:
         retention_s=LOG_RETENTION_S,
         max_record_bytes=settings.max_record_bytes,
     )
-    deliveries = replace(events, name=topic(settings, "deliveries"))
+    deliveries = replace(events, name=topic(settings, "deliveries"), retention_s=DELIVERIES_RETENTION_S)
     return [events, deliveries, replace(events, name=topic(settings, "events.dead"), retention_s=DEAD_RETENTION_S)]
 
 
@@ -102,6 +103,8 @@ def receive_limits(settings: Settings) -> ReceiveLimits:
         publish_timeout_s=settings.publish_timeout_s,
         max_in_flight=settings.receive_max_in_flight,
         max_in_flight_bytes=settings.receive_max_in_flight_bytes,
+        min_bytes_per_s=settings.body_min_bytes_per_s,
+        unproved_bytes_per_minute=settings.unproved_bytes_per_minute,
     )
 
 
@@ -111,6 +114,7 @@ def sync_policy(settings: Settings) -> SyncPolicy:
         confirm=ConfirmPolicy(patience_s=settings.confirm_patience_s),
         backfill=BackfillPolicy(interval_s=settings.sync_interval_s),
         reconcile=ReconcilePolicy(every=timedelta(seconds=settings.reconcile_interval_s)),
+        unproved_max_bytes=settings.unproved_max_bytes,
     )
 
 

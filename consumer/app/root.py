@@ -261,6 +261,7 @@ class App:
             topic_prefix=self.settings.topic_prefix,
             limits=parts.receive_limits(self.settings),
         )
+        self._readiness.add("receive", receiver.has_room)
         runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)
         self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
         self.public_url = await self._listen(runner, self.settings.host, self.settings.port)

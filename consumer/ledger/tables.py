@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Table, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
-from consumer.columns import UtcDateTime, serial
+from consumer.columns import PackedBytes, UtcDateTime, serial
 
 APPLICATION_CHARS = 64
 HANDLER_CHARS = 200
@@ -253,7 +253,7 @@ class HintRow(LedgerRow, table=True):
     application: str = application_column(primary_key=True)
     event_id: str = Field(sa_column=Column(String(255), primary_key=True))
     delivery_id: str = Field(sa_column=Column(String(100), nullable=False))
-    raw: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    raw: bytes = Field(sa_column=Column(PackedBytes, nullable=False))
     headers: str = Field(default="{}", sa_column=Column(Text, nullable=False))
     received_at: datetime = time_column()
     next_at: datetime = time_column()
@@ -276,7 +276,7 @@ class QuarantineRow(LedgerRow, table=True):
     delivery_id: str = Field(sa_column=Column(String(100), nullable=False))
     event_id: str | None = Field(default=None, sa_column=Column(String(255)))
     reason: str = Field(sa_column=Column(String(60), nullable=False))
-    raw: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    raw: bytes = Field(sa_column=Column(PackedBytes, nullable=False))
     headers: str = Field(default="{}", sa_column=Column(Text, nullable=False))
     received_at: datetime = time_column()
     created_at: datetime = time_column()

@@ -18,7 +18,7 @@ from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
 from consumer.sync.backfill.stage import Backfill, BackfillPolicy
-from consumer.sync.confirm.hints import GROUP, HintConsumer
+from consumer.sync.confirm.hints import GROUP, MAX_BYTES, HintConsumer
 from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.health.stalled import STAGES, Watch
@@ -43,13 +43,15 @@ ORDER_BURST_MIN: Final = 2
 
 @dataclass(frozen=True, kw_only=True)
 class SyncPolicy:
-    """How the stages of an application behave. `lease_s` bounds a takeover (see Leader)."""
+    """How the stages of an application behave. `lease_s` bounds a takeover (see Leader); `unproved_max_bytes` what is
+    kept of strangers' deliveries (see HintConsumer)."""
 
     lease_s: float = 15.0
     confirm: ConfirmPolicy = field(default_factory=ConfirmPolicy)
     refresh: RefreshPolicy = field(default_factory=RefreshPolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
     reconcile: ReconcilePolicy = field(default_factory=ReconcilePolicy)
+    unproved_max_bytes: int = MAX_BYTES
 
     def among(self, applications: int) -> SyncPolicy:
         """The same for one of so many at one API address: they share its limit, and so what the reads that handlers
@@ -266,6 +268,7 @@ class Sync:
             clock=clock,
             metrics=self.metrics,
             on_hints=self._wake,
+            max_bytes=policy.unproved_max_bytes,
         )
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -94,6 +94,12 @@ class Metrics:
             "consumer_receive_body_bytes", "Bytes of webhook bodies that became durable", (), self.registry
         )
         self.receive_in_flight = self._gauge("receive_in_flight", "Webhook requests being answered now")
+        self.receive_arriving = self._gauge("receive_arriving", "Webhook bodies that still arrive")
+        self.receive_held_bytes = self._gauge("receive_held_bytes", "Bytes of webhook bodies held now")
+        self.receive_displaced = self._gauge("receive_displaced", "Slow bodies that gave way to others since the start")
+        self.receive_unproved_share = self._gauge(
+            "receive_unproved_share", "Share used up of the unproved bytes that may be stored at once", "application"
+        )
         self.receive_last_accepted = self._gauge(
             "receive_last_accepted_timestamp_seconds", "When a webhook was last accepted", "application"
         )

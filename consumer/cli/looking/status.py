@@ -146,6 +146,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         processes=found.processes,
         expected=settings.expect,
         settings_problems=problems,
+        unproved_max_bytes=settings.unproved_max_bytes,
     )
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
     return found

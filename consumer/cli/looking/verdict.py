@@ -39,6 +39,7 @@ def judge(
     processes: Sequence[Process] = (),
     expected: Collection[str] | None = None,
     settings_problems: Sequence[str] = (),
+    unproved_max_bytes: int = 0,
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `topics`:
     how they stand, None when the broker does not answer. `processes`, `expected`: see `alive`."""
@@ -67,6 +68,10 @@ def judge(
     if broken_plugins:
         found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
     found += _deliveries(figures)
+    for application, size in sorted(figures.unproved_bytes.items()):
+        if size > unproved_max_bytes / 2 > 0:
+            text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
+            found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
     return sorted(found, key=lambda finding: -finding.grade)
 
 

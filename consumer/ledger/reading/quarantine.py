@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 import orjson
-from sqlalchemy import Table, func, select
+from sqlalchemy import Table, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -15,6 +16,18 @@ from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, stored_as
 
 _QUARANTINE: Table = QuarantineRow.__table__
+PRUNED_AT_ONCE: Final = 5000
+# What nobody has proved to be the service's word: it is kept as far as there is room for it.
+_STRANGERS = _QUARANTINE.c.reason.in_(
+    [
+        stored
+        for reason in (
+            Reason.NOT_JSON, Reason.NOT_AN_OBJECT, Reason.NO_EVENT_ID, Reason.UNSUPPORTED_CONTENT_TYPE,
+            Reason.FLOODED, Reason.NOT_CONFIRMED, Reason.OTHER_BODY,
+        )
+        for stored in stored_as(reason)
+    ]
+)  # fmt: skip
 
 
 async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, Reason]], now: datetime) -> None:
@@ -23,6 +36,30 @@ async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, Reason
         insert = insert_into(_QUARANTINE, session.get_bind().dialect.name)
         statement = insert.on_conflict_do_nothing(index_elements=["application", "delivery_id"])
         await session.execute(statement, [_values(delivery, reason, now) for delivery, reason in deliveries])
+
+
+async def unproved_bytes(session: AsyncSession) -> dict[str, int]:
+    """How many bytes of each application lie here that a stranger may have sent; one that has none is left out."""
+    column = _QUARANTINE.c.application
+    size = func.coalesce(func.sum(func.length(_QUARANTINE.c.raw)), 0)
+    rows = await session.execute(select(column, size).where(_STRANGERS).group_by(column))
+    return {row[0]: int(row[1]) for row in rows}
+
+
+async def prune(session: AsyncSession, application: str, too_many_bytes: int) -> int:
+    """Forget the oldest of what a stranger may have sent, at least so many bytes, at most `PRUNED_AT_ONCE` deliveries;
+    returns how many. What the service itself said is never forgotten here."""
+    mine = _STRANGERS & (_QUARANTINE.c.application == application)
+    oldest = select(_QUARANTINE.c.id, func.length(_QUARANTINE.c.raw)).where(mine).order_by(_QUARANTINE.c.id)
+    ids: list[int] = []
+    for row in await session.execute(oldest.limit(PRUNED_AT_ONCE)):
+        if too_many_bytes <= 0:
+            break
+        ids.append(row[0])
+        too_many_bytes -= row[1]
+    for start in range(0, len(ids), 500):
+        await session.execute(delete(_QUARANTINE).where(_QUARANTINE.c.id.in_(ids[start : start + 500])))
+    return len(ids)
 
 
 def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, object]:
