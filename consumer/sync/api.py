@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,10 +39,6 @@ class ApplicationApi:
     async def predict_s(self, pages: int) -> float:
         """Seconds that many pages of a walk take within the budget, if nothing more urgent asks."""
         return await self.client.budget.predict_s(Kind.READ, Priority.BACKFILL, pages)
-
-
-ApplicationApis = Mapping[str, ApplicationApi]
-"""By application."""
 
 
 def held_up_s(error: PaymentsError) -> float | None:

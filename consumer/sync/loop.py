@@ -77,7 +77,7 @@ async def run_repeatedly(
     step: Step,
     *,
     stop: asyncio.Event,
-    wake: asyncio.Event,
+    wake: asyncio.Event | None = None,
     clock: Clock,
     failure: StageFailure,
     grace_s: float = STOP_GRACE_S,
@@ -87,6 +87,7 @@ async def run_repeatedly(
     A failing step never ends the stage: it is said once and tried again with growing waits. At `stop` a step under
     way gets `grace_s` seconds, then it is cancelled; a step is written so that it can be cut anywhere.
     """
+    wake = wake or asyncio.Event()
     while not stop.is_set():
         wake.clear()
         try:

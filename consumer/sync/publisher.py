@@ -9,6 +9,7 @@ import structlog
 from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event
+from consumer.sync.chunks import chunks
 from consumer.wire import pack_event
 
 LOG = structlog.get_logger()
@@ -34,8 +35,7 @@ class EventPublisher:
         they are not published, and must not hold up all the others for ever (case U1).
         """
         refused: list[Event] = []
-        for start in range(0, len(events), CHUNK_EVENTS):
-            some = events[start : start + CHUNK_EVENTS]
+        for some in chunks(events, CHUNK_EVENTS):
             try:
                 await self._send(some, plan)
             except RecordTooLarge:
@@ -67,3 +67,25 @@ class EventPublisher:
         packed = [pack_event(event, plan=plan) for event in events]
         messages = [Message(key=one.key, value=one.value, headers=one.headers) for one in packed]
         await self._broker.publish_many(self._topic, messages, self._timeout_s)
+
+
+class PublishedIds:
+    """The ids published a short while ago, which the workers may not have recorded yet. Bounded."""
+
+    def __init__(self, capacity: int = 50_000) -> None:
+        self._capacity = capacity
+        self._ids: dict[str, None] = {}
+
+    def add(self, ids: Sequence[str]) -> None:
+        """Remember these; the oldest are forgotten."""
+        for one in ids:
+            self._ids.pop(one, None)
+            self._ids[one] = None
+        while len(self._ids) > self._capacity:
+            del self._ids[next(iter(self._ids))]
+
+    def __contains__(self, one: object) -> bool:
+        return one in self._ids
+
+    def __len__(self) -> int:
+        return len(self._ids)

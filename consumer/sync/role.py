@@ -16,6 +16,7 @@ from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
 from consumer.sync.backfill.stage import Backfill, BackfillPolicy
 from consumer.sync.confirm.hints import GROUP, MAX_BYTES, HintConsumer
@@ -31,6 +32,7 @@ from consumer.sync.reconcile.drift import DriftReport
 from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.stage import Refresh
+from consumer.sync.settlement import Settlement
 
 LOG = structlog.get_logger()
 T = TypeVar("T")
@@ -102,26 +104,25 @@ class ApplicationSync:
         self.reconcile = Reconcile(
             api, database, publisher, clock=clock, token=token, metrics=self.metrics, policy=policy.reconcile
         )
+        settlement = Settlement(api, database, publisher, clock=clock, metrics=self.metrics)
         self.backfill = Backfill(
             api,
             database,
-            publisher,
+            settlement,
             clock=clock,
             token=token,
             metrics=self.metrics,
             policy=policy.backfill,
-            on_gap=self.reconcile.wake.set,
+            gap_found=self.reconcile.wake,
         )
         self.confirm = Confirm(
             api,
             database,
-            publisher,
+            settlement,
             clock=clock,
             metrics=self.metrics,
             policy=policy.confirm,
-            walk=self.backfill.catch_up,
-            published=self.backfill.recent,
-            heard=self.backfill.heard,
+            catch_up=CatchUp(api, self.backfill),
         )
         self.refresh = Refresh(api, database, publisher, clock=clock, metrics=self.metrics, policy=policy.refresh)
         self._client = api.client
@@ -267,7 +268,7 @@ class Sync:
             applications=applications,
             clock=clock,
             metrics=self.metrics,
-            on_hints=self._wake,
+            wakes={name: one.confirm.wake for name, one in self.applications.items()},
             max_bytes=policy.unproved_max_bytes,
         )
 
@@ -283,8 +284,3 @@ class Sync:
             group.create_task(self.hint_consumer.run(stop))
             for one in self.applications.values():
                 group.create_task(one.run(stop))
-
-    def _wake(self, applications: Collection[str]) -> None:
-        for name in applications:
-            if name in self.applications:
-                self.applications[name].confirm.wake.set()

@@ -130,6 +130,6 @@ SYNC_POINTS = [
     Point("hint read, nothing published", "consumer.sync.publisher:EventPublisher.publish", "before"),
     Point("published, hint not dropped", "consumer.sync.publisher:EventPublisher.publish", "after"),
     Point("hint dropped, not committed", "consumer.ledger.reading.hints:drop", "after"),
-    Point("hint dropped", "consumer.sync.confirm.stage:Confirm._settle", "after"),
+    Point("hint dropped", "consumer.sync.settlement:Settlement.settle", "after"),
 ]
 """Between any two steps from a delivery nobody can verify to a confirmed event."""

@@ -8,5 +8,5 @@ from tests.sync.conftest import World
 
 def backfill(world: World, token: int = 1) -> Backfill:
     return Backfill(
-        world.api, world.database, world.publisher, clock=world.clock, token=lambda: token, metrics=world.metrics
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: token, metrics=world.metrics
     )

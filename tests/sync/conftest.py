@@ -22,6 +22,7 @@ from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
+from consumer.sync.settlement import Settlement
 from consumer.wire import pack_delivery, unpack_event
 from tests.sync.service import ScriptedService, scripted_service
 
@@ -94,6 +95,10 @@ class World:
     @property
     def publisher(self) -> EventPublisher:
         return EventPublisher(self.broker, EVENTS)
+
+    def settlement(self, publisher: EventPublisher | None = None) -> Settlement:
+        """Where hints are settled; the stages that are to know of each other share one."""
+        return Settlement(self.api, self.database, publisher or self.publisher, clock=self.clock, metrics=self.metrics)
 
     async def deliver(self, *deliveries: Delivery) -> None:
         """Publish deliveries as receive does."""

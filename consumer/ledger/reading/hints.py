@@ -124,13 +124,6 @@ async def ids_of(session: AsyncSession, application: str, event_ids: Sequence[st
     return list(await session.scalars(select(_HINTS.c.event_id).where(where)))
 
 
-async def newest_at(session: AsyncSession, application: str, event_ids: Sequence[str]) -> datetime | None:
-    """When the newest of these hints was received. At most a few hundred ids at once."""
-    where = (_HINTS.c.application == application) & among(_HINTS.c.event_id, event_ids)
-    found: datetime | None = await session.scalar(select(func.max(_HINTS.c.received_at)).where(where))
-    return found
-
-
 async def put_off(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:
     """Look at these again at `next_at`; `counted` says whether the service denied them this time."""
     more = 1 if counted else 0

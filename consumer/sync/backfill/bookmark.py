@@ -17,9 +17,10 @@ from consumer.events import parse_time
 from consumer.payments import Cursor
 
 IDS_MAX: Final = 300
-SKEW: Final = timedelta(minutes=2)
+SERVICE_SKEW: Final = timedelta(minutes=2)
+"""How far the service's clock may be from ours."""
 AHEAD_MAX: Final = timedelta(days=730)
-"""How far the service's clock may be ahead of ours. What is dated later is dated wrongly."""
+"""How far an event's time may be ahead of our clock. What is dated later is dated wrongly."""
 
 
 class ListOrder(StrEnum):
@@ -186,4 +187,4 @@ def is_gap(bookmark: Bookmark, *, oldest_at: datetime | None, now: datetime, gap
     """
     if bookmark.walked_at is None or now - bookmark.walked_at < gap_after:
         return False
-    return oldest_at is None or oldest_at > bookmark.walked_at - SKEW
+    return oldest_at is None or oldest_at > bookmark.walked_at - SERVICE_SKEW

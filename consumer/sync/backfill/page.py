@@ -1,4 +1,4 @@
-"""Page: events of a page as the rest of the consumer knows them. Pure."""
+"""Page: the events of one page as the rest of the consumer knows them. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTED: Final = "listed:"
 
 @dataclass(frozen=True, kw_only=True)
 class ListedEvents:
-    """The events of one page, and those in which the locators find no event."""
+    """The events of one page, and the records in which the locators find no event."""
 
     events: tuple[Event, ...]
     strange: tuple[Delivery, ...]
@@ -32,7 +32,7 @@ class ListedEvents:
 def understand(items: Sequence[EventRecord], locators: Locators, *, application: str, now: datetime) -> ListedEvents:
     """Listed records as events. A record that is not understood must not hold up the walk: it is kept raw, as if it
     had been delivered (case U1)."""
-    events: list[Event] = []
+    found: list[Event] = []
     strange: list[Delivery] = []
     for item in items:
         try:
@@ -47,39 +47,13 @@ def understand(items: Sequence[EventRecord], locators: Locators, *, application:
         except Exception as error:  # noqa: BLE001 - one odd record keeps no other from being read
             if not isinstance(error, NotUnderstood):
                 LOG.error("a listed event broke its reading", application=application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
-            strange.append(_kept(application, item.raw_bytes, now, Reason.NOT_UNDERSTOOD))
+            strange.append(kept_raw(application, item.raw_bytes, now, Reason.NOT_UNDERSTOOD))
         else:
-            events.append(event)
-    return ListedEvents(events=tuple(events), strange=tuple(strange))
+            found.append(event)
+    return ListedEvents(events=tuple(found), strange=tuple(strange))
 
 
-def too_large(refused: Sequence[Event], now: datetime) -> list[Delivery]:
-    """Listed events that the topic does not take: kept raw, by their ids, for whoever makes room for them."""
-    return [_kept(one.application, one.raw, now, Reason.TOO_LARGE, event_id=one.id) for one in refused]
-
-
-def _kept(application: str, raw: bytes, now: datetime, problem: Reason, *, event_id: str | None = None) -> Delivery:
+def kept_raw(application: str, raw: bytes, now: datetime, problem: Reason, *, event_id: str | None = None) -> Delivery:
+    """A listed record as if it had been delivered, with why it can only be kept."""
     name = LISTED + hashlib.sha256(raw).hexdigest()[:40]
     return Delivery(application=application, id=name, raw=raw, received_at=now, event_id=event_id, problem=problem)
-
-
-class Recent:
-    """The ids published a short while ago, which the workers may not have recorded yet. Bounded."""
-
-    def __init__(self, capacity: int = 50_000) -> None:
-        self._capacity = capacity
-        self._ids: dict[str, None] = {}
-
-    def add(self, ids: Sequence[str]) -> None:
-        """Remember these; the oldest are forgotten."""
-        for one in ids:
-            self._ids.pop(one, None)
-            self._ids[one] = None
-        while len(self._ids) > self._capacity:
-            del self._ids[next(iter(self._ids))]
-
-    def __contains__(self, one: object) -> bool:
-        return one in self._ids
-
-    def __len__(self) -> int:
-        return len(self._ids)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 
+import structlog
+
+from consumer.events import Event
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.cutover import CutOver
-from consumer.sync.backfill.page import Recent
+from consumer.sync.backfill.page import ListedEvents
+from consumer.sync.backfill.silence import PENDING_MAX
 from consumer.sync.backfill.walk import Walk
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.publisher import PublishedIds
 
-
-class Coverage(StrEnum):
-    """How much of the list a walk for hints has seen: all of it up to now, the newest part, or neither."""
-
-    ALL = "all"
-    NEWEST = "newest"
-    NOTHING = "nothing"
+LOG = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,27 @@ class ReportBuilder:
     history: int = 0
     left: int = 0
     without_time: int = 0
-    told: Recent = field(default_factory=Recent)
+    told: PublishedIds = field(default_factory=PublishedIds)
+
+    def note(
+        self,
+        listed: ListedEvents,
+        missing: Sequence[Event],
+        wanted: Sequence[Event],
+        unannounced: Sequence[str],
+        options: BackfillOptions,
+    ) -> None:
+        """Count a page: what it lists, what of it the ledger lacks, what of that is wanted, and what of the wanted no
+        delivery had announced."""
+        taken = set() if options.dry_run else {event.id for event in wanted}
+        self.told.add([event.id for event in missing if event.id not in taken])
+        self.listed += len(listed.events) + len(listed.strange)
+        self.known += len(listed.events) - len(missing)
+        self.published += len(wanted)
+        self.recovered += len(unannounced)
+        self.unannounced = [*self.unannounced, *unannounced][-PENDING_MAX:]
+        self.strange += len(listed.strange)
+        self.history += len(missing) - len(wanted) if options.since is None and not options.seed else 0
 
     def report(
         self, application: str, walk: Walk, *, cut_over: CutOver | None, dry_run: bool, now_s: float
@@ -125,4 +145,30 @@ class ReportBuilder:
             without_time=self.without_time,
             seconds=now_s - self.began_s,
             dry_run=dry_run,
+        )
+
+
+def say(report: BackfillReport, metrics: StageMetrics, *, says_history: bool) -> None:
+    """Log and count what a walk found. `says_history`: whether it is said now that history was left alone."""
+    log = LOG.bind(application=report.application)
+    if report.strange:
+        log.error("listed events were not understood", events=report.strange)
+        metrics.count("events_strange", report.application, report.strange)
+    if says_history:
+        log.error(
+            "events from before the first walk were left alone: `backfill --seed --full` archives, `--full` acts",
+            at_least=report.history,
+        )
+        metrics.gauge("events_history", report.application, report.history)
+    if report.without_time:
+        log.warning("a seed took events without a time", events=report.without_time)
+    if report.gap:
+        log.error("retention gap: events may have come and gone unseen")
+        metrics.count("retention_gaps", report.application)
+    if report.published:
+        log.info(
+            "backfill found events that the ledger lacks",
+            events=report.published,
+            listed=report.listed,
+            dry_run=report.dry_run,
         )

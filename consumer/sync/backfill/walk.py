@@ -31,7 +31,7 @@ from consumer.payments import (
 from consumer.sync.backfill.bookmark import (
     AHEAD_MAX,
     IDS_MAX,
-    SKEW,
+    SERVICE_SKEW,
     Bookmark,
     ListOrder,
     PageRef,
@@ -284,7 +284,7 @@ class Walk:
             if page.next_cursor is None:
                 yield self._walk_page(page, self._finished(recent))
                 return
-            sweep_from = self._next_sweep_from(recent, self.now - SKEW)
+            sweep_from = self._next_sweep_from(recent, self.now - SERVICE_SKEW)
             moved = replace(self.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
             yield self._walk_page(page, moved if self.order is ListOrder.OLDEST_FIRST else self.bookmark)
             cursor = page.next_cursor
@@ -372,7 +372,8 @@ class Walk:
     def _time(self, item: EventRecord) -> datetime | None:
         time = parse_time(first(item.raw, self.locators.time))
         if time is not None:
-            time = time if time <= self.now + AHEAD_MAX else self.now + SKEW  # its date is wrong, and leads no walk
+            # A date that is wrong leads no walk.
+            time = time if time <= self.now + AHEAD_MAX else self.now + SERVICE_SKEW
             self._newest_at = max(time, self._newest_at or time)
             self._oldest_at = min(time, self._oldest_at or time)
         return time
@@ -386,7 +387,7 @@ class Walk:
         begun_to = self._begun_to() if self.order is ListOrder.NEWEST_FIRST else None
         if self.order is ListOrder.OLDEST_FIRST and self._timed:
             # Near the end of the list, not where this walk is: it may have come too early for what is before it.
-            begin = recent.before(self.now - SKEW - self._overlap)
+            begin = recent.before(self.now - SERVICE_SKEW - self._overlap)
             if begin is not None and begin.cursor is None:
                 return self.bookmark
             cursor = begin.cursor if begin is not None and begin.cursor is not None else cursor

@@ -18,7 +18,8 @@ from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.page import LISTED
 
 NEWEST: Final = 200
-SKEW: Final = timedelta(seconds=5)  # of the machine that receives, and of the one that asks
+HOST_SKEW: Final = timedelta(seconds=5)
+"""How far the clocks of our own machines may be from each other."""
 TEST_TYPE: Final = "webhook."
 _PLACES: Final = ("", "/data", "/data/object", "/object")
 _MARKS: Final = (
@@ -91,7 +92,11 @@ class TestEventArrival:
         places += [(RECORDED, row.id, row.raw, row.received_at) for row in recorded if row.source == Source.WEBHOOK]
         found = []
         for place, name, raw, received_at in places:
-            if received_at >= self._since - SKEW and not name.startswith(LISTED) and (place, name) not in self._seen:
+            if (
+                received_at >= self._since - HOST_SKEW
+                and not name.startswith(LISTED)
+                and (place, name) not in self._seen
+            ):
                 self._seen.add((place, name))
                 found.append((place, raw))
         return iter(found)

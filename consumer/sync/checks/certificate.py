@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -24,12 +24,13 @@ from consumer.ledger.handling import outcomes
 from consumer.ledger.handling.outcomes import QUARANTINED, UNCONFIRMED, WORST_FIRST, Outcome
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import SKEW, Bookmark
+from consumer.sync.backfill.bookmark import SERVICE_SKEW, Bookmark
 from consumer.sync.backfill.page import understand
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import Progress
 from consumer.sync.backfill.walk import Walk, WalkPage
+from consumer.sync.chunks import chunks
 from consumer.sync.identity import Identity
 
 VERSION: Final = 2
@@ -125,7 +126,7 @@ class Certifier:
     async def _outcomes(self, window: _Window) -> dict[str, Outcome | None]:
         """What became of each; asked after the walk, so that what came meanwhile is not called missing."""
         application, found = self._api.application, dict[str, Outcome | None]()
-        for chunk in _chunks(list(window.ids)):
+        for chunk in chunks(list(window.ids), CHUNK):
             async with self._database.reading() as session:
                 known = await outcomes.outcomes(session, application, chunk)
                 rest = [event_id for event_id in chunk if event_id not in known]
@@ -136,7 +137,7 @@ class Certifier:
         for event_id, word in derived.items():
             if (own := found[event_id]) is not None:
                 found[event_id] = replace(own, word=_worse(own.word, word))
-        for chunk in _chunks(list(window.strange)):
+        for chunk in chunks(list(window.strange), CHUNK):
             async with self._database.reading() as session:
                 kept = await outcomes.quarantined_deliveries(session, application, chunk)
             found |= {one: Outcome(Source.BACKFILL, QUARANTINED) if one in kept else None for one in chunk}
@@ -152,7 +153,7 @@ class Certifier:
             return ["times_not_found"]
         if window.oldest_at is not None and window.oldest_at <= window.since:
             return []
-        begins_at = window.oldest_at - SKEW if window.oldest_at else self._clock.now()
+        begins_at = window.oldest_at - SERVICE_SKEW if window.oldest_at else self._clock.now()
         async with self._database.reading() as session:
             forgotten = await outcomes.has_business_before(session, self._api.application, begins_at)
         return ["list_does_not_reach_back"] if forgotten else []
@@ -233,8 +234,3 @@ def _counted(found: Mapping[str, Outcome | None], unproven: Sequence[str]) -> di
 def _worse(own: str, derived: str) -> str:
     """The worse of an event's own state and that of what it derived. Pure."""
     return next((word for word in WORST_FIRST if word in (own, derived)), own)
-
-
-def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), CHUNK):
-        yield ids[start : start + CHUNK]

@@ -21,14 +21,12 @@ from consumer.ledger.engine.database_time import database_time
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import AuthenticationError, BudgetExhausted, PaymentsError, RateLimitError
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import SKEW as TIME_SKEW
-from consumer.sync.backfill.bookmark import order_of
+from consumer.sync.backfill.bookmark import SERVICE_SKEW, order_of
 from consumer.sync.backfill.page import LISTED
-from consumer.sync.checks.arrival import TestEventArrival
+from consumer.sync.checks.arrival import HOST_SKEW, TestEventArrival
 from consumer.sync.checks.discovery import Proposal, listed_order, propose
 from consumer.sync.identity import Identity
 
-SKEW_MAX: Final = timedelta(seconds=5)
 FRESH: Final = timedelta(minutes=1)
 HALF_A_SECOND: Final = timedelta(seconds=0.5)
 SAMPLES: Final = 100
@@ -128,7 +126,7 @@ def broker_clock(reports: Sequence[TopicReport], clock: Clock, *, own_machine: b
         return Check(name=name, grade=Grade.OK, text="not known: no record tells it, and looking writes none")
     age = clock.now() - max(times)
     seconds = age.total_seconds()
-    if age < -SKEW_MAX:
+    if age < -HOST_SKEW:
         return Check(name=name, grade=Grade.FAIL, text=f"at least {-seconds:.1f} s ahead of ours")
     if age <= FRESH:
         return Check(name=name, grade=Grade.OK, text=f"not ahead of ours, and at most {max(0.0, seconds):.1f} s behind")
@@ -144,7 +142,7 @@ def service_clock(api: ApplicationApi) -> Check:
         return Check(name="clock", grade=Grade.OK, text="not known: the service's answers carry no date")
     theirs, ours = told
     skew = abs(theirs + HALF_A_SECOND - ours)  # a header tells whole seconds
-    grade = Grade.OK if skew <= SKEW_MAX else Grade.WARN if skew <= TIME_SKEW else Grade.FAIL
+    grade = Grade.OK if skew <= HOST_SKEW else Grade.WARN if skew <= SERVICE_SKEW else Grade.FAIL
     return Check(name="clock", grade=grade, text=f"{skew.total_seconds():.1f} s from the service's")
 
 
@@ -167,7 +165,7 @@ async def clock_skew(database: Database, clock: Clock) -> Check:
     if theirs is None:
         return Check(name="clock", grade=Grade.OK, text="one machine, one clock")
     skew = abs(theirs - (before + (after - before) / 2))
-    grade = Grade.OK if skew <= SKEW_MAX + (after - before) else Grade.FAIL
+    grade = Grade.OK if skew <= HOST_SKEW + (after - before) else Grade.FAIL
     return Check(name="clock", grade=grade, text=f"{skew.total_seconds():.1f} s from the database's")
 
 

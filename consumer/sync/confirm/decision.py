@@ -1,22 +1,20 @@
-"""Decision: what becomes of a hint after the service was asked about its event (cases I15-I17, U30)."""
+"""Decision: what becomes of a hint after the service was asked about its event (cases I15-I17, U30). Pure."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, locate, parse_json
+from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
 from consumer.reason import Reason
 from consumer.retry import RetryPolicy
-from consumer.sync.metrics import StageMetrics
 
 LOG = structlog.get_logger()
 
-PATIENCE_S: Final = 600.0
+PATIENCE_S: Final = 900.0
 _WAITS: Final = RetryPolicy(attempts=1000, first_s=2.0, factor=3.0, ceiling_s=120.0, jitter=0.0)
 
 
@@ -70,50 +68,6 @@ def confirmed(delivery: Delivery, raw: bytes, locators: Locators) -> Confirmed |
     return Confirmed(event)
 
 
-def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str, ...]:
-    """Which of id, type and object id the delivery states otherwise than the service (a sign of forgery, I16, U28).
-
-    What the delivery leaves out is no difference: a thin body may name the event only.
-    """
-    try:
-        claimed = locate(parse_json(delivery.raw), locators)
-    except NotUnderstood:
-        return ("body",)
-    found = []
-    if claimed.id != event.id:
-        found.append("id")
-    if claimed.type not in (event.type, "unknown.type"):
-        found.append("type")
-    if (
-        claimed.type == event.type
-        and claimed.object_id is not None
-        and event.object_id not in (None, claimed.object_id)
-    ):
-        found.append("object_id")
-    return tuple(found)
-
-
-def say_differences(delivery: Delivery, event: Event, locators: Locators, metrics: StageMetrics) -> bool:
-    """Count and log a delivery that states something else than the service does; never what it states. Whether it
-    does: then it is to be kept, beside the service's record."""
-    if differs := differing(delivery, event, locators):
-        metrics.count("body_mismatch", event.application)
-        LOG.warning(
-            "a delivery differs from the service's record, which wins",
-            application=event.application,
-            delivery_id=delivery.id,
-            event_id=event.id,
-            differs="+".join(differs),
-        )
-    return bool(differs)
-
-
-def other_body(delivery: Delivery) -> Delivery:
-    """A delivery to be kept beside the event it speaks of; the same body is kept once, however often it comes."""
-    name = "other:" + hashlib.sha256(delivery.raw).hexdigest()[:40]
-    return replace(delivery, id=name, problem=Reason.OTHER_BODY)
-
-
 def next_look_s(denials: int, patience_s: float = PATIENCE_S) -> float | None:
     """Seconds until a hint that was denied `denials` times is looked at again; None when patience is over.
 
@@ -122,14 +76,3 @@ def next_look_s(denials: int, patience_s: float = PATIENCE_S) -> float | None:
     """
     waited = sum(_WAITS.wait_s(number, 0) for number in range(1, denials))
     return None if waited >= patience_s else _WAITS.wait_s(denials, 0)
-
-
-def as_webhook(event: Event, delivery: Delivery) -> Event:
-    """A listed event that a delivery had announced, with the delivery's provenance."""
-    return replace(
-        event,
-        source=Source.WEBHOOK,
-        received_at=delivery.received_at,
-        delivery_id=delivery.id,
-        traceparent=delivery.traceparent,
-    )

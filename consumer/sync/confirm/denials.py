@@ -13,6 +13,7 @@ from consumer.clock import Clock
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
+from consumer.sync.chunks import chunks
 from consumer.sync.confirm.decision import Denied, next_look_s
 from consumer.sync.metrics import StageMetrics
 
@@ -46,8 +47,7 @@ class Denials:
         over = 0
         for attempts, ids in sorted(by_attempts.items()):
             wait_s = next_look_s(attempts + 1, self._patience_s)
-            for start in range(0, len(ids), CHUNK):
-                chunk = ids[start : start + CHUNK]
+            for chunk in chunks(ids, CHUNK):
                 if wait_s is None:
                     over += await self._quarantine(chunk, reasons or {})
                 else:

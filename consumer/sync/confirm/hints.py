@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,16 +11,17 @@ import orjson
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.broker import Broker, Partition, Record, Subscription
+from consumer.broker import Broker, Record, Subscription
+from consumer.broker.base import next_offsets
 from consumer.clock import Clock
 from consumer.errors import BrokerError, NotUnderstood
 from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
-from consumer.sync.confirm.decision import other_body
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
+from consumer.sync.provenance import other_body
 from consumer.wire import unpack_delivery
 
 LOG = structlog.get_logger()
@@ -72,7 +73,7 @@ def _unreadable(record: Record) -> Delivery:
 class HintConsumer:
     """Reads topic `deliveries` in group `confirm`. Every process may run one; it needs no API.
 
-    `on_hints` is told for which applications hints were stored. `max_hints` and `max_bytes` bound what waits of each
+    `wakes` are set, by application, when hints of it were stored. `max_hints` and `max_bytes` bound what waits of each
     application: what a flood brings beyond it goes to quarantine as `flooded`, and what was real among it is found by
     backfill. Of the quarantine, what strangers sent is kept up to `max_bytes` of each application, the newest.
     """
@@ -86,8 +87,7 @@ class HintConsumer:
         applications: Collection[str],
         clock: Clock,
         metrics: StageMetrics | None = None,
-        wake_confirm: asyncio.Event | None = None,
-        on_hints: Callable[[Collection[str]], None] | None = None,
+        wakes: Mapping[str, asyncio.Event] | None = None,
         group: str = GROUP,
         batch: int = 500,
         max_hints: int = MAX_HINTS,
@@ -100,8 +100,7 @@ class HintConsumer:
         self._applications = frozenset(applications)
         self._clock = clock
         self.metrics = metrics or StageMetrics()
-        self._wake_confirm = wake_confirm or asyncio.Event()
-        self._on_hints = on_hints
+        self._wakes = wakes or {}
         self._batch = batch
         self._max_hints = max_hints
         self._max_bytes = max_bytes
@@ -113,7 +112,7 @@ class HintConsumer:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; leaves the group at the end."""
         try:
-            await run_repeatedly(self._step, stop=stop, wake=asyncio.Event(), clock=self._clock, failure=self.failure)
+            await run_repeatedly(self._step, stop=stop, clock=self._clock, failure=self.failure)
         finally:
             await self.close()
 
@@ -135,7 +134,7 @@ class HintConsumer:
             records = await subscription.poll(self._batch, timeout_s)
             if records:
                 await self._store(records, self._clock.now())
-                await subscription.commit(_next_offsets(records))
+                await subscription.commit(next_offsets(records))
         except BaseException:
             await self.close()
             raise
@@ -175,10 +174,8 @@ class HintConsumer:
         await self._prune()
         if flooded:
             LOG.error("too many hints wait: deliveries go to quarantine unread", deliveries=len(flooded))
-        if kept:
-            self._wake_confirm.set()
-            if self._on_hints is not None:
-                self._on_hints({delivery.application for delivery in kept})
+        for name in {delivery.application for delivery in kept} & self._wakes.keys():
+            self._wakes[name].set()
 
     async def _waiting(self, session: AsyncSession) -> dict[str, tuple[int, int]]:
         """How many hints of each application wait, and their bytes; counted anew every second at most."""
@@ -215,10 +212,3 @@ class HintConsumer:
 
     def _known(self, application: str) -> str:
         return application if application in self._applications else "unknown"
-
-
-def _next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
-    offsets: dict[Partition, int] = {}
-    for record in records:
-        offsets[record.partition] = max(offsets.get(record.partition, 0), record.offset + 1)
-    return offsets

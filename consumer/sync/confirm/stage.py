@@ -9,9 +9,8 @@ Only what the service returned is published, never what a delivery claimed (case
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import structlog
@@ -20,27 +19,19 @@ from consumer.clock import Clock
 from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events
-from consumer.ledger.reading import hints, quarantine
+from consumer.ledger.reading import hints
 from consumer.ledger.tables import HintRow
 from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
 from consumer.reason import Reason
 from consumer.sync.api import ApplicationApi, Cooldown, held_up_s
-from consumer.sync.backfill.report import Coverage
-from consumer.sync.confirm.decision import (
-    PATIENCE_S,
-    Confirmed,
-    Denied,
-    Failed,
-    Verdict,
-    confirmed,
-    other_body,
-    say_differences,
-)
+from consumer.sync.backfill.catch_up import CatchUp, Coverage
+from consumer.sync.chunks import chunks
+from consumer.sync.confirm.decision import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed
 from consumer.sync.confirm.denials import Denials
 from consumer.sync.loop import StageFailure, run_repeatedly, together
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.publisher import EventPublisher
 from consumer.sync.quota import TokenBucket
+from consumer.sync.settlement import Settlement
 
 LOG = structlog.get_logger()
 
@@ -69,36 +60,30 @@ class ConfirmPolicy:
 class Confirm:
     """Works off the hints of one application. One process at a time does (see Leader).
 
-    `walk` walks the list of events up to now, settles the hints it meets and says how much it saw
-    (`Backfill.catch_up`). Without it every hint is read singly. `published` are the ids published a short while ago,
-    which the workers may not have recorded yet. `heard` is told when a webhook came that proved to be real, and which
-    events were published for such.
+    `catch_up` walks the list of events up to now, settles the hints it meets and says how much it saw; without it every
+    hint is read singly. `settlement` is where both settle them.
     """
 
     def __init__(
         self,
         api: ApplicationApi,
         database: Database,
-        publisher: EventPublisher,
+        settlement: Settlement,
         *,
         clock: Clock,
         metrics: StageMetrics | None = None,
         policy: ConfirmPolicy | None = None,
-        walk: Callable[[], Awaitable[Coverage]] | None = None,
-        published: Container[str] = (),
-        heard: Callable[[datetime, Sequence[str]], None] | None = None,
+        catch_up: CatchUp | None = None,
     ) -> None:
         self.application = api.application
-        self._api = api
-        self._resources = api.client.with_priority(Priority.CONFIRM)
+        self._locators = api.locators
+        self._events = api.client.with_priority(Priority.CONFIRM).events
         self._database = database
-        self._publisher = publisher
+        self._settlement = settlement
         self._clock = clock
         self.metrics = metrics or StageMetrics()
         self._policy = policy or ConfirmPolicy()
-        self._walk = walk
-        self._published = published
-        self._heard = heard
+        self._catch_up = catch_up
         self._cooldown = Cooldown(clock)
         self._singles = TokenBucket(clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
         self._hidden = TokenBucket(clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
@@ -127,63 +112,43 @@ class Confirm:
         settled = await self._drop_known(due)
         if not due:
             return settled
-        if self._walk is None or self._singles.covers(len(due)):
+        if self._catch_up is None or self._singles.covers(len(due)):
             return settled + await self._one_by_one(due)
         if self._clock.monotonic() < self._walk_at:
             return settled
-        return settled + await self._by_walking(due, self._walk)
+        return settled + await self._by_walking(due, self._catch_up)
 
     async def _drop_known(self, due: dict[str, int]) -> int:
-        """Forget the hints whose event the ledger has, by webhook or backfill; it costs no read. Shortens `due`.
+        """Settle the hints whose event the ledger has, by webhook or backfill; it costs no read. Shortens `due`.
         What they state is compared first: an id that is known may be forged as well as any other (case I16)."""
-        known: list[str] = []
-        for chunk in _chunks(list(due)):
+        known = 0
+        for chunk in chunks(list(due), CHUNK):
             async with self._database.reading() as session:
-                recorded = await events.known(session, [(self.application, event_id) for event_id in chunk])
-                there = [one for one in chunk if (self.application, one) in recorded or one in self._published]
-                heard_at = await hints.newest_at(session, self.application, there) if there else None
-            if there:
-                await self._compare([one for one in there if (self.application, one) in recorded])
-                async with self._database.transaction() as session:
-                    await hints.drop(session, [(self.application, event_id) for event_id in sorted(there)])
-            if heard_at is not None and self._heard is not None:
-                self._heard(heard_at, ())
-            known += there
-        for event_id in known:
-            due.pop(event_id, None)
-        self.metrics.count("hints_known", self.application, len(known))
-        return len(known)
+                recorded = {one for _, one in await events.known(session, [(self.application, one) for one in chunk])}
+            there = [one for one in chunk if one in recorded or one in self._settlement.published]
+            for some in chunks(there, WHOLE):
+                await self._settle_known(some)
+            for event_id in there:
+                del due[event_id]
+            known += len(there)
+        self.metrics.count("hints_known", self.application, known)
+        return known
 
-    async def _compare(self, recorded: Sequence[str]) -> None:
-        """Say where the deliveries of recorded events state something else than the record does."""
-        for some in _chunks(recorded, WHOLE):
-            async with self._database.reading() as session:
-                waiting = await hints.of_events(session, self.application, some)
-                found = await events.load(session, [(self.application, event_id) for event_id in some])
-            pairs = [(hint, found.get((self.application, hint.event_id))) for hint in waiting]
-            await self._keep_others([(hint, event) for hint, event in pairs if event is not None])
-
-    async def _keep_others(self, pairs: Sequence[tuple[HintRow, Event]]) -> None:
-        """Deliveries that state something else than the service's record does are kept beside it (case I16)."""
-        deliveries = [(hints.as_delivery(hint), event) for hint, event in pairs]
-        others = [
-            other_body(delivery)
-            for delivery, event in deliveries
-            if say_differences(delivery, event, self._api.locators, self.metrics)
-        ]
-        if others:
-            self.metrics.count(f"quarantined_{Reason.OTHER_BODY}", self.application, len(others))
-            async with self._database.transaction() as session:
-                kept = [(other, Reason.OTHER_BODY) for other in others]
-                await quarantine.put(session, kept, self._clock.now())
+    async def _settle_known(self, event_ids: Sequence[str]) -> None:
+        """What was published a moment ago and is not recorded yet cannot be compared."""
+        async with self._database.reading() as session:
+            waiting = await hints.of_events(session, self.application, event_ids)
+            recorded = await events.load(session, [(self.application, event_id) for event_id in event_ids])
+        deliveries = {hint.event_id: hints.as_delivery(hint) for hint in waiting}
+        await self._settlement.settle(deliveries, list(recorded.values()), lacking=())
 
     # --- many --------------------------------------------------------------------------------------------------
 
-    async def _by_walking(self, due: Mapping[str, int], walk: Callable[[], Awaitable[Coverage]]) -> int:
+    async def _by_walking(self, due: Mapping[str, int], catch_up: CatchUp) -> int:
         """Walk, then deny what was due before the walk began and did not turn up in it. What no walk can see for now
         is read singly, as far as the share goes: those first that were never looked at."""
         try:
-            coverage = await walk()
+            coverage = await catch_up.walk()
         except PaymentsError as error:
             self._walk_at = self._clock.monotonic() + self._policy.walk_every_s
             if self._cooldown.take(error):
@@ -193,7 +158,7 @@ class Confirm:
             some = list(due)[: self._singles.grant(len(due))]
             return await self._one_by_one({event_id: due[event_id] for event_id in some}, granted=True)
         left: dict[str, int] = {}
-        for chunk in _chunks(list(due)):
+        for chunk in chunks(list(due), CHUNK):
             async with self._database.reading() as session:
                 rows = await hints.ids_of(session, self.application, chunk)
             left |= {event_id: due[event_id] for event_id in rows}
@@ -218,10 +183,10 @@ class Confirm:
     # --- few ---------------------------------------------------------------------------------------------------
 
     async def _one_by_one(self, due: Mapping[str, int], *, granted: bool = False) -> int:
-        if not granted and self._walk is not None:
+        if not granted and self._catch_up is not None:
             self._singles.grant(len(due))
         settled = 0
-        for chunk in _chunks(list(due)):
+        for chunk in chunks(list(due), CHUNK):
             async with self._database.reading() as session:
                 waiting = await hints.of_events(session, self.application, chunk)
             verdicts, held_up = await self._ask(waiting)
@@ -253,7 +218,7 @@ class Confirm:
 
     async def _verdict(self, hint: HintRow) -> Verdict:
         try:
-            record = await self._resources.events.retrieve(hint.event_id)
+            record = await self._events.retrieve(hint.event_id)
         except ResourceNotFound:
             return Denied()
         except ApiError as error:
@@ -261,42 +226,26 @@ class Confirm:
                 raise
             # A refusal of this very id (4xx) is an answer; a failure (5xx, unreadable) is none.
             return Failed(error.code) if error.retryable else Denied()
-        return confirmed(hints.as_delivery(hint), record.raw_bytes, self._api.locators)
+        return confirmed(hints.as_delivery(hint), record.raw_bytes, self._locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
-        """Publish first, then forget: after a crash in between the event is published again, which changes nothing."""
-        good: list[HintRow] = []
-        publish = []
-        denied: dict[str, int] = {}
-        reasons: dict[str, Reason] = {}
+        """Settle what is confirmed; count a denial of what is denied, or is larger than the topic takes."""
+        found: dict[str, Event] = {}
+        denied: dict[str, Reason] = {}
         failed: list[str] = []
+        rows = {hint.event_id: hint for hint, _ in verdicts}
         for hint, verdict in verdicts:
             match verdict:
                 case Confirmed(event=event):
-                    good.append(hint)
-                    publish.append(event)
+                    found[hint.event_id] = event
                 case Denied(reason=reason):
-                    denied[hint.event_id] = hint.attempts
-                    reasons[hint.event_id] = reason
+                    denied[hint.event_id] = reason
                 case Failed():
                     failed.append(hint.event_id)
-        for refused in await self._publisher.publish(publish):
-            [hint] = [one for one in good if one.event_id == refused.id]
-            good.remove(hint)
-            denied[refused.id], reasons[refused.id] = hint.attempts, Reason.TOO_LARGE
-        told = {event.id: event for event in publish}
-        await self._keep_others([(hint, told[hint.event_id]) for hint in good])
-        async with self._database.transaction() as session:
-            await hints.drop(session, [(self.application, hint.event_id) for hint in good])
-        if good and self._heard is not None:
-            self._heard(
-                max(hint.received_at for hint in good), [event.id for event in publish if event.id not in denied]
-            )
-        self.metrics.count("hints_confirmed", self.application, len(good))
+        confirmed_hints = {event_id: hints.as_delivery(rows[event_id]) for event_id in found}
+        refused = await self._settlement.settle(confirmed_hints, list(found.values()))
+        denied |= {event.id: Reason.TOO_LARGE for event in refused}
+        good = len(found) - len(refused)
+        self.metrics.count("hints_confirmed", self.application, good)
         await self._denials.failed(failed)
-        return len(good) + await self._denials.store(denied, reasons)
-
-
-def _chunks(ids: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), size):
-        yield ids[start : start + size]
+        return good + await self._denials.store({one: rows[one].attempts for one in denied}, denied)

@@ -23,6 +23,7 @@ from consumer.ledger.reading import read_requests as reads
 from consumer.payments import PaymentsError, Priority
 from consumer.plugin import ReadRequest
 from consumer.sync.api import ApplicationApi
+from consumer.sync.chunks import chunks
 from consumer.sync.identity import Identity
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
@@ -48,7 +49,7 @@ class ReconcilePolicy:
     that is more. `held_back_max`: how many changes wait in memory until it is known how many there are.
     """
 
-    every: timedelta = timedelta(hours=6)
+    every: timedelta = timedelta(hours=24)
     braked_again: timedelta = timedelta(hours=1)
     brake_min: int = 500
     brake_share: float = 0.1
@@ -342,8 +343,7 @@ class Reconcile:
 
     async def _publish(self, found: Sequence[Observation], report: DriftReport) -> None:
         """Publish, then remember: after a crash in between they are published again, in a newer version."""
-        for start in range(0, len(found), PAGE):
-            some = found[start : start + PAGE]
+        for some in chunks(found, PAGE):
             refused = await self._publisher.publish([one.event() for one in some], smaller=reduced)
             left = {event.id for event in refused}
             taken = [one for one in some if one.event_id not in left]

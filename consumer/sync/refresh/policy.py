@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import zip_longest
 
-from consumer.ledger.tables import ReadRow
 from consumer.payments import Cursor
 from consumer.retry import RetryPolicy
 
@@ -15,7 +12,6 @@ BARREN_MAX = 2
 SINGLES_PER_BARREN = 20
 RESTS_MAX = 3
 AHEAD_FROM = 50  # of the hundred that a page shows
-URGENT = 4  # after so many single reads of subscriptions comes one of something else
 
 
 def _slow() -> RetryPolicy:
@@ -94,27 +90,3 @@ class ListWalk:
         answers, a small part of that is all that is risked."""
         is_worth_it = self.promising or self.has_paid_off
         return due > 0 and self.barren <= max(BARREN_MAX, due if is_worth_it else due // SINGLES_PER_BARREN)
-
-
-def in_turn(
-    due: Sequence[ReadRow], most: int, since_other: int = URGENT - 1, last_other: str = "order"
-) -> list[ReadRow]:
-    """Which of the due reads are done one by one, and in which order: subscriptions first, but a fifth is for others,
-    however small the share of both is; orders and the rest (sessions) take turns. `since_other`: how many requests
-    about subscriptions were made since the last about anything else; `last_other`: the kind of that one, for a round
-    may have room for a single one."""
-    urgent = [row for row in due if row.kind == "subscription"]
-    orders = [row for row in due if row.kind == "order"]
-    rest = [row for row in due if row.kind not in ("subscription", "order")]
-    pairs = zip_longest(rest, orders) if last_other == "order" else zip_longest(orders, rest)
-    others = [row for pair in pairs for row in pair if row is not None]
-    urgent = urgent[: most - min(len(others), most // (URGENT + 1))]
-    others = others[: most - len(urgent)]
-    turns = list[ReadRow]()
-    for row in urgent:
-        if since_other >= URGENT and others:
-            turns.append(others.pop(0))
-            since_other = 0
-        turns.append(row)
-        since_other += 1
-    return [*turns, *others]

@@ -26,7 +26,7 @@ from consumer.sync.checks.certificate import Certifier
 from consumer.sync.confirm.stage import ConfirmPolicy
 from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, delivery
-from tests.sync.test_role import emit, running, until_published
+from tests.sync.test_a_dead_leader_is_replaced import emit, running, until_published
 
 pytestmark = pytest.mark.slow
 

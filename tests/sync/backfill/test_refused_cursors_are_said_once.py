@@ -43,7 +43,7 @@ def listed(world: World) -> Listed:
 
 def backfill(world: World) -> Backfill:
     return Backfill(
-        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
 
 

@@ -11,7 +11,8 @@ from consumer.ledger.tables import ReadRow
 from consumer.payments import Kind as BudgetKind
 from consumer.payments import Priority
 from consumer.plugin import ReadKind, ReadRequest
-from consumer.sync.refresh.policy import RefreshPolicy, in_turn
+from consumer.sync.refresh.policy import RefreshPolicy
+from consumer.sync.refresh.schedule import in_turn
 from consumer.sync.refresh.stage import Refresh
 from consumer.sync.role import SyncPolicy
 from tests.sync.conftest import World

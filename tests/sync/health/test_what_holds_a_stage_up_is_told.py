@@ -16,7 +16,7 @@ from consumer.sync.role import SyncPolicy
 from tests.support.ports import eventually
 from tests.sync.conftest import SteppedClock, World
 from tests.sync.service import Json
-from tests.sync.test_role import role, running
+from tests.sync.test_a_dead_leader_is_replaced import role, running
 
 NOW = SteppedClock().now()
 

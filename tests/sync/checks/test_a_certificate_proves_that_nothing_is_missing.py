@@ -43,7 +43,7 @@ def holds(document: dict[str, Any]) -> bool:
 
 
 async def backfilled(world: World) -> None:
-    stage = Backfill(world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1)
+    stage = Backfill(world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1)
     await stage.once()
     await world.work()
 
@@ -283,8 +283,8 @@ async def test_anybody_can_check_a_certificate_from_its_file_alone(
     world: World, service_side: Simulated, tmp_path: Path
 ) -> None:
     # case: O7
-    readme = (Path(__file__).parents[2] / "consumer/sync/README.md").read_text()
-    assert all(f"    {line}" in readme for line in RECIPE.strip().splitlines()), "the README's recipe is this one"
+    told = (Path(__file__).parents[3] / "deploy/certificate.md").read_text()
+    assert all(f"    {line}" in told for line in RECIPE.strip().splitlines()), "the operator's recipe is this one"
     began = service_side.sandbox.clock.now()
     service_side.emit(5)
     await backfilled(world)

@@ -11,6 +11,7 @@ import pytest
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints
+from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.silence import DeliveryHealth, after_walk, delivery_health
 from consumer.sync.backfill.stage import Backfill, BackfillPolicy
 from consumer.sync.confirm.stage import Confirm
@@ -95,7 +96,7 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
     policy = BackfillPolicy(interval_s=60, silent_interval_s=10)
     stage = Backfill(
-        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics,
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics,
         policy=policy,
     )  # fmt: skip
     for _ in range(3):
@@ -126,7 +127,7 @@ async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_tol
     listed: list[dict[str, object]] = []
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
     stage = Backfill(
-        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
 
     async def walk(*, webhooks: bool) -> bool:
@@ -167,11 +168,10 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
     listed: list[dict[str, object]] = []
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
     stage = Backfill(
-        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
     confirm = Confirm(
-        world.api, world.database, world.publisher, clock=world.clock, walk=stage.catch_up,
-        published=stage.recent, heard=stage.heard,
+        world.api, world.database, stage.settlement, clock=world.clock, catch_up=CatchUp(world.api, stage),
     )  # fmt: skip
 
     async def arrive(event_id: str, number: int) -> None:
@@ -230,11 +230,10 @@ async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are
     listed: list[dict[str, object]] = []
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
     stage = Backfill(
-        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
     confirm = Confirm(
-        world.api, world.database, world.publisher, clock=world.clock, walk=stage.catch_up,
-        published=stage.recent, heard=stage.heard,
+        world.api, world.database, stage.settlement, clock=world.clock, catch_up=CatchUp(world.api, stage),
     )  # fmt: skip
     for number in range(1, 9):
         event = world.service.event(number)

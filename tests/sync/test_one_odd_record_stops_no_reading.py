@@ -18,11 +18,11 @@ from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.backfill.stage import WALK
 from consumer.sync.backfill.walk import EMPTY_PAGES_MAX
 from tests.sync.backfilling import backfill
+from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
 from tests.sync.conftest import World, delivery
 from tests.sync.reconciling import baselined, lists, reconcile
 from tests.sync.refreshing import answers, ask, pending, refresh
 from tests.sync.scripted_list import Follower, ScriptedList
-from tests.sync.test_intake import taken_in
 
 
 def nested(levels: int) -> Any:

@@ -15,6 +15,7 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.payments import Attempt, AuthenticationError, BudgetExhausted, CircuitOpen, Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.stage import Confirm
 from consumer.sync.reconcile.stage import Reconcile
@@ -26,7 +27,7 @@ HALF_AN_HOUR = timedelta(minutes=30)
 
 def backfill(world: World) -> Backfill:
     return Backfill(
-        world.api, world.database, world.publisher, clock=world.clock, token=lambda: 1, metrics=world.metrics
+        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
 
 
@@ -73,7 +74,7 @@ async def test_a_secret_that_is_rolled_and_written_to_its_file_is_used_without_r
             async with world.database.transaction() as session:
                 one = delivery(b'{"id":"%s"}' % hinted.encode(), 1, event_id=hinted)
                 await hints.keep(session, [one], clock.now())
-            confirm = Confirm(world.api, world.database, world.publisher, clock=clock)
+            confirm = Confirm(world.api, world.database, world.settlement(), clock=clock)
             for _ in range(10):
                 with pytest.raises((AuthenticationError, CircuitOpen)):
                     await stage.once()
@@ -143,7 +144,7 @@ async def test_all_stages_together_draw_no_429_from_a_service_that_counts(
     for number in range(20_000):
         made_up("order.paid", SECRETS[0], {"order_id": f"A-{number}"}, {})
     stage = backfill(world)
-    confirm = Confirm(api, sqlite_ledger, world.publisher, clock=clock, walk=stage.catch_up)
+    confirm = Confirm(api, sqlite_ledger, world.settlement(), clock=clock, catch_up=CatchUp(api, stage))
     reconcile = Reconcile(api, sqlite_ledger, world.publisher, clock=clock, token=lambda: 1)
     rounds = 0
 

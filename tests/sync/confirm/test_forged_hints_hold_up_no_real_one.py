@@ -13,6 +13,7 @@ from consumer.events import Event, Source
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.report import Progress
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.stage import Confirm
@@ -27,8 +28,11 @@ def world(world: World, service_side: Simulated) -> World:
     return world
 
 
-class HeldOutlet(EventPublisher):
-    """Holds a walk up after some pages, until `gate` is set; `reached` is set then."""
+FULL_PAGE = 100
+
+
+class HeldPublisher(EventPublisher):
+    """Holds a walk up after some full pages, until `gate` is set; `reached` is set then."""
 
     def __init__(self, broker: EmbeddedBroker, topic: str, *, pages: int) -> None:
         super().__init__(broker, topic)
@@ -38,32 +42,25 @@ class HeldOutlet(EventPublisher):
     async def publish(
         self, events: Sequence[Event], *, plan: str | None = None, smaller: Callable[[Event], Event] | None = None
     ) -> Sequence[Event]:
-        self._left -= 1
-        if self._left < 0:
+        self._left -= len(events) >= FULL_PAGE
+        if self._left < 0 and len(events) >= FULL_PAGE:
             self.reached.set()
             await self.gate.wait()
         return await super().publish(events, plan=plan, smaller=smaller)
 
 
 def stages(world: World, publisher: EventPublisher | None = None) -> tuple[Confirm, Backfill]:
-    """`publisher` is the walk's own, if it is another."""
+    settlement = world.settlement(publisher)
     backfill = Backfill(
-        world.api,
-        world.database,
-        publisher or world.publisher,
-        clock=world.clock,
-        token=lambda: 1,
-        metrics=world.metrics,
+        world.api, world.database, settlement, clock=world.clock, token=lambda: 1, metrics=world.metrics
     )
     confirm = Confirm(
         world.api,
         world.database,
-        world.publisher,
+        settlement,
         clock=world.clock,
         metrics=world.metrics,
-        walk=backfill.catch_up,
-        published=backfill.recent,
-        heard=backfill.heard,
+        catch_up=CatchUp(world.api, backfill),
     )
     return confirm, backfill
 
@@ -158,7 +155,7 @@ async def test_a_long_walk_under_way_does_not_hold_up_new_hints(world: World, se
 
     with pytest.raises(Cut):
         await backfill.once(on_progress=cut)
-    async with backfill._walking:
+    async with backfill.walking:
         news = service_side.emit(60)
         forged = [f"evt_forged{number}" for number in range(60)]
         await hint(world, [*news, *forged])
@@ -194,7 +191,7 @@ async def test_while_a_long_walk_from_the_oldest_event_on_is_under_way_fresh_hin
     async with simulated(clock, events_order="oldest_first") as service_side:
         world.api = service_side.api
         service_side.emit(500)
-        held = HeldOutlet(world.broker, EVENTS, pages=2)
+        held = HeldPublisher(world.broker, EVENTS, pages=2)
         confirm, backfill = stages(world, held)
         walking = asyncio.create_task(backfill.once())
         async with asyncio.timeout(20):
@@ -268,9 +265,8 @@ async def test_a_webhook_of_what_was_just_published_costs_no_read_while_the_work
     before = len(service_side.attempts)
     await hint(world, ids)
     confirm = Confirm(
-        world.api, world.database, world.publisher, clock=world.clock, walk=backfill.catch_up,
-        published=backfill.recent,
-    )  # fmt: skip
+        world.api, world.database, backfill.settlement, clock=world.clock, catch_up=CatchUp(world.api, backfill)
+    )
     assert await confirm.once() == 5
     assert len(service_side.attempts) == before
     assert await waiting(world) == 0

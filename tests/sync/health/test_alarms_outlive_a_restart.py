@@ -25,7 +25,7 @@ from consumer.sync.role import Sync, SyncPolicy
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually
 from tests.sync.conftest import World, delivery
-from tests.sync.test_role import role, running
+from tests.sync.test_a_dead_leader_is_replaced import role, running
 
 LEASES: Table = LeaseRow.__table__
 POLICY = SyncPolicy(lease_s=1.5)

@@ -22,7 +22,7 @@ def confirm(world: World, batch: int = 200) -> Confirm:
     return Confirm(
         world.api,
         world.database,
-        world.publisher,
+        world.settlement(),
         clock=world.clock,
         metrics=world.metrics,
         policy=ConfirmPolicy(batch=batch),
@@ -167,7 +167,7 @@ async def test_an_id_that_is_forged_again_and_again_stays_cheap_and_is_not_given
         world.clock.advance(1)
     assert 40 <= world.service.calls["/v1/events/evt_forged"] <= 65, "a look each five seconds"
     assert (await quarantined(world), await waiting(world)) == ([], 1)
-    for _ in range(800):
+    for _ in range(1100):
         await stage.once()
         world.clock.advance(1)
     assert await quarantined(world) == ["not_confirmed"], "left alone, it goes as any other"
@@ -252,7 +252,7 @@ async def test_a_stage_told_to_stop_ends_within_seconds_even_with_a_read_under_w
     world.service.event(1)
     world.service.gate = asyncio.Event()
     await hint(world, "evt_000001")
-    stage = Confirm(world.api, world.database, world.publisher, clock=SystemClock())
+    stage = Confirm(world.api, world.database, world.settlement(), clock=SystemClock())
     stop = asyncio.Event()
     running = asyncio.create_task(stage.run(stop))
     async with asyncio.timeout(5):

@@ -1,0 +1,50 @@
+"""Provenance: a delivery against the service's record of the same event (cases I15, I16, U28). Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from consumer.errors import NotUnderstood
+from consumer.events import Delivery, Event, Locators, Source, locate, parse_json
+from consumer.reason import Reason
+
+
+def as_webhook(event: Event, delivery: Delivery) -> Event:
+    """The service's event with the provenance of the delivery that announced it."""
+    return replace(
+        event,
+        source=Source.WEBHOOK,
+        received_at=delivery.received_at,
+        delivery_id=delivery.id,
+        traceparent=delivery.traceparent,
+    )
+
+
+def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str, ...]:
+    """Which of id, type and object id the delivery states otherwise than the service (a sign of forgery, I16, U28).
+
+    What the delivery leaves out is no difference: a thin body may name the event only.
+    """
+    try:
+        claimed = locate(parse_json(delivery.raw), locators)
+    except NotUnderstood:
+        return ("body",)
+    found = []
+    if claimed.id != event.id:
+        found.append("id")
+    if claimed.type not in (event.type, "unknown.type"):
+        found.append("type")
+    if (
+        claimed.type == event.type
+        and claimed.object_id is not None
+        and event.object_id not in (None, claimed.object_id)
+    ):
+        found.append("object_id")
+    return tuple(found)
+
+
+def other_body(delivery: Delivery) -> Delivery:
+    """A delivery to be kept beside the event it speaks of; the same body is kept once, however often it comes."""
+    name = "other:" + hashlib.sha256(delivery.raw).hexdigest()[:40]
+    return replace(delivery, id=name, problem=Reason.OTHER_BODY)

@@ -1,0 +1,172 @@
+"""Answers: what a read has shown, told on topic `events`, and the request ticked off. A request is always answered.
+
+Why always, and not only when the record differs from the last observation: who asked waits for the answer. A handler
+clears its "must be read" mark and plans its next check by it; silence would break that chain for good (A14, A30).
+
+That the service has no such object is an answer too, told once per request by `*.unreadable`; the read is tried again
+all the same (U30). That it does not answer is none, and nothing is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.ledger import Database
+from consumer.ledger.reading import observations, read_requests
+from consumer.ledger.tables import ReadRow
+from consumer.payments import (
+    ApiError,
+    PaymentsError,
+    ResourceNotFound,
+    Resources,
+    UnexpectedAnswer,
+    ValidationError,
+)
+from consumer.retry import RetryPolicy
+from consumer.sync.api import Cooldown
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.observation import Observation, Unreadable, reduced
+from consumer.sync.publisher import EventPublisher
+
+LOG = structlog.get_logger()
+
+ALARM_AFTER_ATTEMPTS: Final = 8
+ANSWERS_FOR_S: Final = 60.0
+PROBE_AGAIN_S: Final = 5.0
+TOLD: Final = "unreadable"
+"""The code of a read whose asker knows that the service shows no such object."""
+
+
+class Answers:
+    """Answers the reads of one application. `resources` is asked only whether the service answers at all."""
+
+    def __init__(
+        self,
+        application: str,
+        resources: Resources,
+        database: Database,
+        publisher: EventPublisher,
+        *,
+        clock: Clock,
+        metrics: StageMetrics,
+        cooldown: Cooldown,
+        retry: RetryPolicy,
+    ) -> None:
+        self.application = application
+        self._resources = resources
+        self._database = database
+        self._publisher = publisher
+        self._clock = clock
+        self._metrics = metrics
+        self._cooldown = cooldown
+        self._retry = retry
+        self._is_answering, self._known_until = False, 0.0
+
+    async def version(self, rows: Sequence[ReadRow] = ()) -> int:
+        """The version of a read, taken and committed before the request leaves (case A40). `rows`: what it answers;
+        what is asked for from now on is asked for beyond it."""
+        async with self._database.transaction() as session:
+            version = await read_requests.next_version(session)
+            await read_requests.begin(session, rows)
+        return version
+
+    def observation(self, kind: str, object_id: str, version: int, record: dict[str, Any]) -> Observation:
+        """A record that was read just now."""
+        return Observation(
+            application=self.application,
+            kind="subscription" if kind == "subscription" else "order",
+            object_id=object_id,
+            version=version,
+            read_at=self._clock.now(),
+            record=record,
+        )
+
+    async def found(self, rows: Sequence[ReadRow], seen: Sequence[Observation]) -> None:
+        """Publish first, then tick off: after a crash in between it is read again, in a newer version. What the topic
+        takes in no form is no answer: it is put off, and not remembered as published."""
+        refused = {one.id for one in await self._publisher.publish([one.event() for one in seen], smaller=reduced)}
+        published = [one for one in seen if one.event_id not in refused]
+        left = {one.object_id for one in seen if one.event_id in refused}
+        done = [row for row in rows if row.object_id not in left]
+        async with self._database.transaction() as session:
+            await observations.keep(session, [one.observed for one in published])
+            await read_requests.done(session, done, self._clock.now())
+        for row in (row for row in rows if row not in done):
+            await self.put_off(row, UnexpectedAnswer("the record is larger than the topic takes"))
+        self._metrics.count("reads_answered", self.application, len(done))
+        for one in published:
+            if one.has_unknown_status:
+                self._metrics.count(f"unknown_status_{one.kind}", self.application)
+
+    async def failed(self, row: ReadRow, version: int, error: PaymentsError) -> None:
+        """Not found, refused or failed: told, if that is an answer, and due again later."""
+        await self.put_off(row, error, told=await self._tell(row, version, error))
+
+    async def put_off(self, row: ReadRow, error: PaymentsError, *, told: bool = False) -> None:
+        """Due again later, for ever. Absence never means that something ended (G7)."""
+        attempt = row.attempts + 1
+        wait_s = self._retry.wait_s(attempt, 0.5)
+        async with self._database.transaction() as session:
+            due_at = self._clock.now() + timedelta(seconds=wait_s)
+            await read_requests.put_off(session, row, due_at=due_at, code=TOLD if told else error.code)
+        self._metrics.count("reads_failed", self.application)
+        if isinstance(error, ResourceNotFound):
+            self._metrics.count("reads_not_found", self.application)
+        if attempt == ALARM_AFTER_ATTEMPTS:
+            LOG.error(
+                "a record cannot be read; its state is kept as it is",
+                application=row.application,
+                kind=row.kind,
+                object_id=row.object_id,
+                code=error.code,
+                attempts=attempt,
+                request_id=error.request_id if isinstance(error, ApiError) else None,
+            )
+
+    async def _tell(self, row: ReadRow, version: int, error: PaymentsError) -> bool:
+        """Tell who asked that the service shows no such object; whether that is told, now or before.
+
+        Published first, then marked: after a crash in between it is told again, in a newer version.
+        """
+        if row.code == TOLD:
+            return True
+        # An id that cannot be asked for has no object.
+        cannot_be = isinstance(error, ResourceNotFound | ValidationError)
+        if not cannot_be or row.kind not in ("order", "subscription"):
+            return False
+        if not await self._service_answers():
+            return False
+        unreadable = Unreadable(
+            application=row.application,
+            kind="subscription" if row.kind == "subscription" else "order",
+            object_id=row.object_id,
+            version=version,
+            read_at=self._clock.now(),
+            code=error.service_code if isinstance(error, ApiError) else error.code,
+            request_id=error.request_id if isinstance(error, ApiError) else None,
+        )
+        await self._publisher.publish([unreadable.event()])
+        self._metrics.count("reads_unreadable", self.application)
+        return True
+
+    async def _service_answers(self) -> bool:
+        """Whether this address answers these credentials at all: where nothing else is found either (a wrong base
+        URL, a proxy's page), a 404 says nothing about the object."""
+        if self._clock.monotonic() >= self._known_until:
+            try:
+                await self._resources.application.retrieve()
+            except PaymentsError as error:
+                self._cooldown.take(error)
+                self._is_answering, self._known_until = False, self._clock.monotonic() + PROBE_AGAIN_S
+            else:
+                self.service_answered()
+        return self._is_answering
+
+    def service_answered(self) -> None:
+        """Something was read just now."""
+        self._is_answering, self._known_until = True, self._clock.monotonic() + ANSWERS_FOR_S

@@ -1,0 +1,94 @@
+"""Single reads: a request for a read, answered by a read of that very object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import structlog
+
+from consumer.ledger.tables import ReadRow
+from consumer.payments import PaymentsError, Resources, UnexpectedAnswer
+from consumer.sync.api import Cooldown
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.observation import Observation, is_whole, shape
+from consumer.sync.refresh.answers import Answers
+from consumer.sync.refresh.schedule import ReadQuota, Round
+
+LOG = structlog.get_logger()
+
+SHAPES_MAX: Final = 8
+
+
+class SingleReads:
+    """Reads the objects of one application one by one. `order_shapes`: which fields orders that were read so had."""
+
+    def __init__(
+        self, resources: Resources, answers: Answers, quota: ReadQuota, *, metrics: StageMetrics, cooldown: Cooldown
+    ) -> None:
+        self._resources = resources
+        self._answers = answers
+        self._quota = quota
+        self._metrics = metrics
+        self._cooldown = cooldown
+        self.order_shapes: dict[str, None] = {}
+
+    async def work_off(self, waiting: Iterator[ReadRow], this: Round) -> None:
+        """Do the waiting reads, as far as the quota goes and until a failure holds all calls up."""
+        for row in waiting:
+            if this.held_up is not None:
+                return
+            if await self._quota.allows(row.kind):
+                await self.do(row, this)
+
+    async def do(self, row: ReadRow, this: Round) -> None:
+        """Do one, for which the quota has a request. Raises LedgerError, BrokerError."""
+        version = await self._answers.version([row])
+        try:
+            seen = await self._read(row, version)
+        except PaymentsError as error:
+            if self._cooldown.take(error):
+                this.held_up = this.held_up or error
+                return
+            await self._answers.failed(row, version, error)
+            return
+        self._answers.service_answered()
+        if not all(is_whole(one) for one in seen):
+            await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
+            return
+        await self._answers.found([row], seen)
+        this.answered.append(row)
+
+    async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
+        """The answer of the service."""
+        match row.kind:
+            case "subscription":
+                subscription = await self._resources.subscriptions.retrieve(row.object_id)
+                return [self._answers.observation("subscription", row.object_id, version, subscription.raw)]
+            case "order":
+                order = await self._resources.orders.lookup(row.object_id)
+                self._note_shape(order.raw)
+                return [self._answers.observation("order", row.object_id, version, order.raw)]
+            case "service_order":
+                order = await self._resources.orders.retrieve(row.object_id)
+                return self._of_order(row, order.order_id, version, order.raw)
+            case "session":
+                found = await self._resources.checkout_sessions.retrieve(row.object_id)
+                if found.order is None:
+                    return []  # a subscription session has no order (cases F22, F23)
+                return self._of_order(row, found.order.order_id or found.order_id, version, found.order.raw)
+        LOG.error("a read of an unknown kind was asked for", application=row.application, kind=row.kind)
+        return []
+
+    def _of_order(self, row: ReadRow, order_id: str | None, version: int, record: dict[str, Any]) -> list[Observation]:
+        """An order read otherwise than by the merchant's id; without that id nobody's order can be told from it."""
+        if order_id is None:
+            self._metrics.count("reads_without_order_id", row.application)
+            LOG.warning("the order's record shows no order id of the merchant", application=row.application)
+            return []
+        return [self._answers.observation("order", order_id, version, record)]
+
+    def _note_shape(self, record: dict[str, Any]) -> None:
+        self.order_shapes[shape(record)] = None
+        if len(self.order_shapes) > SHAPES_MAX:
+            self.order_shapes.pop(next(iter(self.order_shapes)))

@@ -1,0 +1,105 @@
+"""Settlement: the one place where a hint is settled by the event that the service returned for it (cases I15, I16, B4).
+
+`confirm` asks for the events of hints, `backfill` meets them in the list; both settle here, and both leave here what
+the other has to know: which ids were published a short while ago, and when a webhook came that proved to be real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.events import Delivery, Event
+from consumer.ledger import Database
+from consumer.ledger.reading import hints as ledger_hints
+from consumer.ledger.reading import quarantine
+from consumer.reason import Reason
+from consumer.sync.api import ApplicationApi
+from consumer.sync.metrics import StageMetrics
+from consumer.sync.provenance import as_webhook, differing, other_body
+from consumer.sync.publisher import EventPublisher, PublishedIds
+
+LOG = structlog.get_logger()
+
+
+class Settlement:
+    """Settles the hints of one application.
+
+    `published`: the ids published a short while ago, which the workers may not have recorded yet. `heard_at`: when the
+    newest webhook came that the service has confirmed, as far as this process knows.
+    """
+
+    def __init__(
+        self,
+        api: ApplicationApi,
+        database: Database,
+        publisher: EventPublisher,
+        *,
+        clock: Clock,
+        metrics: StageMetrics | None = None,
+    ) -> None:
+        self._application = api.application
+        self._locators = api.locators
+        self._database = database
+        self._publisher = publisher
+        self._clock = clock
+        self._metrics = metrics or StageMetrics()
+        self.published = PublishedIds()
+        self.heard_at: datetime | None = None
+
+    async def settle(
+        self,
+        hints: Mapping[str, Delivery],
+        events: Sequence[Event],
+        *,
+        lacking: Sequence[Event] | None = None,
+        plan: str | None = None,
+    ) -> Sequence[Event]:
+        """The service has returned these events: publish what the ledger lacks, in this order, and forget the hints.
+
+        `hints` are deliveries by the id of the event that confirms them: it carries their provenance. `lacking`: which
+        of `events` are published (all, if it is not said), as part of `plan`. Returns those that are larger than the
+        topic takes, whose hints stay. Published first: after a crash in between it is done again, which changes
+        nothing. Raises BrokerError, LedgerError.
+        """
+        wanted = [
+            as_webhook(event, hints[event.id]) if event.id in hints else event
+            for event in (events if lacking is None else lacking)
+        ]
+        refused = await self._publisher.publish(wanted, plan=plan)
+        too_large = {event.id for event in refused}
+        self.published.add([event.id for event in wanted if event.id not in too_large])
+        settled = {event_id: one for event_id, one in hints.items() if event_id not in too_large}
+        others = [event.id for event in events if event.id in settled and self._differs(settled[event.id], event)]
+        await self._forget(settled, [other_body(settled[event_id]) for event_id in others])
+        return refused
+
+    def _differs(self, delivery: Delivery, event: Event) -> bool:
+        """Whether a delivery states something else than the service does: counted and logged, never what it states."""
+        differs = differing(delivery, event, self._locators)
+        if differs:
+            self._metrics.count("body_mismatch", event.application)
+            LOG.warning(
+                "a delivery differs from the service's record, which wins",
+                application=event.application,
+                delivery_id=delivery.id,
+                event_id=event.id,
+                differs="+".join(differs),
+            )
+        return bool(differs)
+
+    async def _forget(self, hints: Mapping[str, Delivery], others: Sequence[Delivery]) -> None:
+        """Forget these hints; what of them states something else than the record is kept beside it (case I16)."""
+        if not hints:
+            return
+        now = self._clock.now()
+        async with self._database.transaction() as session:
+            await ledger_hints.drop(session, [(self._application, event_id) for event_id in sorted(hints)])
+            await quarantine.put(session, [(other, Reason.OTHER_BODY) for other in others], now)
+        if others:
+            self._metrics.count(f"quarantined_{Reason.OTHER_BODY}", self._application, len(others))
+        received_at = max(one.received_at for one in hints.values())
+        self.heard_at = max(received_at, self.heard_at or received_at)
