@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, Dialect, Integer, LargeBinary, String, Table
+import orjson
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    bindparam,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from consumer.document import storable
@@ -89,3 +108,81 @@ def serial() -> TypeEngine[int]:
 def insert_into(table: Table, dialect: str) -> PostgresInsert | SqliteInsert:
     """An INSERT that knows ON CONFLICT, in the dialect's own spelling (both spell it alike)."""
     return postgres_insert(table) if dialect == "postgresql" else sqlite_insert(table)
+
+
+class _Many(TypeDecorator[Collection[Any]]):
+    """Several values in one parameter: an array on PostgreSQL, JSON on SQLite."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, item: TypeEngine[Any]) -> None:
+        super().__init__()
+        self.item = item
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """PostgreSQL has arrays."""
+        return dialect.type_descriptor(ARRAY(self.item) if dialect.name == "postgresql" else Text())
+
+    def process_bind_param(self, value: Collection[Any] | None, dialect: Dialect) -> Any:
+        """What is sent."""
+        given = list(value or ())
+        if dialect.name == "postgresql":
+            return given  # an array sees to its items itself
+        process = self.item.bind_processor(dialect)
+        return orjson.dumps(given if process is None else [process(one) for one in given]).decode()
+
+
+class _Among(FunctionElement[bool]):
+    """`column` is one of the values in one parameter."""
+
+    type = Boolean()
+    inherit_cache = True
+
+    def self_group(self, against: object = None) -> _Among:  # noqa: ARG002 - SQLAlchemy calls it so
+        """As it is: SQLAlchemy would write `= 1` behind it for SQLite, which then uses no index."""
+        return self
+
+
+class _Each(FunctionElement[Any]):
+    """The values in one parameter as rows."""
+
+    inherit_cache = True
+
+
+@compiles(_Among)
+def _among_on_sqlite(element: _Among, compiler: SQLCompiler, **options: Any) -> str:
+    column, values = element.clauses
+    return (
+        f"{compiler.process(column, **options)} IN (SELECT value FROM json_each({compiler.process(values, **options)}))"
+    )
+
+
+@compiles(_Among, "postgresql")
+def _among_on_postgresql(element: _Among, compiler: SQLCompiler, **options: Any) -> str:
+    column, values = element.clauses
+    return f"{compiler.process(column, **options)} = ANY ({compiler.process(values, **options)})"
+
+
+@compiles(_Each)
+def _each_on_sqlite(element: _Each, compiler: SQLCompiler, **options: Any) -> str:
+    (values,) = element.clauses
+    return f"json_each({compiler.process(values, **options)})"
+
+
+@compiles(_Each, "postgresql")
+def _each_on_postgresql(element: _Each, compiler: SQLCompiler, **options: Any) -> str:
+    (values,) = element.clauses
+    return f"(SELECT unnest({compiler.process(values, **options)}) AS value)"
+
+
+def among(column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement[bool]:
+    """`column IN (values)` as one parameter, so that the statement is the same however many there are: it is prepared
+    once, and an index is searched value by value. Together with equality on the rest of a key it says what
+    `(a, b) IN ((...), ...)` says, for which SQLite reads whole tables."""
+    return _Among(column, bindparam(None, values, type_=_Many(column.type)))
+
+
+def each(values: Collection[str]) -> TableValuedAlias:
+    """The texts as rows with the column `value`."""
+    return _Each(bindparam(None, values, type_=_Many(String()))).table_valued("value")

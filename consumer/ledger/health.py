@@ -72,9 +72,8 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
             waits[handler] += count
     gone = sorted(await handlers.gone(session, waits, now))
     paused = sorted(await handlers.paused(session))
-    oldest_due = select(func.min(_RUNS.c.next_at)).where(
-        _RUNS.c.status == RunStatus.RETRYING.value, _RUNS.c.next_at <= now, _RUNS.c.handler.not_in([*gone, *paused])
-    )
+    held = {*gone, *paused}
+    overdue = [at for name, at in (await runs.oldest_due(session)).items() if name not in held and at <= now]
     reads_due = select(func.count()).select_from(_READS).where(_READS.c.due_at <= now)
     unasked, oldest_unasked_at = await hints.unasked(session)
     lately = await quarantine.count_since(session, now - LATELY)
@@ -86,7 +85,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         retrying=by_status[RunStatus.RETRYING],
         parked=by_status[RunStatus.PARKED],
         dead=by_status[RunStatus.DEAD],
-        oldest_due_at=(await session.execute(oldest_due)).scalar(),
+        oldest_due_at=min(overdue, default=None),
         outbox_waiting=waiting,
         outbox_oldest_at=oldest_emitted,
         hints=await _count(session, HintRow.__table__),

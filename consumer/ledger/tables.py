@@ -15,6 +15,8 @@ from consumer.columns import PackedBytes, UtcDateTime, serial
 APPLICATION_CHARS = 64
 HANDLER_CHARS = 200
 REASON_CHARS = 500
+DISCARDED = "code IN ('discarded', 'discarded_waiting')"
+"""A run that an operator gave up, as the index of those says it."""
 
 
 class RunStatus(StrEnum):
@@ -79,12 +81,16 @@ class RunRow(LedgerRow, table=True):
 
     __tablename__ = "runs"
     __table_args__ = (
-        Index("ix_runs_due", "next_at", postgresql_where=text("status = 'retrying'"),
+        # One small index for each state that somebody looks for; none holds what is finished.
+        Index("ix_runs_queue", "handler", "next_at", "seq", postgresql_where=text("status = 'retrying'"),
               sqlite_where=text("status = 'retrying'")),
+        Index("ix_runs_parked", "handler", "application", "key", "seq", postgresql_where=text("status = 'parked'"),
+              sqlite_where=text("status = 'parked'")),
+        Index("ix_runs_dead", "handler", "seq", postgresql_where=text("status = 'dead'"),
+              sqlite_where=text("status = 'dead'")),
+        Index("ix_runs_discarded", "handler", "seq", postgresql_where=text(DISCARDED), sqlite_where=text(DISCARDED)),
         Index("ix_runs_blocking", "application", "key", "handler", "seq", postgresql_where=text("blocking"),
               sqlite_where=text("blocking = 1")),
-        Index("ix_runs_open", "handler", "status", "seq", postgresql_where=text("status <> 'succeeded'"),
-              sqlite_where=text("status <> 'succeeded'")),
     )  # fmt: skip
 
     # The event's id leads the key, so that no planner takes it for a way to find a lane.

@@ -99,6 +99,7 @@ class Worker:
         self._idle = asyncio.Event()
         self._idle.set()
         self._told_waiting: dict[str, bool] = {}
+        self._looked_up_to: runs.Lane | None = None
         self._blind: BrokerError | None = None
         self._uncommitted = False
         pauser.on_pause = self._pause_here
@@ -272,12 +273,13 @@ class Worker:
         await self._tell_waiting()
         async with self._database.reading() as session:
             paused = await handlers.paused(session) | self._pauser.unstored
-            stranded = await runs.has_stranded(session)
+            parked = await runs.stranded(session, self._looked_up_to)
         self._honour(paused)
         self._observer.paused(paused, [handler.name for handler in self._registry.handlers])
-        if stranded:
+        self._looked_up_to = parked.after
+        if parked.stranded:
             async with self._database.transaction() as session:
-                released = await runs.release_parked(session, self._clock.now())
+                released = await runs.release(session, parked, self._clock.now())
             if released:
                 self._dispatcher.wake()
 

@@ -234,6 +234,10 @@ def _postgresql(url: str, pool_size: int) -> AsyncEngine:
                 "application_name": "payments-consumer",
                 "idle_in_transaction_session_timeout": "120000",
                 "lock_timeout": "30000",
+                # A plan is made for the tables as they are now. One that is kept for a prepared statement may have been
+                # made when they were empty, and reads them whole from then on (decision 10).
+                "plan_cache_mode": "force_custom_plan",
+                "jit": "off",  # compiling takes longer than any of our statements
             },
         },
     )

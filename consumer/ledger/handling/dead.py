@@ -10,12 +10,14 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Table, and_, insert, or_, select, tuple_, update
+from sqlalchemy import Select, Table, and_, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger import audit
-from consumer.ledger.handling import handlers
-from consumer.ledger.handling.runs import RunId
+from consumer.columns import among
+from consumer.ledger import audit, tables
+from consumer.ledger.handling import handlers, lanes
+from consumer.ledger.handling.lanes import RunId
+from consumer.ledger.handling.runs import these
 from consumer.ledger.tables import AttemptRow, DeadLetterRow, EventRow, RunRow, RunStatus
 
 _RUNS: Table = RunRow.__table__
@@ -90,11 +92,11 @@ class Letter:
 
 async def bury(session: AsyncSession, ids: Collection[RunId], now: datetime) -> None:
     """Write the letters of these runs, those of them that are dead, in the transaction in which they died."""
-    if not ids:
-        return
     columns = [_RUNS.c[name] for name in _KEPT]
-    dead = select(*columns).where(_is_one_of(ids), _RUNS.c.status == RunStatus.DEAD.value)
-    rows = [{**row, "died_at": now} for row in (await session.execute(dead)).mappings()]
+    rows: list[dict[str, Any]] = []
+    for condition in these(ids):
+        dead = select(*columns).where(condition, _RUNS.c.status == RunStatus.DEAD.value)
+        rows += [{**row, "died_at": now} for row in (await session.execute(dead)).mappings()]
     if rows:
         await session.execute(insert(_LETTERS), rows)
 
@@ -127,7 +129,7 @@ async def mark_published(session: AsyncSession, letters: Sequence[Letter], now: 
     """These are durable on the topic."""
     if letters:
         numbers = [letter.row.id for letter in letters]
-        await session.execute(update(_LETTERS).where(_LETTERS.c.id.in_(numbers)).values(published_at=now))
+        await session.execute(update(_LETTERS).where(among(_LETTERS.c.id, numbers)).values(published_at=now))
 
 
 # --- looking ---------------------------------------------------------------------------------------------------
@@ -135,36 +137,45 @@ async def mark_published(session: AsyncSession, letters: Sequence[Letter], now: 
 
 async def search(session: AsyncSession, wanted: DeadFilter) -> Sequence[DeadRun]:
     """The dead runs that fit, oldest event first."""
-    statement = (
+    found: list[DeadRun] = []
+    for state in await _states(session, wanted):
+        found += [DeadRun(**row) for row in (await session.execute(_matching(wanted, state))).mappings()]
+    return sorted(found, key=lambda run: (run.seq, run.handler))[: wanted.limit]
+
+
+def _matching(wanted: DeadFilter, state: Any) -> Select[Any]:
+    """Those in one state, which a partial index of just that state finds."""
+    return (
         select(*[_RUNS.c[name] for name in _KEPT], _RUNS.c.seq, _RUNS.c.key, _RUNS.c.status,
                _RUNS.c.updated_at.label("died_at"), _EVENTS.c.type)
         .join(_EVENTS, and_(_EVENTS.c.application == _RUNS.c.application, _EVENTS.c.id == _RUNS.c.event_id))
-        .where(await _states(session, wanted), *_conditions(wanted))
+        .where(state, *_conditions(wanted))
         .order_by(_RUNS.c.seq, _RUNS.c.handler)
         .limit(wanted.limit)
     )  # fmt: skip
-    return [DeadRun(**row) for row in (await session.execute(statement)).mappings()]
 
 
-async def _states(session: AsyncSession, wanted: DeadFilter) -> Any:
+async def _states(session: AsyncSession, wanted: DeadFilter) -> list[Any]:
     state, at, handler = _state(discarded=wanted.discarded), wanted.waiting_at, wanted.handler
     if at is None or handler is None or not await handlers.gone(session, [handler], at):
-        return state
-    return or_(state, _waits(at))
+        return [state]
+    waits = (RunStatus.RETRYING, RunStatus.PARKED)
+    return [state, *(and_(lanes.is_status(status), _is_unclaimed(at)) for status in waits)]
 
 
 def _state(*, discarded: bool) -> Any:
     if discarded:
-        return and_(_RUNS.c.status == RunStatus.SKIPPED.value, _RUNS.c.code.in_([DISCARDED, DISCARDED_WAITING]))
-    return _RUNS.c.status == RunStatus.DEAD.value
+        return and_(_RUNS.c.status == RunStatus.SKIPPED.value, text(f"runs.{tables.DISCARDED}"))
+    return lanes.is_status(RunStatus.DEAD)
 
 
 def _waits(now: datetime) -> Any:
     """Unfinished, and nobody is at it."""
-    return and_(
-        _RUNS.c.status.in_([RunStatus.RETRYING.value, RunStatus.PARKED.value]),
-        or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
-    )
+    return and_(_RUNS.c.status.in_([RunStatus.RETRYING.value, RunStatus.PARKED.value]), _is_unclaimed(now))
+
+
+def _is_unclaimed(now: datetime) -> Any:
+    return or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
 
 
 def _conditions(wanted: DeadFilter) -> list[Any]:
@@ -243,15 +254,15 @@ async def restore(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
 
 async def _change(session: AsyncSession, runs: Sequence[DeadRun], state: Any, values: dict[str, Any]) -> list[DeadRun]:
     """Set `values` on those that still are in `state`; another operator may have been quicker."""
-    if not runs:
-        return []
-    done = await session.execute(
-        update(_RUNS)
-        .where(_is_one_of([run.id for run in runs]), state)
-        .values(values)
-        .returning(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
-    )
-    changed = {(application, event_id, handler) for application, event_id, handler in done}
+    changed: set[RunId] = set()
+    for condition in these(run.id for run in runs):
+        done = await session.execute(
+            update(_RUNS)
+            .where(condition, state)
+            .values(values)
+            .returning(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
+        )
+        changed |= {(application, event_id, handler) for application, event_id, handler in done}
     return [run for run in runs if run.id in changed]
 
 
@@ -292,8 +303,9 @@ async def _park_behind(session: AsyncSession, run: DeadRun, now: datetime) -> No
             _RUNS.c.key == run.key,
             _RUNS.c.handler == run.handler,
             _RUNS.c.seq > run.seq,
+            _RUNS.c.blocking,
             _RUNS.c.status == RunStatus.RETRYING.value,
-            or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
+            _is_unclaimed(now),
         )
         .values(status=RunStatus.PARKED.value, next_at=None, updated_at=now)
     )
@@ -330,7 +342,3 @@ def _audit(
 
 def _said(run: DeadRun, status: str) -> str:
     return orjson.dumps({"handler": run.handler, "event_id": run.event_id, "status": status}).decode()
-
-
-def _is_one_of(ids: Collection[RunId]) -> Any:
-    return tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_(sorted(ids))

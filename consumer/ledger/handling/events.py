@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Table, exists, func, select, tuple_
+from sqlalchemy import ColumnElement, Table, and_, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
 from consumer.events import Event, Source, Trust
+from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.tables import EventRow, RunRow
 
 EventKey = tuple[str, str]
@@ -56,22 +57,25 @@ def _values(event: Event, now: datetime) -> dict[str, object]:
 
 async def known(session: AsyncSession, keys: Iterable[EventKey]) -> frozenset[EventKey]:
     """Which of these events the ledger has."""
-    wanted = list(keys)
-    if not wanted:
-        return frozenset()
-    where = tuple_(_EVENTS.c.application, _EVENTS.c.id).in_(wanted)
-    done = await session.execute(select(_EVENTS.c.application, _EVENTS.c.id).where(where))
-    return frozenset((application, event_id) for application, event_id in done)
+    found: set[EventKey] = set()
+    for these in _these(keys):
+        rows = await session.execute(select(_EVENTS.c.application, _EVENTS.c.id).where(these))
+        found |= {(application, event_id) for application, event_id in rows}
+    return frozenset(found)
 
 
 async def load(session: AsyncSession, keys: Iterable[EventKey]) -> Mapping[EventKey, Event]:
     """The events, whole."""
-    wanted = list(keys)
-    if not wanted:
-        return {}
-    where = tuple_(_EVENTS.c.application, _EVENTS.c.id).in_(wanted)
-    rows = (await session.execute(select(EventRow).where(where))).scalars()
-    return {(row.application, row.id): to_event(row) for row in rows}
+    found: dict[EventKey, Event] = {}
+    for these in _these(keys):
+        rows = (await session.execute(select(EventRow).where(these))).scalars()
+        found |= {(row.application, row.id): to_event(row) for row in rows}
+    return found
+
+
+def _these(keys: Iterable[EventKey]) -> Iterator[ColumnElement[bool]]:
+    for (application,), ids in grouped(((application,), event_id) for application, event_id in keys):
+        yield and_(_EVENTS.c.application == application, among(_EVENTS.c.id, ids))
 
 
 def to_event(row: EventRow) -> Event:
@@ -102,7 +106,7 @@ async def told(session: AsyncSession, application: str, keys: Sequence[str]) -> 
         return {}
     statement = (
         select(_EVENTS.c.key, _EVENTS.c.type, func.max(_EVENTS.c.received_at))
-        .where(_EVENTS.c.application == application, _EVENTS.c.key.in_(list(keys)))
+        .where(_EVENTS.c.application == application, among(_EVENTS.c.key, keys))
         .group_by(_EVENTS.c.key, _EVENTS.c.type)
     )
     found: dict[str, dict[str, datetime]] = {}

@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import Table, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
 from consumer.events import Event
 from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Emission
@@ -67,7 +67,7 @@ async def mark_published(session: AsyncSession, rows: Sequence[OutboxRow], now: 
     """These are durable in the broker."""
     if rows:
         numbers = [row.seq for row in rows]
-        await session.execute(update(_OUTBOX).where(_OUTBOX.c.seq.in_(numbers)).values(published_at=now))
+        await session.execute(update(_OUTBOX).where(among(_OUTBOX.c.seq, numbers)).values(published_at=now))
 
 
 async def waiting(session: AsyncSession, now: datetime) -> tuple[int, datetime | None]:

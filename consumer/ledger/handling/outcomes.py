@@ -10,6 +10,7 @@ from typing import Final
 from sqlalchemy import Table, and_, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import among
 from consumer.events import Source
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
 
@@ -39,12 +40,12 @@ async def outcomes(session: AsyncSession, application: str, event_ids: Sequence[
         return {}
     ids = list(event_ids)
     sources = await session.execute(
-        select(_EVENTS.c.id, _EVENTS.c.source).where(_EVENTS.c.application == application, _EVENTS.c.id.in_(ids))
+        select(_EVENTS.c.id, _EVENTS.c.source).where(_EVENTS.c.application == application, among(_EVENTS.c.id, ids))
     )
     found = {event_id: Source(source) for event_id, source in sources}
     rows = await session.execute(
         select(_RUNS.c.event_id, _RUNS.c.status)
-        .where(_RUNS.c.application == application, _RUNS.c.event_id.in_(ids))
+        .where(_RUNS.c.application == application, among(_RUNS.c.event_id, ids))
         .distinct()
     )
     states: dict[str, set[str]] = {}
@@ -83,11 +84,13 @@ async def delivered_only(session: AsyncSession, application: str, event_ids: Seq
         return {}
     ids = list(event_ids)
     kept = await session.scalars(
-        select(_QUARANTINE.c.event_id).where(_QUARANTINE.c.application == application, _QUARANTINE.c.event_id.in_(ids))
+        select(_QUARANTINE.c.event_id).where(
+            _QUARANTINE.c.application == application, among(_QUARANTINE.c.event_id, ids)
+        )
     )
     found = {event_id: Outcome(Source.WEBHOOK, QUARANTINED) for event_id in kept}
     waiting = await session.scalars(
-        select(_HINTS.c.event_id).where(_HINTS.c.application == application, _HINTS.c.event_id.in_(ids))
+        select(_HINTS.c.event_id).where(_HINTS.c.application == application, among(_HINTS.c.event_id, ids))
     )
     return found | {event_id: Outcome(Source.WEBHOOK, UNCONFIRMED) for event_id in waiting}
 
@@ -96,7 +99,7 @@ async def quarantined_deliveries(
     session: AsyncSession, application: str, delivery_ids: Sequence[str]
 ) -> frozenset[str]:
     """Which of these deliveries lie in quarantine. At most a few hundred ids at once."""
-    where = (_QUARANTINE.c.application == application) & _QUARANTINE.c.delivery_id.in_(list(delivery_ids))
+    where = (_QUARANTINE.c.application == application) & among(_QUARANTINE.c.delivery_id, delivery_ids)
     return frozenset(await session.scalars(select(_QUARANTINE.c.delivery_id).where(where)))
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 import orjson
-from sqlalchemy import Table, case, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Table, and_, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
 from consumer.events import Delivery
+from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.tables import HintRow
 
@@ -27,11 +28,14 @@ async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datet
     at after `AGAIN` then, and the wait that this cuts short does not count as patience (its denial is taken back). So
     one who forges an id again and again has it looked at every `AGAIN`, and no sooner given up.
     """
-    unique = {(one.application, one.event_id): one for one in deliveries[::-1] if one.event_id is not None}
+    unique: dict[EventKey, Delivery] = {
+        (one.application, one.event_id): one for one in deliveries[::-1] if one.event_id is not None
+    }
     if unique:
-        waits = tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(unique)) & (_HINTS.c.next_at > now + AGAIN)
         fewer = case((_HINTS.c.attempts > 0, _HINTS.c.attempts - 1), else_=0)
-        await session.execute(update(_HINTS).where(waits).values(next_at=now + AGAIN, attempts=fewer))
+        for these in _these(unique):
+            waits = these & (_HINTS.c.next_at > now + AGAIN)
+            await session.execute(update(_HINTS).where(waits).values(next_at=now + AGAIN, attempts=fewer))
         insert = insert_into(_HINTS, session.get_bind().dialect.name)
         statement = insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
         await session.execute(statement, [_hint_values(delivery, now) for delivery in unique.values()])
@@ -48,12 +52,10 @@ async def held(session: AsyncSession) -> dict[str, tuple[int, int]]:
 async def differing(session: AsyncSession, deliveries: Sequence[Delivery]) -> list[Delivery]:
     """Those whose event id has a hint already, or comes twice here, with another body: only the first is asked about.
     At most a few hundred at once."""
-    ids = sorted({(one.application, str(one.event_id)) for one in deliveries})
-    if not ids:
-        return []
-    key = tuple_(_HINTS.c.application, _HINTS.c.event_id)
-    rows = await session.execute(select(_HINTS.c.application, _HINTS.c.event_id, _HINTS.c.raw).where(key.in_(ids)))
-    first = {(row.application, row.event_id): row.raw for row in rows}
+    first: dict[EventKey, bytes] = {}
+    for these in _these((one.application, str(one.event_id)) for one in deliveries):
+        rows = await session.execute(select(_HINTS.c.application, _HINTS.c.event_id, _HINTS.c.raw).where(these))
+        first |= {(row.application, row.event_id): row.raw for row in rows}
     found = []
     for one in deliveries:
         if first.setdefault((one.application, str(one.event_id)), one.raw) != one.raw:
@@ -104,7 +106,7 @@ async def of_events(session: AsyncSession, application: str, event_ids: Sequence
     """The hints that announced these events, due or not. At most a few hundred ids at once."""
     if not event_ids:
         return []
-    where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
+    where = (_HINTS.c.application == application) & among(_HINTS.c.event_id, event_ids)
     return (await session.execute(select(HintRow).where(where))).scalars().all()
 
 
@@ -118,32 +120,33 @@ async def ids_of(session: AsyncSession, application: str, event_ids: Sequence[st
     """Which of these events have a hint that still waits. At most a few hundred ids at once."""
     if not event_ids:
         return []
-    where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
+    where = (_HINTS.c.application == application) & among(_HINTS.c.event_id, event_ids)
     return list(await session.scalars(select(_HINTS.c.event_id).where(where)))
 
 
 async def newest_at(session: AsyncSession, application: str, event_ids: Sequence[str]) -> datetime | None:
     """When the newest of these hints was received. At most a few hundred ids at once."""
-    where = (_HINTS.c.application == application) & _HINTS.c.event_id.in_(list(event_ids))
+    where = (_HINTS.c.application == application) & among(_HINTS.c.event_id, event_ids)
     found: datetime | None = await session.scalar(select(func.max(_HINTS.c.received_at)).where(where))
     return found
 
 
 async def put_off(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:
     """Look at these again at `next_at`; `counted` says whether the service denied them this time."""
-    if keys:
-        more = 1 if counted else 0
-        await session.execute(
-            update(_HINTS)
-            .where(tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(keys)))
-            .values(next_at=next_at, attempts=_HINTS.c.attempts + more)
-        )
+    more = 1 if counted else 0
+    for these in _these(keys):
+        await session.execute(update(_HINTS).where(these).values(next_at=next_at, attempts=_HINTS.c.attempts + more))
 
 
 async def drop(session: AsyncSession, keys: Sequence[EventKey]) -> None:
     """These are confirmed, or in quarantine."""
-    if keys:
-        await session.execute(delete(_HINTS).where(tuple_(_HINTS.c.application, _HINTS.c.event_id).in_(list(keys))))
+    for these in _these(keys):
+        await session.execute(delete(_HINTS).where(these))
+
+
+def _these(keys: Iterable[EventKey]) -> Iterator[ColumnElement[bool]]:
+    for (application,), ids in grouped(((application,), event_id) for application, event_id in keys):
+        yield and_(_HINTS.c.application == application, among(_HINTS.c.event_id, ids))
 
 
 async def oldest_each(session: AsyncSession) -> dict[str, datetime]:

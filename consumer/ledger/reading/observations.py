@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Table, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
 from consumer.ledger.tables import ObservationRow
 
 _OBSERVATIONS: Table = ObservationRow.__table__
@@ -50,7 +50,7 @@ async def last(session: AsyncSession, application: str, kind: str, object_ids: S
     if not object_ids:
         return {}
     where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
-    rows = await session.execute(select(_OBSERVATIONS).where(where, _OBSERVATIONS.c.object_id.in_(list(object_ids))))
+    rows = await session.execute(select(_OBSERVATIONS).where(where, among(_OBSERVATIONS.c.object_id, object_ids)))
     return {row["object_id"]: Observed(**row) for row in rows.mappings()}
 
 
@@ -59,7 +59,7 @@ async def seen(session: AsyncSession, application: str, kind: str, object_ids: S
     if object_ids:
         where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
         await session.execute(
-            update(_OBSERVATIONS).where(where, _OBSERVATIONS.c.object_id.in_(list(object_ids))).values(read_at=now)
+            update(_OBSERVATIONS).where(where, among(_OBSERVATIONS.c.object_id, object_ids)).values(read_at=now)
         )
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Table, case, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Table, and_, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
+from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.tables import ReadRow, SequenceRow
 from consumer.plugin import ReadRequest
 
 _READS: Table = ReadRow.__table__
 _SEQUENCES: Table = SequenceRow.__table__
-_AS_ASKED = tuple_(_READS.c.application, _READS.c.kind, _READS.c.object_id, _READS.c.asked)
 READ_VERSION = "read_version"
 
 
@@ -91,28 +91,39 @@ async def due_of(
     if not object_ids:
         return []
     one = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
-    return (await session.execute(select(ReadRow).where(one, _READS.c.object_id.in_(list(object_ids))))).scalars().all()
+    return (await session.execute(select(ReadRow).where(one, among(_READS.c.object_id, object_ids)))).scalars().all()
 
 
 async def begin(session: AsyncSession, reads: Sequence[ReadRow]) -> None:
     """These are about to be answered: from here on `again_at` tells what is asked for beyond the answer. At most a few
     hundred at once."""
-    if reads:
-        asked = [(read.application, read.kind, read.object_id, read.asked) for read in reads]
-        await session.execute(update(_READS).where(_AS_ASKED.in_(asked)).values(again_at=None))
+    for these in _as_asked(reads):
+        await session.execute(update(_READS).where(these).values(again_at=None))
 
 
 async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -> None:
     """These were answered, as they were asked for. One that was asked for again since `begin` stays, due when that was
     asked for: a read "in a day" is no read now. At most a few hundred at once."""
-    if not reads:
-        return
-    asked = [(read.application, read.kind, read.object_id, read.asked) for read in reads]
-    await session.execute(delete(_READS).where(_AS_ASKED.in_(asked)))
-    objects = [(read.application, read.kind, read.object_id) for read in reads]
-    still = tuple_(_READS.c.application, _READS.c.kind, _READS.c.object_id).in_(objects)
+    for these in _as_asked(reads):
+        await session.execute(delete(_READS).where(these))
     due_at = case((_READS.c.again_at > now, _READS.c.again_at), else_=now)
-    await session.execute(update(_READS).where(still).values(due_at=due_at, attempts=0, code=None))
+    for still in _objects(reads):
+        await session.execute(update(_READS).where(still).values(due_at=due_at, attempts=0, code=None))
+
+
+def _objects(reads: Iterable[ReadRow]) -> Iterator[ColumnElement[bool]]:
+    for (application, kind), ids in grouped(((read.application, read.kind), read.object_id) for read in reads):
+        yield and_(_READS.c.application == application, _READS.c.kind == kind, among(_READS.c.object_id, ids))
+
+
+def _as_asked(reads: Iterable[ReadRow]) -> Iterator[ColumnElement[bool]]:
+    """Those that nobody has asked for again: most were asked for equally often."""
+    by_count: dict[int, list[ReadRow]] = {}
+    for read in reads:
+        by_count.setdefault(read.asked, []).append(read)
+    for asked, alike in sorted(by_count.items()):
+        for these in _objects(alike):
+            yield and_(these, _READS.c.asked == asked)
 
 
 async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, code: str) -> None:

@@ -1,0 +1,96 @@
+"""Lanes: (application, handler, key), of which only the head, the earliest blocking run, may be worked on.
+
+Every question here is asked lane by lane, by index `ix_runs_blocking`, in a scalar subquery that no planner can turn
+into a join: what it costs follows from how many lanes are asked for, and never from how long the backlog is or what
+the statistics say of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, ScalarSelect, Table, func, literal_column, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import each
+from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.tables import RunRow, RunStatus
+
+_RUNS: Table = RunRow.__table__
+_AHEAD: Table = RunRow.__table__.alias("ahead")  # type: ignore[assignment]  # an alias has the table's columns
+
+Lane = tuple[str, str, str]
+"""(application, handler, key): what is worked on in order."""
+
+RunId = tuple[str, str, str]
+"""(application, event id, handler)."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Parked runs that lead their lanes, among some of the parked ones, and the lane after which to go on; None at
+    the end."""
+
+    stranded: Sequence[RunId]
+    after: Lane | None
+
+
+def is_status(status: RunStatus) -> ColumnElement[bool]:
+    """The run stands like this; the word is in the statement itself, so that the partial index of it serves."""
+    return _RUNS.c.status == literal_column(f"'{status.value}'")
+
+
+def head_of(application: Any, handler: Any, key: Any) -> ScalarSelect[Any]:
+    """The event id of the run that leads the lane; NULL when nothing blocks it."""
+    lane = (_AHEAD.c.application == application, _AHEAD.c.key == key, _AHEAD.c.handler == handler)
+    return select(_AHEAD.c.event_id).where(_AHEAD.c.blocking, *lane).order_by(_AHEAD.c.seq).limit(1).scalar_subquery()
+
+
+async def heads(session: AsyncSession, lanes: Collection[Lane]) -> list[RunId]:
+    """The runs that lead these lanes."""
+    found: list[RunId] = []
+    for (application, handler), keys in grouped(((lane[0], lane[1]), lane[2]) for lane in lanes):
+        wanted = each(keys)
+        rows = await session.scalars(select(head_of(application, handler, wanted.c.value)).select_from(wanted))
+        found += [(application, event_id, handler) for event_id in rows if event_id is not None]
+    return found
+
+
+async def blocked(session: AsyncSession, application: str, keys: Collection[str]) -> set[Lane]:
+    """The lanes of these keys where an unresolved run makes later ones wait: from handler to handler, so that it
+    costs nothing how many wait already."""
+    found: set[Lane] = set()
+    for _, chunk in grouped(((application,), key) for key in keys):
+        asked = each(chunk)
+        first = _first_handler(application, asked.c.value).label("handler")
+        lane = select(asked.c.value.label("key"), first).select_from(asked).cte("lane", recursive=True)
+        following = select(lane.c.key, _first_handler(application, lane.c.key, lane.c.handler))
+        lane = lane.union_all(following.where(lane.c.handler.is_not(None)))
+        rows = await session.execute(select(lane.c.key, lane.c.handler).where(lane.c.handler.is_not(None)))
+        found |= {(application, handler, key) for key, handler in rows}
+    return found
+
+
+def _first_handler(application: str, key: Any, after: Any = None) -> ScalarSelect[Any]:
+    first = select(func.min(_AHEAD.c.handler)).where(
+        _AHEAD.c.blocking, _AHEAD.c.application == application, _AHEAD.c.key == key
+    )
+    return (first if after is None else first.where(_AHEAD.c.handler > after)).scalar_subquery()
+
+
+async def parked(session: AsyncSession, after: Lane | None, limit: int) -> Page:
+    """The next `limit` parked runs by index `ix_runs_parked`, and which of them nothing leads. A lane that does not
+    end in the page is done with: only its first can lead it."""
+    place = (_RUNS.c.handler, _RUNS.c.application, _RUNS.c.key)
+    columns = (_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.key)
+    head = head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head")
+    wanted = select(*columns, head).where(is_status(RunStatus.PARKED)).order_by(*place, _RUNS.c.seq).limit(limit)
+    if after is not None:
+        application, handler, key = after
+        wanted = wanted.where(tuple_(*place) > tuple_(handler, application, key))
+    rows = (await session.execute(wanted)).all()
+    stranded = [(row.application, row.event_id, row.handler) for row in rows if row.head == row.event_id]
+    last = rows[-1] if len(rows) == limit else None
+    return Page(stranded, None if last is None else (last.application, last.handler, last.key))

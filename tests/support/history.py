@@ -1,0 +1,89 @@
+"""A ledger with a past: hundreds of thousands of finished runs and a backlog, made by the database itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import text
+
+from consumer.ledger import Database
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+_EVENTS = """
+INSERT INTO events (seq, application, id, type, key, trust, source, raw, received_at, recorded_at, delivery_id,
+                    order_id)
+SELECT n, 'default', 'evt_' || n, 'order.paid', 'order:order-' || (n - n % {per_order}), 'signed', 'webhook', {raw},
+       {at}, {at}, '', 'order-' || (n - n % {per_order})
+FROM ({numbers}) AS numbers
+"""
+_RUNS = """
+INSERT INTO runs (event_id, application, handler, seq, key, status, blocking, attempts, next_at, code_version,
+                  created_at, updated_at)
+SELECT 'evt_' || n, 'default', '{handler}', n, 'order:order-' || (n - n % {per_order}), {status}, {blocking},
+       {attempts}, {next_at}, '', {at}, {at}
+FROM ({numbers}) AS numbers
+"""
+_WORDS: Mapping[str, Mapping[str, str]] = {
+    "postgresql": {
+        "numbers": "SELECT n FROM generate_series({first}, {last}) AS numbers(n)",
+        "at": "TIMESTAMPTZ '2026-01-01 00:00:00+00'",
+        "raw": "convert_to('{}' || repeat(' ', 400), 'UTF8')",
+    },
+    "sqlite": {
+        "numbers": "WITH RECURSIVE numbers(n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM numbers WHERE n < {last}) "
+        "SELECT n FROM numbers",
+        "at": "'2026-01-01 00:00:00.000000'",
+        "raw": "CAST('{}' || printf('%400s', '') AS BLOB)",
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """Events number `first` to `last` of `handler`, `per_order` of them about the same order."""
+
+    first: int
+    last: int
+    handler: str
+    per_order: int = 1
+
+
+async def finished(database: Database, past: Past) -> None:
+    """Events whose run succeeded."""
+    await _insert(database, past, status="'succeeded'", blocking="false", attempts="1", next_at="NULL")
+
+
+async def waiting(database: Database, past: Past) -> None:
+    """A backlog as the intake leaves it: the first of each order due, what comes behind it parked."""
+    is_head, at = f"n % {past.per_order} = 0", _WORDS[database.dialect]["at"]
+    status, next_at = f"CASE WHEN {is_head} THEN 'retrying' ELSE 'parked' END", f"CASE WHEN {is_head} THEN {at} END"
+    await _insert(database, past, status=status, blocking="true", attempts="0", next_at=next_at)
+
+
+async def _insert(database: Database, past: Past, **columns: str) -> None:
+    words = _WORDS[database.dialect]
+    numbers = words["numbers"].format(first=past.first, last=past.last)
+    shared = {"at": words["at"], "raw": words["raw"], "numbers": numbers, "per_order": past.per_order}
+    async with database.transaction() as session:
+        for statement in (_EVENTS.format(**shared), _RUNS.format(**shared, handler=past.handler, **columns)):
+            await (await session.connection()).exec_driver_sql(statement)
+        if database.dialect == "postgresql":
+            await session.execute(text(f"SELECT setval(pg_get_serial_sequence('events', 'seq'), {past.last})"))
+
+
+async def keep_statistics(database: Database) -> None:
+    """What the database believes of its tables is what it was told last: nobody looks by himself."""
+    if database.dialect == "postgresql":
+        async with database.transaction() as session:
+            for table in await session.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")):
+                await session.execute(text(f'ALTER TABLE "{table}" SET (autovacuum_enabled = false)'))
+
+
+async def take_statistics(database: Database) -> None:
+    """What autovacuum does now and then; SQLite has nobody who would."""
+    if database.dialect == "postgresql":
+        async with database.engine.connect() as connection:
+            by_itself = await connection.execution_options(isolation_level="AUTOCOMMIT")
+            await by_itself.execute(text("VACUUM ANALYZE"))
