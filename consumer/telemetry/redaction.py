@@ -42,8 +42,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\bcustomer:[^\s,;\"')\]}]{1,512}"), f"customer:{REDACTED}"),
     (
         re.compile(
-            r"(\b(?:customer|customer_reference|customer_email|wallet|payer)['\"]?\s{0,3}[=:]\s{0,3}['\"]?)"
-            r"(?!\[redacted\])[^\s,;'\")\]}]{1,512}"
+            r"(\b(?:customer_reference|customer_email|customer|wallet|payer)['\"]?\s{0,3}[=:]\s{0,3}['\"]?)"
+            r"(?!\[redacted\])[^\s,;'\")\]}=]{1,512}+(?!=)"
         ),
         rf"\1{REDACTED}",
     ),
