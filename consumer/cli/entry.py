@@ -12,6 +12,7 @@ import typer
 from consumer.cli import roles
 from consumer.cli.developing import handlers
 from consumer.cli.looking import doctor, events, explain, status
+from consumer.cli.output import printable
 from consumer.cli.process import Terminated
 from consumer.cli.repairing import dead, say, schema
 from consumer.cli.walking import backfill, reconcile
@@ -53,6 +54,8 @@ def run(arguments: list[str]) -> int:
     """The exit code of a call: 0 done, 1 failed, 2 bad settings or usage, or a database that was never made; 130, 143
     ended by SIGINT, SIGTERM."""
     configure_logging(_early_level(), one_shot=True)
+    if any("\ud800" <= letter <= "\udfff" for argument in arguments for letter in argument):
+        return _refused("an argument is not UTF-8")
     try:
         result = app(arguments, standalone_mode=False)
     except typer.Exit as ended:
@@ -89,6 +92,11 @@ def _early_level() -> str:
     return wanted if wanted in get_args(LogLevel) else "info"
 
 
+def _refused(why: str) -> int:
+    _say(UsageError(why).line())
+    return BAD_SETTINGS
+
+
 def _misused(error: typer.TyperException) -> int:
     """Say what is wrong with the call; a command without its subcommand shows its help."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
@@ -100,4 +108,4 @@ def _misused(error: typer.TyperException) -> int:
 
 
 def _say(line: str) -> None:
-    typer.echo(line, err=True)
+    typer.echo(printable(line), err=True)

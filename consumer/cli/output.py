@@ -32,9 +32,10 @@ class Output:
             sys.stdout.flush()
 
     def line(self, text: str) -> None:
-        """A line for people."""
+        """A line for people; blank lines may stand before it."""
         if not self.as_json:
-            self._console.print(text)
+            own = text.lstrip("\n")
+            self._console.print("\n" * (len(text) - len(own)) + printable(own))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> None:
         """A table for people; `empty` when there is nothing to show."""
@@ -43,9 +44,9 @@ class Output:
         if not rows:
             self.line(empty)
             return
-        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        table = Table(*[printable(column) for column in columns], box=None, pad_edge=False, header_style="bold")
         for row in rows:
-            table.add_row(*[shown(cell) for cell in row])
+            table.add_row(*[printable(shown(cell)) for cell in row])
         # As wide as it needs to be: an id that is cut cannot be copied. A terminal wraps by itself.
         Console(highlight=False, markup=False, emoji=False, width=TABLE_WIDTH).print(table)
 
@@ -54,6 +55,14 @@ class Output:
         width = max((len(name) for name in values), default=0)
         for name, value in values.items():
             self.line(f"{name:<{width}}  {shown(value)}")
+
+
+def printable(text: str) -> str:
+    """The text as a terminal may show it: what would move the cursor, change colours, end the line or turn the
+    direction of writing stands there as its escape, visibly. Ids, customers and reasons are written by others."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def shown(value: Any) -> str:

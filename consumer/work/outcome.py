@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Reject, RetryLater
 from consumer.plugin.declaration import LONGEST_S
 from consumer.retry import Failure
-from consumer.telemetry.redaction import scrub
+from consumer.telemetry.redaction import REDACTED, scrub
 from consumer.work.unreachable import is_unreachable
 
+NAMED_MIN_CHARS = 3
 REASON_MAX_CHARS = 300
 CODE_MAX_CHARS = 60
 FRAMES_IN_FINGERPRINT = 3
@@ -34,14 +35,21 @@ class Failed:
 Outcome = Succeeded | Failed
 
 
-def failed(error: BaseException) -> Failed:
+def failed(error: BaseException, *, customer: str | None = None) -> Failed:
     """Normalise whatever a handler raised; an exception that cannot even be looked at is named by its type. What comes
-    out can be stored: a result that cannot be would hold up everybody's."""
+    out can be stored: a result that cannot be would hold up everybody's. `customer` is whom the event is about: no
+    reason that is stored or logged names him, whatever the handler's author wrote into it."""
     try:
-        return Failed(_failure(error), _fingerprint(error))
+        return Failed(_without(customer, _failure(error)), _fingerprint(error))
     except Exception as odd:  # noqa: BLE001 - its text, its fields are the author's own code
         reason = _clean(f"{type(error).__name__}, which cannot be shown: {type(odd).__name__}")
         return Failed(Failure("handler_failed", reason), _digest([type(error).__qualname__]))
+
+
+def _without(customer: str | None, failure: Failure) -> Failure:
+    if not customer or len(customer) < NAMED_MIN_CHARS or customer not in failure.reason:
+        return failure
+    return replace(failure, reason=failure.reason.replace(customer, REDACTED)[:REASON_MAX_CHARS])
 
 
 def has_timed_out(outcome: Outcome) -> bool:

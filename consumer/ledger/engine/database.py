@@ -20,6 +20,7 @@ from consumer.ledger.engine.discretion import hide_values
 
 BUSY_TIMEOUT_S = 15.0
 POOL_SIZE = 10
+PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (name) DO UPDATE SET value = ''"
 
 # SQLSTATE classes and codes after which the same may well work: connection, transaction rollback (deadlock), out of
 # resources, operator intervention, i/o error; a lock not had in time, a server that is a standby just now, a
@@ -37,6 +38,7 @@ class Database:
     def __init__(self, url: str, *, pool_size: int = POOL_SIZE, create: bool = True) -> None:
         self._engine, self.dialect = _engine(url, pool_size, create=create)
         # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
+        self._write_failed = False
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
 
     @property
@@ -57,9 +59,14 @@ class Database:
         async with AsyncExitStack() as stack:
             if self._writer is not None:
                 await stack.enter_async_context(self._writer)
-            with translated():
-                async with self._session(writes=True) as session, session.begin():
-                    yield session
+            try:
+                with translated():
+                    async with self._session(writes=True) as session, session.begin():
+                        yield session
+            except LedgerUnavailable:
+                self._write_failed = True  # a full disk still reads: only a write tells when there is room again
+                raise
+            self._write_failed = False
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
@@ -69,9 +76,12 @@ class Database:
                 yield session
 
     async def ready(self) -> bool:
-        """Whether the database answers now; bounded, never raises."""
+        """Whether the database answers now and, after a failed write, takes writes again; bounded, never raises."""
         try:
             async with asyncio.timeout(5):
+                if self._write_failed:
+                    async with self.transaction() as session:
+                        await session.execute(text(PROBE))
                 async with self.reading() as session:
                     await session.execute(text("SELECT 1"))
         except (LedgerError, TimeoutError):

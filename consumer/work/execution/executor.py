@@ -117,7 +117,7 @@ async def _guarded(handler: Handler, event: Event, ctx: Context) -> Outcome:
             raise
         return failed(HandlerCrashed("the handler raised CancelledError"))
     except BaseException as error:  # noqa: BLE001 - sys.exit() and the like must not end the worker
-        return failed(error)
+        return failed(error, customer=event.customer)
     if result is not None:
         return failed(HandlerMisuse(f"a handler returns None, this one returned {type(result).__name__}"))
     return Succeeded()
