@@ -214,6 +214,12 @@ class HandlerInvalid(HandlerError):
     code = "handler_invalid"
 
 
+class PayloadUnexpected(HandlerInvalid):
+    """The event's data does not have the shape that its payload class says."""
+
+    code = "payload_unexpected"
+
+
 class HandlerTimeout(HandlerError):
     """The handler did not finish in its time."""
 

@@ -29,6 +29,7 @@ OUTBOX: Table = OutboxRow.__table__
 READS: Table = ReadRow.__table__
 RUNS: Table = RunRow.__table__
 ENTRIES_MAX = 200
+NOBODY = "no handler that fulfils (`fulfils=True`, or an effect handler of fulfilment.requested) took the order"
 Entry = dict[str, Any]
 Named = Mapping[str, Entry]
 """Ids or keys to what their entries are named by; by nothing where all are about the same."""
@@ -44,7 +45,12 @@ async def explain_order(
     return {
         "state": state,
         "timeline": await _timeline(session, application, key),
-        "next": _in_order(await _due(session, application, {key: {}}), reads, _held(state["hold"], state["findings"])),
+        "next": _in_order(
+            await _due(session, application, {key: {}}),
+            reads,
+            _unserved(state),
+            _held(state["hold"], state["findings"]),
+        ),
     }
 
 
@@ -189,6 +195,13 @@ async def _reads(session: AsyncSession, application: str, kind: str, ids: Named,
          "error": row["code"] if is_read else NO_CREDENTIALS} | ids[row["object_id"]]
         for row in await _newest(session, READS, READS.c.created_at, asked)
     ]  # fmt: skip
+
+
+def _unserved(state: Mapping[str, Any]) -> list[Entry]:
+    """Asked for, and nobody who fulfils took it: that one is installed, or says `fulfils=True`, is for a person."""
+    is_due = state["requested_at"] is not None and state["unfulfillable_at"] is None
+    served = any(run["fulfils"] for run in state["runs"])
+    return [{"at": None, "code": "no_handler", "detail": NOBODY}] if is_due and not served else []
 
 
 def _held(hold: str | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:

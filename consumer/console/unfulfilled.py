@@ -1,7 +1,8 @@
 """Paid but not fulfilled: how many orders, since when, and why (case O5). The business's own alarm.
 
 An order counts while it is held, while its `fulfilment.requested` waits to be sent, while a run on that is not done,
-and when there is no handler for it at all.
+and when no handler that fulfils took it: statistics and the like (`fulfils=False`, projections) deliver nothing, and
+their troubles are not the customer's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from sqlalchemy import Select, Table, and_, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
 from handlers.fulfilment.store import REQUESTED
 from handlers.fulfilment.tables import ORDERS
@@ -77,7 +79,7 @@ def _unsent() -> Select[Any]:
 def _unfinished() -> Select[Any]:
     """Runs that are not done; the words are literal so that the partial index of open runs serves."""
     event = and_(EVENTS.c.application == RUNS.c.application, EVENTS.c.id == RUNS.c.event_id)
-    asked = EVENTS.c.type == REQUESTED
+    asked = and_(EVENTS.c.type == REQUESTED, RUNS.c.handler.not_in(bystanders()))
     proof = RUNS.c.handler == PROVES  # the order is paid, and not even known to be so yet
     columns = (
         RUNS.c.application,
@@ -94,7 +96,7 @@ def _unfinished() -> Select[Any]:
 
 
 def _unhandled() -> Select[Any]:
-    """Requests that no handler took, among the newest; when that happens it happens to all of them."""
+    """Requests that no handler which fulfils took, among the newest; when that happens it happens to all of them."""
     newest = (
         select(EVENTS.c.application, EVENTS.c.id, EVENTS.c.received_at)
         .where(EVENTS.c.type == REQUESTED)
@@ -102,6 +104,10 @@ def _unhandled() -> Select[Any]:
         .limit(NEWEST)
         .subquery()
     )
-    run = select(RUNS.c.event_id).where(RUNS.c.application == newest.c.application, RUNS.c.event_id == newest.c.id)
+    run = select(RUNS.c.event_id).where(
+        RUNS.c.application == newest.c.application,
+        RUNS.c.event_id == newest.c.id,
+        RUNS.c.handler.not_in(bystanders()),
+    )
     columns = (newest.c.application, func.count(), func.min(newest.c.received_at))
     return select(*columns).where(~run.exists()).group_by(newest.c.application)

@@ -129,6 +129,7 @@ class AttemptRow(LedgerRow, table=True):
     code: str | None = Field(default=None, sa_column=Column(String(60)))
     reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
     fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
+    trace: str | None = Field(default=None, sa_column=Column(Text))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     worker: str = Field(default="", sa_column=Column(String(64), nullable=False))
     started_at: datetime = time_column()
@@ -290,7 +291,8 @@ class QuarantineRow(LedgerRow, table=True):
 
 class HandlerRow(LedgerRow, table=True):
     """A handler as the workers know it; whether an operator or its guard paused it (`paused_…`), and whether it waits
-    because what it depends on does not answer (`waiting_…`, its breaker)."""
+    because what it depends on does not answer (`waiting_…`, its breaker). `fulfils` is None where only a version
+    that did not know the word has registered it: effect handlers do, then."""
 
     __tablename__ = "handlers"
 
@@ -298,6 +300,7 @@ class HandlerRow(LedgerRow, table=True):
     plugin: str = Field(default="", sa_column=Column(String(100), nullable=False))
     types: str = Field(default="", sa_column=Column(Text, nullable=False))
     transactional: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
+    fulfils: bool | None = Field(default=None, sa_column=Column(Boolean))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     first_seen_at: datetime = time_column()
     last_seen_at: datetime = time_column()

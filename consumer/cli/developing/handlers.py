@@ -17,7 +17,7 @@ from consumer.ledger import audit
 from consumer.ledger.handling import handlers as ledger_handlers
 from consumer.ledger.tables import HandlerRow
 from consumer.settings import Role, Settings
-from consumer.work.inspection import Problem, inspect_plugins
+from consumer.work.inspection import Problem, inspect_plugins, warnings_of
 from consumer.work.registry import Registry, load_registry
 
 app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
@@ -42,6 +42,7 @@ def list_handlers(as_json: Json = False) -> None:
             "plugin": handler.plugin,
             "types": list(handler.types),
             "kind": "transactional" if handler.transactional else "effect",
+            "fulfils": handler.fulfils,
             "attempts": handler.retry.attempts,
             "timeout_s": handler.timeout_s,
             "on_dead": handler.on_dead,
@@ -85,16 +86,21 @@ def check(as_json: Json = False) -> None:
     problems = inspect_plugins(registry, allowed=settings.handlers, renamed=renamed)
     told = [line.partition(": ") for line in option_problems(registry, settings.handler_options)]
     problems += [Problem(plugin=place, text=text) for place, _, text in told]
+    warnings = warnings_of(registry)
     output = Output(as_json)
     output.document(
         {
             "handlers": [handler.name for handler in registry.handlers],
             "problems": [{"plugin": one.plugin, "handler": one.handler, "problem": one.text} for one in problems],
+            "warnings": [{"plugin": one.plugin, "handler": one.handler, "warning": one.text} for one in warnings],
         }
     )
     for problem in problems:
         output.line(problem.line())
-    output.line(f"{len(registry.handlers)} handler(s), {len(problems)} problem(s)")
+    for warning in warnings:
+        output.line(f"warning: {warning.line()}")
+    more = f", {len(warnings)} warning(s)" if warnings else ""
+    output.line(f"{len(registry.handlers)} handler(s), {len(problems)} problem(s){more}")
     raise typer.Exit(1 if problems else 0)
 
 

@@ -88,10 +88,10 @@ def list_dead(
     output = Output(as_json)
     output.document({"dead": [_shown(one) for one in found]})
     output.table(
-        ["died", "application", "event", "type", "handler", "attempts", "code", "fingerprint", "reason"],
+        ["died", "application", "event", "type", "handler", "attempts", "code", "fingerprint", "reason", "at"],
         [
             [one.died_at, one.application, one.event_id, one.type, one.handler, one.attempts, one.code,
-             one.fingerprint, one.reason]
+             one.fingerprint, one.reason, (one.trace or "").partition(" < ")[0]]
             for one in found
         ],
         empty="nothing is dead" if not discarded else "nothing was discarded",
@@ -185,6 +185,7 @@ def _shown(one: DeadRun) -> dict[str, Any]:
         "code": one.code,
         "reason": one.reason,
         "fingerprint": one.fingerprint,
+        "trace": one.trace,
         "code_version": one.code_version,
         "died_at": one.died_at,
     }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, insert, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
@@ -39,7 +39,7 @@ PARKED_A_LOOK = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as it is to be stored."""
+    """A run as it is to be stored; `trace` is its attempt's, for the log."""
 
     application: str
     event_id: str
@@ -55,6 +55,7 @@ class Run:
     fingerprint: str | None = None
     code_version: str = ""
     plan: str | None = None
+    trace: str | None = None
 
     @property
     def id(self) -> RunId:
@@ -103,6 +104,7 @@ class Attempt:
     worker: str
     started_at: datetime
     finished_at: datetime
+    trace: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,6 +412,14 @@ async def of_event(session: AsyncSession, application: str, event_id: str) -> Se
     """All runs of an event."""
     statement = select(RunRow).where(_RUNS.c.application == application, _RUNS.c.event_id == event_id)
     return (await session.execute(statement.order_by(_RUNS.c.handler))).scalars().all()
+
+
+async def of_handler(session: AsyncSession, handler: str, events: Collection[tuple[str, str]]) -> dict[RunId, RunRow]:
+    """A handler's runs on these (application, event id), by their ids."""
+    pairs = tuple_(_RUNS.c.application, _RUNS.c.event_id)
+    wanted = select(RunRow).where(_RUNS.c.handler == handler, pairs.in_(list(events)))
+    rows = (await session.execute(wanted)).scalars().all() if events else []
+    return {(row.application, row.event_id, row.handler): row for row in rows}
 
 
 async def attempts_of(session: AsyncSession, application: str, event_id: str) -> Sequence[AttemptRow]:

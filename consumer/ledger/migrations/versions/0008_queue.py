@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "ledger_0007"
-down_revision = "ledger_0006"
+revision = "ledger_0008"
+down_revision = "ledger_0007"
 branch_labels = None
 depends_on = None
 
