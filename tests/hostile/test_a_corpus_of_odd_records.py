@@ -1,5 +1,5 @@
-"""2,000 odd records, as listed events, as answers of the API and as webhooks in both authenticities: each ends in a named
-state, every order that the service calls PAID is requested once, and no neighbour waits."""
+"""2,000 odd records, as listed events, as answers of the API and as webhooks in both authenticities: each ends in a
+named state, every order that the service calls PAID is requested once, and no neighbour waits."""
 
 from __future__ import annotations
 
@@ -57,14 +57,8 @@ def corpus(number: int) -> list[dict[str, Any]]:
         drawn.append(dice.choice(drawn))
     orders = []
     for count, (value, name) in enumerate(drawn[:number]):
-        order = {
-            "id": f"ord_{count}",
-            "status": "PAID",
-            "amount": "10.00",
-            FIELDS[count % len(FIELDS)]: value,
-            name: value,
-        }
-        orders.append({**order, "order_id": f"A-{count}", "status": "PAID"})
+        odd = {FIELDS[count % len(FIELDS)]: value, name: value}
+        orders.append({"id": f"ord_{count}", "amount": "10.00", **odd, "order_id": f"A-{count}", "status": "PAID"})
     return orders
 
 

@@ -14,7 +14,7 @@ from consumer.payments import EventRecord, Page, UnexpectedAnswer
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
 from consumer.sync import observation
-from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.bookmark import Bookmark, Resume
 from consumer.sync.backfill.stage import WALK
 from consumer.sync.backfill.walk import EMPTY_PAGES_MAX
 from tests.sync.backfilling import backfill
@@ -283,3 +283,16 @@ async def test_a_delivery_that_differs_from_the_services_record_is_kept_beside_i
     await backfill(world).once()
     assert await kept(world) == [("evt_000001", forged)]
     assert world.metrics.value("body_mismatch", "default") == 1
+
+
+async def test_a_resume_cursor_that_this_walk_has_passed_leads_nowhere() -> None:
+    # case: B11
+    service = ScriptedList()
+    service.add(12)
+    ids = [f"evt_{number}" for number, _ in service.events][::-1]
+    second = ids[2]  # the cursor with which the second page was asked for
+    follower = Follower(service, bookmark=Bookmark(resume=Resume(head_ids=(ids[4],), cursor=second)))
+    walk = await follower.go()
+    assert walk.refused == 0
+    assert service.calls == 4
+    assert follower.seen == service.ids

@@ -7,8 +7,8 @@ from alembic import op
 
 import consumer.columns
 
-revision = "ledger_0008"
-down_revision = "ledger_0007"
+revision = "ledger_0007"
+down_revision = "ledger_0006"
 branch_labels = None
 depends_on = None
 
