@@ -93,6 +93,66 @@ class LedgerUnavailable(LedgerError):
     retryable = True
 
 
+class DatabaseUnknown(LedgerUnavailable):
+    """The server has no database of this name."""
+
+    code = "database_unknown"
+
+
+class DatabaseLoginRefused(LedgerUnavailable):
+    """The database refuses this user or password."""
+
+    code = "database_login_refused"
+
+
+class DatabaseForbidden(LedgerUnavailable):
+    """The database's user may not do this."""
+
+    code = "database_forbidden"
+
+
+class DatabaseTooManyClients(LedgerUnavailable):
+    """The database takes no more connections."""
+
+    code = "database_too_many_clients"
+
+
+class DatabaseNotUp(LedgerUnavailable):
+    """The database server is starting up or shutting down."""
+
+    code = "database_not_up"
+
+
+class DatabaseTlsFailed(LedgerUnavailable):
+    """The secured connection to the database could not be made."""
+
+    code = "database_tls_failed"
+
+
+class LedgerDiskFull(LedgerUnavailable):
+    """The database's disk is full."""
+
+    code = "ledger_disk_full"
+
+
+class LedgerReadOnly(LedgerUnavailable):
+    """The database takes no writes: it is read-only."""
+
+    code = "ledger_read_only"
+
+
+class LedgerLocked(LedgerUnavailable):
+    """Somebody else holds the database's lock."""
+
+    code = "ledger_locked"
+
+
+class LedgerNotOpened(LedgerUnavailable):
+    """The database's file cannot be opened."""
+
+    code = "ledger_not_opened"
+
+
 class LedgerCorrupt(LedgerError):
     """The database's file is damaged, or is not a database."""
 
@@ -109,6 +169,12 @@ class SchemaOutdated(LedgerError):
     """The database schema is not at this version: run `consumer db upgrade`."""
 
     code = "schema_outdated"
+
+
+class SchemaIncompatible(LedgerError):
+    """The database lacks what this version needs, or asks for what it does not give; run the version that made it."""
+
+    code = "schema_incompatible"
 
 
 class LeaseLost(LedgerError):
@@ -138,6 +204,72 @@ class BrokerUnavailable(BrokerError):
 
     code = "broker_unavailable"
     retryable = True
+
+
+class BrokerLoginRefused(BrokerUnavailable):
+    """The broker refuses this user, password or mechanism."""
+
+    code = "broker_login_refused"
+
+
+class BrokerTlsFailed(BrokerUnavailable):
+    """The secured connection to the broker could not be made."""
+
+    code = "broker_tls_failed"
+
+
+class TopicForbidden(BrokerUnavailable):
+    """The broker does not allow this user to use the topic."""
+
+    code = "topic_forbidden"
+
+
+class GroupForbidden(BrokerUnavailable):
+    """The broker does not allow this user to use the group."""
+
+    code = "group_forbidden"
+
+
+class ClusterForbidden(BrokerUnavailable):
+    """The broker does not allow this user to write or describe on the cluster."""
+
+    code = "cluster_forbidden"
+
+
+class LogNotReplicated(BrokerUnavailable):
+    """Too few replicas of the topic are in sync: the broker takes no records."""
+
+    code = "log_not_replicated"
+
+
+class LogDiskFull(BrokerUnavailable):
+    """The log's disk is full."""
+
+    code = "log_disk_full"
+
+
+class LogReadOnly(BrokerUnavailable):
+    """The log's file takes no writes: it is read-only."""
+
+    code = "log_read_only"
+
+
+class LogLocked(BrokerUnavailable):
+    """Somebody else holds the lock of the log's file."""
+
+    code = "log_locked"
+
+
+class LogNotOpened(BrokerUnavailable):
+    """The log's file cannot be opened."""
+
+    code = "log_not_opened"
+
+
+class LogReplaced(BrokerUnavailable):
+    """The log's file was removed or replaced while it was open: restart this role."""
+
+    code = "log_replaced"
 
 
 class LogCorrupt(BrokerError):

@@ -54,6 +54,14 @@ def topics(settings: Settings) -> list[TopicConfig]:
     return [events, deliveries, replace(events, name=topic(settings, "events.dead"), retention_s=DEAD_RETENTION_S)]
 
 
+def groups(settings: Settings) -> dict[str, str]:
+    """The groups that read, and the topic of each: what lies there unread is money that waits."""
+    return {
+        topic(settings, "work"): topic(settings, "events"),
+        topic(settings, "confirm"): topic(settings, "deliveries"),
+    }
+
+
 def kafka_security(settings: Settings) -> KafkaSecurity:
     """TLS and SASL of the broker."""
     password = settings.kafka_sasl_password

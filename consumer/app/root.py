@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from datetime import datetime
 from functools import cached_property
 from types import ModuleType, TracebackType
 from typing import Any, Self
@@ -21,6 +22,7 @@ from consumer.app import parts
 from consumer.app.asking import asking
 from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
+from consumer.app.log_watch import LogWatch
 from consumer.app.measured import MeasuredBroker
 from consumer.app.options import option_problems, unknown_handlers
 from consumer.app.registering import registering
@@ -126,16 +128,17 @@ class App:
         """The ledger's database; it connects when first used."""
         database = Database(self.settings.database_url.get_secret_value())
         self._stack.push_async_callback(database.stop)
-        self._readiness.add("database", database.ready)
+        self._readiness.add("database", database.check)
         return database
 
     @cached_property
-    def broker(self) -> Broker:
+    def broker(self) -> MeasuredBroker:
         """The log. Connecting goes on in the background until it works; `connected` is set then."""
         found = open_broker(self.settings.broker_url, security=parts.kafka_security(self.settings), clock=self.clock)
         broker = MeasuredBroker(found, self.metrics)
         self._stack.push_async_callback(broker.stop)
-        self._readiness.add("broker", broker.ready)
+        self._readiness.add("broker", broker.check)
+        self._heartbeat.told["log_write"] = lambda: broker.refusal
         self._stoppable(lambda stop: self._connect(broker, stop), "broker", LOOK_AGAIN_S + STOP_SLACK_S)
         return broker
 
@@ -346,7 +349,19 @@ class App:
                 raise sync.hint_consumer.failure.error
             return True
 
+        async def lost(at: datetime) -> None:
+            for one in sync.applications.values():
+                await one.note_lost_log(at)
+
+        groups = parts.groups(self.settings)
+        watch = LogWatch(self.broker, self.database, groups, metrics=self.metrics, clock=self.clock, on_replaced=lost)
+
+        async def watch_log(stop: asyncio.Event) -> None:
+            if await self._ready_to_work(stop):
+                await watch.run(stop)
+
         self._readiness.add("deliveries", takes_deliveries)
+        self._stoppable(watch_log, "log_watch", STOP_SLACK_S)
         self._stoppable(run, "sync", STOP_SLACK_S)
 
     # --- how parts run -----------------------------------------------------------------------------------------

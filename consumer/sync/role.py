@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -16,6 +17,7 @@ from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill import silence
 from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
 from consumer.sync.backfill.stage import Backfill, BackfillPolicy
@@ -28,6 +30,7 @@ from consumer.sync.leader import Leader
 from consumer.sync.loop import REFUSED, StageFailure, rest
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
+from consumer.sync.reconcile import state as reconcile_state
 from consumer.sync.reconcile.drift import DriftReport
 from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
 from consumer.sync.refresh.policy import RefreshPolicy
@@ -93,6 +96,7 @@ class ApplicationSync:
         self.application = api.application
         self.metrics = metrics or StageMetrics()
         self._clock = clock
+        self._database = database
         self.leader = Leader(
             database, role=f"sync/{api.application}", holder=holder, clock=clock, lease_s=policy.lease_s
         )
@@ -134,6 +138,18 @@ class ApplicationSync:
     async def run(self, stop: asyncio.Event) -> None:
         """Compete for the lead, and read the service while this process has it; until `stop`."""
         await self.leader.run(stop, self._lead)
+
+    async def note_lost_log(self, at: datetime) -> None:
+        """A topic was made anew, noticed then: what lay there unread is gone, as in a retention gap. Where this process
+        leads, state is reconciled, unless it was since. Raises LedgerError, LeaseLost."""
+        if not self.leader.leads:
+            return
+        async with self._database.transaction() as session:
+            began = (await reconcile_state.load_state(session, self.application)).began
+            if began is not None and began >= at:
+                return
+            await silence.note_gap(session, self.application, at=at, token=self.leader.token)
+        self.reconcile.wake.set()
 
     # --- one-shot commands -------------------------------------------------------------------------------------
 

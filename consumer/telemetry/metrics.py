@@ -119,6 +119,14 @@ class Metrics:
             "lag_seconds", "Age of the oldest record not yet committed", "topic", "partition"
         )
 
+        self.group_lag_records = self._gauge("group_lag_records", "Records a group has not committed", "group")
+        self.group_members = self._gauge("group_members", "Processes that read as this group", "group")
+        self.group_oldest = self._gauge(
+            "group_oldest_timestamp_seconds",
+            "When the oldest record not committed was stored; 0: there is none",
+            "group",
+        )
+
     def _declare_work(self) -> None:
         self.events = self._counter(
             "work_events",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from consumer.broker import TopicReport
 from consumer.cli.looking.alive import alive
 from consumer.cli.looking.finding import Finding, Grade
 from consumer.console.queues import Queue
@@ -33,7 +32,7 @@ def judge(
     unfulfilled: Sequence[Waiting] = (),
     queues: Sequence[Queue] = (),
     broken_plugins: Sequence[str] = (),
-    topics: Sequence[TopicReport] | None = (),
+    log: Sequence[Finding] = (),
     application_statuses: Sequence[ApplicationStatus] = (),
     walk_late_s: float = WALK_LATE_S,
     processes: Sequence[Process] = (),
@@ -41,8 +40,8 @@ def judge(
     settings_problems: Sequence[str] = (),
     unproved_max_bytes: int = 0,
 ) -> list[Finding]:
-    """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `topics`:
-    how they stand, None when the broker does not answer. `processes`, `expected`: see `alive`."""
+    """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `log`: what
+    is wrong with the log (`judge_log`). `processes`, `expected`: see `alive`."""
     found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
     found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
     found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at)) is not None]
@@ -51,7 +50,7 @@ def judge(
     for queue in queues:
         text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
         found.append(Finding(Grade.DEGRADED, "findings_open", text))
-    found += _log(topics)
+    found += log
     if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:
         found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
@@ -73,18 +72,6 @@ def judge(
             text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
             found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
     return sorted(found, key=lambda finding: -finding.grade)
-
-
-def _log(topics: Sequence[TopicReport] | None) -> list[Finding]:
-    """Whether the log can be used, and is there."""
-    if topics is None:
-        return [Finding(Grade.STUCK, "broker_away", "the broker does not answer")]
-    wrong = [Finding(Grade.STUCK, "topic_misconfigured", f"{one.name}: {why}") for one in topics for why in one.wrong]
-    missing = [one.name for one in topics if one.partitions is None]
-    if missing:
-        text = f"not there: {', '.join(missing)}; the first of `serve`, `work`, `sync` to start makes what is missing"
-        wrong.append(Finding(Grade.DEGRADED, "topics_missing", text))
-    return wrong
 
 
 def _deliveries(figures: Figures) -> list[Finding]:
