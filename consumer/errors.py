@@ -190,6 +190,55 @@ class NotFound(LedgerError):
     code = "not_found"
 
 
+# --- replay --------------------------------------------------------------------------------------------------
+
+
+class ReplayError(ConsumerError):
+    """The replay cannot be done."""
+
+    code = "replay_error"
+
+
+class PlanRefused(ReplayError):
+    """What was never proved is not replayed."""
+
+    code = "replay_refused"
+
+
+class PlanInProgress(ReplayError):
+    """Another plan is being applied."""
+
+    code = "replay_in_progress"
+
+
+class PlanOver(ReplayError):
+    """The plan was applied, or cancelled: make a new one."""
+
+    code = "plan_over"
+
+
+class PlanTooOld(ReplayError):
+    """The plan is too old: make a new one."""
+
+    code = "plan_too_old"
+
+
+class PlanMoved(ReplayError):
+    """The world has moved since the plan: `differences` says where."""
+
+    code = "plan_moved"
+
+    def __init__(self, differences: list[dict[str, str]], **fields: Any) -> None:
+        self.differences = differences
+        super().__init__(f"{len(differences)} item(s) would come out otherwise than planned: make a new plan", **fields)
+
+
+class ReplayStalled(ReplayError):
+    """No worker takes what is replayed: does `work` run? The plan is kept; `consumer replay apply` goes on with it."""
+
+    code = "replay_stalled"
+
+
 # --- the broker ----------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,8 @@ RAW_MAX_BYTES = 16 * 1024 * 1024 + 1
 OWN_PREFIXES = ("drv_", "obs_")
 SEED = "seed"
 """The plan under which history is taken in: it sets state and causes no effect (case B30)."""
+REPLAY = "rpl_"
+"""What the ids of replay plans begin with."""
 OWN_FIELDS = {"order": "order_id", "subscription": "subscription_id", "customer": "customer", "object": "object_id"}
 
 
@@ -114,6 +116,11 @@ def unpack_event(key: bytes, value: bytes, headers: Mapping[str, bytes], locator
 def plan_of(headers: Mapping[str, bytes]) -> str | None:
     """The replay plan that sent the record, or None."""
     return _text(headers, "plan") or None
+
+
+def is_replay(plan: str | None) -> bool:
+    """Whether this is a replay plan; a seed is none."""
+    return plan is not None and plan.startswith(REPLAY)
 
 
 def pack_delivery(delivery: Delivery, locators: Locators) -> Packed:

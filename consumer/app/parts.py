@@ -26,9 +26,9 @@ from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, S
 from consumer.receive.decide import Endpoint
 from consumer.receive.web import Limits as ReceiveLimits
 from consumer.settings import ApplicationSettings, Settings
-from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.confirm.stage import ConfirmPolicy
-from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.role import SyncPolicy
 from consumer.telemetry.metrics import Metrics
 

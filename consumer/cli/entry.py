@@ -14,7 +14,7 @@ from consumer.cli.developing import handlers
 from consumer.cli.looking import doctor, events, explain, status
 from consumer.cli.output import printable
 from consumer.cli.process import Terminated
-from consumer.cli.repairing import dead, say, schema
+from consumer.cli.repairing import dead, replay, say, schema
 from consumer.cli.walking import backfill, reconcile
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, UsageError
 from consumer.settings.fields import LogLevel
@@ -39,6 +39,7 @@ reconcile.add_to(app)
 doctor.add_to(app)
 app.add_typer(events.app, name="events")
 app.add_typer(dead.app, name="dead")
+app.add_typer(replay.app, name="replay")
 app.add_typer(explain.app, name="explain")
 app.command()(say.say)
 app.add_typer(schema.app, name="db")

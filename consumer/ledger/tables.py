@@ -77,7 +77,8 @@ class EventRow(LedgerRow, table=True):
 
 
 class RunRow(LedgerRow, table=True):
-    """One handler's work on one event. `blocking` says that later runs of (application, handler, key) must wait."""
+    """One handler's work on one event. `blocking` says that later runs of (application, handler, key) must wait.
+    `key_plan`: the replay plan under which its idempotency key was renewed."""
 
     __tablename__ = "runs"
     __table_args__ = (
@@ -91,6 +92,8 @@ class RunRow(LedgerRow, table=True):
         Index("ix_runs_discarded", "handler", "seq", postgresql_where=text(DISCARDED), sqlite_where=text(DISCARDED)),
         Index("ix_runs_blocking", "application", "key", "handler", "seq", postgresql_where=text("blocking"),
               sqlite_where=text("blocking = 1")),
+        Index("ix_runs_plan", "plan", "status", postgresql_where=text("plan IS NOT NULL"),
+              sqlite_where=text("plan IS NOT NULL")),
     )  # fmt: skip
 
     # The event's id leads the key, so that no planner takes it for a way to find a lane.
@@ -110,6 +113,7 @@ class RunRow(LedgerRow, table=True):
     fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     plan: str | None = Field(default=None, sa_column=Column(String(64)))
+    key_plan: str | None = Field(default=None, sa_column=Column(String(64)))
     created_at: datetime = time_column()
     updated_at: datetime = time_column()
 
@@ -171,6 +175,8 @@ class OutboxRow(LedgerRow, table=True):
         UniqueConstraint("application", "event_id", name="uq_outbox_application_event_id"),
         Index("ix_outbox_waiting", "not_before", "seq", postgresql_where=text("published_at IS NULL"),
               sqlite_where=text("published_at IS NULL")),
+        Index("ix_outbox_plan", "plan", postgresql_where=text("plan IS NOT NULL"),
+              sqlite_where=text("plan IS NOT NULL")),
     )  # fmt: skip
 
     seq: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))

@@ -285,6 +285,7 @@ class Context:
         http: Any = None,
         payments: Any = None,
         snapshots: SnapshotSource | None = None,
+        key_plan: str | None = None,
     ) -> None:
         self.application = application
         self.attempt = attempt
@@ -294,7 +295,7 @@ class Context:
         self.deadline = now + timedelta(seconds=handler.timeout_s)
         self.log = log
         self.options: Mapping[str, Any] = options or {}
-        self.idempotency_key = idempotency_key(application, event.id, handler.name)
+        self.idempotency_key = idempotency_key(application, event.id, handler.name, key_plan)
         self._handler = handler
         self._event = event
         self._session = None if session is None else HandlerSession(session, handler.name)

@@ -19,8 +19,9 @@ from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.catch_up import CatchUp
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
-from consumer.sync.backfill.stage import Backfill, BackfillPolicy
+from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.hints import GROUP, MAX_BYTES, HintConsumer
 from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from consumer.sync.health.gauges import LeaderGauges
@@ -32,7 +33,8 @@ from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile import state as reconcile_state
 from consumer.sync.reconcile.drift import DriftReport
-from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
+from consumer.sync.reconcile.stage import Reconcile
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.stage import Refresh
 from consumer.sync.settlement import Settlement

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from consumer.events import Event
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Kind as BudgetKind
 from consumer.payments import PaymentsClient, Priority
@@ -27,12 +27,12 @@ def refresh(world: World) -> Refresh:
 async def ask(world: World, kind: ReadKind, object_id: str, after_s: float = 0) -> None:
     request = ReadRequest(kind=kind, object_id=object_id, not_before=world.clock.now() + timedelta(seconds=after_s))
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", [request], world.clock.now())
+        await read_requests.ask(session, "default", [request], world.clock.now())
 
 
 async def pending(world: World) -> Sequence[ReadRow]:
     async with world.database.reading() as session:
-        return await reads.due(session, world.clock.now() + timedelta(days=365), 100)
+        return await read_requests.due(session, world.clock.now() + timedelta(days=365), 100)
 
 
 def subscription(world: World, status: str, name: str = "sub_1") -> None:

@@ -9,16 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app.options import option_problems
+from consumer.cli.cures import replay_command
 from consumer.cli.developing.scaffold import write_package
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import LedgerError, NotFound
 from consumer.ledger import audit
 from consumer.ledger.handling import handlers as ledger_handlers
+from consumer.ledger.plans import candidates
 from consumer.ledger.tables import HandlerRow
 from consumer.settings import Role, Settings
 from consumer.work.inspection import Problem, inspect_plugins, warnings_of
 from consumer.work.registry import Registry, load_registry
+
+MISSED_MAX = 1000
 
 app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")]
@@ -35,7 +39,7 @@ def list_handlers(as_json: Json = False) -> None:
     """Every handler that is installed, what it wants, and whether it runs."""
     settings = settings_for(Role.OPERATE)
     registry = registry_of(settings)
-    known = run(_known(settings))
+    known, missed = run(_known(settings, registry))
     rows: list[dict[str, Any]] = [
         {
             "name": handler.name,
@@ -49,6 +53,7 @@ def list_handlers(as_json: Json = False) -> None:
             "version": handler.version,
             "breaker_after": handler.breaker_after,
             "pause_after": handler.pause_after,
+            "missed": missed.get(handler.name, 0),
             **_state(known.get(handler.name)),
         }
         for handler in registry.handlers
@@ -72,6 +77,13 @@ def list_handlers(as_json: Json = False) -> None:
             since = f"{row['waiting_since']:%Y-%m-%d %H:%M} UTC"
             output.line(
                 f"waits: {row['name']}: what it depends on does not answer since {since}: {row['waiting_reason']}"
+            )
+    for row in rows:
+        if row["missed"]:
+            count = f"at least {MISSED_MAX}" if row["missed"] == MISSED_MAX else row["missed"]
+            output.line(
+                f"missed: {row['name']}: {count} event(s) from before it was there: "
+                f"`{replay_command(row['name'])}` shows what acting on them would do"
             )
     for plugin in broken:
         output.line(f"broken: {plugin['plugin']}: {plugin['reason']}")
@@ -152,13 +164,19 @@ def _said(name: str, state: str, as_json: bool) -> None:
     output.line(f"{name}: {state}")
 
 
-async def _known(settings: Settings) -> dict[str, HandlerRow]:
-    """What the ledger knows; nothing when there is none yet, since the list is useful without it."""
+async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, HandlerRow], dict[str, int]]:
+    """What the ledger knows of handlers, and how many events each missed; nothing when there is no ledger yet, since
+    the list is useful without it."""
     try:
         async with ledger(settings) as database, database.reading() as session:
-            return {row.name: row for row in await ledger_handlers.everyone(session)}
+            known = {row.name: row for row in await ledger_handlers.everyone(session)}
+            missed: dict[str, int] = {}
+            for one in registry.handlers:
+                since = known[one.name].first_seen_at if one.name in known else None
+                missed[one.name] = await candidates.missed(session, one.name, one.types, since, MISSED_MAX)
+            return known, missed
     except LedgerError:
-        return {}
+        return {}, {}
 
 
 async def _set(name: str, reason: str, *, paused: bool) -> None:

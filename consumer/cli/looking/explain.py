@@ -10,6 +10,7 @@ import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app.options import option_problems
+from consumer.cli.cures import replay_command, who_fulfils
 from consumer.cli.developing.handlers import registry_of
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
@@ -71,7 +72,8 @@ def customer(
 
 
 def _explain(application: str, explain: Explain, as_json: bool) -> None:
-    found = run(_look(settings_looking(), application, explain))
+    found = run(_look(settings := settings_looking(), application, explain))
+    _name_cures(found["next"], found["state"], settings)
     output = Output(as_json)
     output.document(found)
     output.fields(_flat(found["state"]))
@@ -84,6 +86,14 @@ def _explain(application: str, explain: Explain, as_json: bool) -> None:
     output.line("what happens next")
     for entry in found["next"] or [{"nothing": "is due"}]:
         output.line("  " + _words(entry))
+
+
+def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], settings: Settings) -> None:
+    """What nobody handled and somebody could now: the command for it."""
+    for entry in entries:
+        if entry["code"] == "no_handler":
+            names = who_fulfils(registry_of(settings).handlers)
+            entry["run"] = [replay_command(name, order=state["order_id"]) for name in names]
 
 
 async def _look(settings: Settings, application: str, explain: Explain) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import typer
 
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
+from consumer.cli.cures import who_fulfils
 from consumer.cli.developing.handlers import registry_of
 from consumer.cli.filters import Application, Limit
 from consumer.cli.looking.finding import Finding, Grade, worst
@@ -148,12 +149,14 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])
     look = await ask(settings)
     found.groups = list(look.groups)
+    registry = registry_of(settings)
     found.findings = judge(
         figures,
         unfulfilled=found.waiting,
         queues=open_queues,
-        broken_plugins=[plugin.plugin for plugin in registry_of(settings).broken],
+        broken_plugins=[plugin.plugin for plugin in registry.broken],
         log=judge_log(look, figures.at, memories=memories, statuses=found.reading, processes=found.processes),
+        shippers=who_fulfils(registry.handlers),
         application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
         processes=found.processes,

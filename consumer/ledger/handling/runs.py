@@ -28,7 +28,7 @@ _RUNS: Table = RunRow.__table__
 _ATTEMPTS: Table = AttemptRow.__table__
 _IS_RETRYING = lanes.is_status(RunStatus.RETRYING)
 _IS_PARKED = lanes.is_status(RunStatus.PARKED)
-_CLAIMED = ("application", "event_id", "handler", "seq", "key", "attempts", "plan", "created_at", "next_at")
+_CLAIMED = ("application", "event_id", "handler", "seq", "key", "attempts", "plan", "key_plan", "created_at", "next_at")
 
 Lane = lanes.Lane
 RunId = lanes.RunId
@@ -81,6 +81,7 @@ class ClaimedRun:
     plan: str | None
     created_at: datetime
     due_at: datetime
+    key_plan: str | None = None
 
     @property
     def id(self) -> tuple[str, str, str]:

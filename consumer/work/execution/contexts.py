@@ -41,13 +41,15 @@ class Contexts:
         *,
         attempt: int,
         plan: str | None,
+        key_plan: str | None = None,
         session: AsyncSession | None = None,
         http: Any = None,
         home: asyncio.AbstractEventLoop | None = None,
     ) -> Context:
         """A context for one attempt; `plan` is what sent the event, `session` is for transactional handlers only.
 
-        `home`: the loop that the payments clients and the ledger belong to, when the handler runs on another.
+        `key_plan`: the plan that renewed the run's idempotency key. `home`: the loop that the payments clients and the
+        ledger belong to, when the handler runs on another.
         """
         payments = self.payments.get(event.application)
         return Context(
@@ -66,6 +68,7 @@ class Contexts:
             http=http if http is not None else self.http,
             payments=LoopProxy(payments, home) if payments is not None and home is not None else payments,
             snapshots=self._snapshots(event.application, session, home),
+            key_plan=key_plan,
         )
 
     def _snapshots(

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from consumer.events import Event, Source, Trust
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.payments import Attempt, PaymentsClient, PaymentsError, Priority
 from consumer.payments import Kind as BudgetKind
 from consumer.plugin import ReadKind, ReadRequest
@@ -148,7 +148,7 @@ def orders(count: int, **more: object) -> list[dict[str, object]]:
 async def ask_for_orders(world: World, count: int, *, since: int = 0) -> None:
     requests = [ReadRequest(kind="order", object_id=f"A-{number}") for number in range(since, count)]
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", requests, world.clock.now())
+        await read_requests.ask(session, "default", requests, world.clock.now())
 
 
 def refresh_from(world: World, page_from: int, singles: int = 50) -> Refresh:
@@ -322,7 +322,7 @@ async def test_what_lies_here_and_there_among_answered_ones_is_found_by_one_pass
     some = random.Random(1).sample(range(3_000), 270)  # nine a page: of some less than pays by itself
     requests = [ReadRequest(kind="order", object_id=f"A-{number}") for number in some]
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", requests, world.clock.now())
+        await read_requests.ask(session, "default", requests, world.clock.now())
     for number in some:
         world.service.records[f"/v1/orders/lookup?A-{number}"] = listed[number]
     began = world.clock.monotonic()
