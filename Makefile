@@ -14,7 +14,7 @@ FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench kafka chaos lock image
+.PHONY: help setup demo test check bench kafka chaos lock image faults
 
 help: ## the list of targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ chaos: setup ## two hours: the fault campaign, an hour's outage of each part, 2,
 	@$(BIN)/python -m tests.chaos
 	CONSUMER_TEST_MATRIX=all $(BIN)/pytest -q -n 2 -m "$(REAL)" tests/promises/test_whatever_the_service_does_not_document_ends_in_its_own_state.py
 	CONSUMER_TEST_HISTORIES=2000 $(BIN)/pytest -q --timeout 3600 -m "$(REAL)" tests/access/test_any_order.py tests/promises/test_any_life_of_the_sandbox_ends_in_its_own_state.py
+
+faults: setup ## faults of real processes: when `status` was not green any more, which cause it named, when it was green again
+	@$(BIN)/python -m tests.faults
 
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 

@@ -18,7 +18,7 @@ import structlog
 from aiohttp import web
 
 from consumer import __version__
-from consumer.app import parts
+from consumer.app import log_parts, parts
 from consumer.app.asking import asking
 from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
@@ -134,7 +134,9 @@ class App:
     @cached_property
     def broker(self) -> MeasuredBroker:
         """The log. Connecting goes on in the background until it works; `connected` is set then."""
-        found = open_broker(self.settings.broker_url, security=parts.kafka_security(self.settings), clock=self.clock)
+        found = open_broker(
+            self.settings.broker_url, security=log_parts.kafka_security(self.settings), clock=self.clock
+        )
         broker = MeasuredBroker(found, self.metrics)
         self._stack.push_async_callback(broker.stop)
         self._readiness.add("broker", broker.check)
@@ -199,7 +201,7 @@ class App:
 
         async def connect() -> None:
             await broker.start()
-            await broker.ensure_topics(parts.topics(self.settings))
+            await broker.ensure_topics(log_parts.topics(self.settings))
 
         if await self._persist(connect, "broker_not_ready", stop):
             self.connected.set()
@@ -300,9 +302,9 @@ class App:
                 clock=self.clock,
                 observer=Observer(self.metrics),
                 config=WorkerConfig(
-                    topic=parts.topic(settings, "events"),
-                    dead_topic=parts.topic(settings, "events.dead"),
-                    group=parts.topic(settings, "work"),
+                    topic=log_parts.topic(settings, "events"),
+                    dead_topic=log_parts.topic(settings, "events.dead"),
+                    group=log_parts.topic(settings, "work"),
                     batch=settings.work_batch,
                     concurrency=settings.work_concurrency,
                     drain_s=settings.drain_s,
@@ -330,9 +332,9 @@ class App:
             ],
             self.broker,
             self.database,
-            deliveries_topic=parts.topic(self.settings, "deliveries"),
-            events_topic=parts.topic(self.settings, "events"),
-            group=parts.topic(self.settings, "confirm"),
+            deliveries_topic=log_parts.topic(self.settings, "deliveries"),
+            events_topic=log_parts.topic(self.settings, "events"),
+            group=log_parts.topic(self.settings, "confirm"),
             applications=list(self.locators),
             clock=self.clock,
             holder=worker_id(),
@@ -353,7 +355,7 @@ class App:
             for one in sync.applications.values():
                 await one.note_lost_log(at)
 
-        groups = parts.groups(self.settings)
+        groups = log_parts.groups(self.settings)
         watch = LogWatch(self.broker, self.database, groups, metrics=self.metrics, clock=self.clock, on_replaced=lost)
 
         async def watch_log(stop: asyncio.Event) -> None:

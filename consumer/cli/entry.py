@@ -9,13 +9,9 @@ from typing import get_args
 import structlog
 import typer
 
-from consumer.cli import roles
-from consumer.cli.developing import handlers
-from consumer.cli.looking import doctor, events, explain, status
-from consumer.cli.output import printable
+from consumer.cli.printable import printable
 from consumer.cli.process import Terminated
-from consumer.cli.repairing import dead, replay, say, schema
-from consumer.cli.walking import backfill, reconcile
+from consumer.cli.tree import tree
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, UsageError
 from consumer.settings.fields import LogLevel
 from consumer.telemetry.logs import configure_logging
@@ -23,27 +19,6 @@ from consumer.telemetry.logs import configure_logging
 BAD_SETTINGS = 2
 INTERRUPTED = 130
 TERMINATED = 143
-
-app = typer.Typer(
-    name="consumer",
-    help="Webhook consumer and fulfilment worker for the payments service.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-roles.add_to(app)
-status.add_to(app)
-backfill.add_to(app)
-reconcile.add_to(app)
-doctor.add_to(app)
-app.add_typer(events.app, name="events")
-app.add_typer(dead.app, name="dead")
-app.add_typer(replay.app, name="replay")
-app.add_typer(explain.app, name="explain")
-app.command()(say.say)
-app.add_typer(schema.app, name="db")
-app.add_typer(handlers.app, name="handlers")
 
 
 def main() -> None:
@@ -58,7 +33,7 @@ def run(arguments: list[str]) -> int:
     if any("\ud800" <= letter <= "\udfff" for argument in arguments for letter in argument):
         return _refused("an argument is not UTF-8")
     try:
-        result = app(arguments, standalone_mode=False)
+        result = tree(arguments[0] if arguments else None)(arguments, standalone_mode=False)
     except typer.Exit as ended:
         return ended.exit_code
     except typer.TyperException as error:

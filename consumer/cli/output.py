@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from consumer.cli.printable import printable
+
 TABLE_WIDTH = 1000
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
@@ -55,14 +57,6 @@ class Output:
         width = max((len(name) for name in values), default=0)
         for name, value in values.items():
             self.line(f"{name:<{width}}  {shown(value)}")
-
-
-def printable(text: str) -> str:
-    """The text as a terminal may show it: what would move the cursor, change colours, end the line or turn the
-    direction of writing stands there as its escape, visibly. Ids, customers and reasons are written by others."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def shown(value: Any) -> str:

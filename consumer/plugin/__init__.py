@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-import aiohttp
 from sqlalchemy import Table, select
 from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -83,6 +82,9 @@ from consumer.plugin.payments_api import PaymentsApi
 from consumer.plugin.session import HandlerSession
 from consumer.plugin.snapshot import SNAPSHOT_KINDS, Snapshot, SnapshotKind, SnapshotSource, subject_of
 from consumer.retry import OnDead, RetryPolicy
+
+if TYPE_CHECKING:
+    import aiohttp
 
 __all__ = [
     "READ_KINDS",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
 from consumer.telemetry.tally import TallyCounter, TallyHistogram
 
@@ -253,6 +253,7 @@ class Metrics:
     def _declare_process(self) -> None:
         self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")
         self.loop_blocked = self._counter("loop_blocked", "Times the event loop stood still")
+        ProcessCollector(registry=self.registry)
         self.build = Info("consumer_build", "Version and role", registry=self.registry)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import typer.main
 
-from consumer.cli.entry import app
+from consumer.cli.tree import tree
 
 
 def is_command(words: Sequence[str]) -> bool:
     """Whether `consumer WORDS…` is a command that ends in no more sub-commands and has all these options."""
-    node: Any = typer.main.get_command(app)
+    node: Any = typer.main.get_command(tree())
     rest = list(words)
     while rest and (commands := getattr(node, "commands", None)) is not None and rest[0] in commands:
         node = commands[rest.pop(0)]

@@ -12,6 +12,7 @@ from consumer.app.options import option_problems
 from consumer.cli.cures import replay_command
 from consumer.cli.developing.scaffold import write_package
 from consumer.cli.output import Json, Output
+from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import LedgerError, NotFound
 from consumer.ledger import audit
@@ -20,18 +21,13 @@ from consumer.ledger.plans import candidates
 from consumer.ledger.tables import HandlerRow
 from consumer.settings import Role, Settings
 from consumer.work.inspection import Problem, inspect_plugins, warnings_of
-from consumer.work.registry import Registry, load_registry
+from consumer.work.registry import Registry
 
 MISSED_MAX = 1000
 
 app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
-
-
-def registry_of(settings: Settings) -> Registry:
-    """The handlers that these settings load."""
-    return load_registry(settings.handlers, {new: old for old, new in settings.renamed_handlers.items()})
 
 
 @app.command("list")

@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.app import parts
+from consumer.app import log_parts
 from consumer.broker import GroupReport, TopicReport, open_broker
 from consumer.causes import cure_of
 from consumer.cli.looking.finding import Finding, Grade
@@ -42,14 +42,14 @@ class LogLook:
 async def ask(settings: Settings) -> LogLook:
     """How topics and groups stand. Never raises."""
     try:
-        broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
+        broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
     except BrokerError as error:
         return LogLook(refused=error)
     topics: Sequence[TopicReport] = ()
     try:
         async with asyncio.timeout(WITHIN_S):
-            topics = await broker.look(parts.topics(settings))
-            return LogLook(topics=topics, groups=await broker.look_at_groups(parts.groups(settings)))
+            topics = await broker.look(log_parts.topics(settings))
+            return LogLook(topics=topics, groups=await broker.look_at_groups(log_parts.groups(settings)))
     except TimeoutError:
         return LogLook(topics=topics, refused=BrokerUnavailable(f"the broker did not answer within {WITHIN_S:g} s"))
     except BrokerError as error:
@@ -60,7 +60,7 @@ async def ask(settings: Settings) -> LogLook:
 
 async def remembered(session: AsyncSession, settings: Settings) -> list[TopicMemory]:
     """What the ledger remembers of the topics that groups read."""
-    return [await log_memory.load(session, topic) for topic in parts.groups(settings).values()]
+    return [await log_memory.load(session, topic) for topic in log_parts.groups(settings).values()]
 
 
 def judge_log(

@@ -12,18 +12,18 @@ import typer
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
-from consumer.cli.developing.handlers import registry_of
 from consumer.cli.filters import Application, Limit
 from consumer.cli.looking.finding import Finding, Grade, worst
 from consumer.cli.looking.log import ask, judge_log, remembered
 from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
+from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.unread import Unread, unread
-from consumer.errors import LedgerError, SettingsError
+from consumer.errors import DatabaseMissing, LedgerError, SettingsError
 from consumer.ledger import health, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.health import Figures
@@ -146,6 +146,8 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             memories = await remembered(session, settings)
     except LedgerError as error:
         told = Finding(Grade.UNKNOWN, error.code, error.message + _cure(error))
+        if isinstance(error, DatabaseMissing):
+            return Look(findings=[told])  # nothing was set up here yet
         return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])
     look = await ask(settings)
     found.groups = list(look.groups)

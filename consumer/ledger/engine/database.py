@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
@@ -111,7 +110,10 @@ class translated:  # noqa: N801 - reads as a word: with translated():
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, PoolTimeout | OSError | ConnectionError | asyncpg.PostgresError):
+        if error is None:
+            return
+        # A failed connect raises what the driver says as it is, known by its SQLSTATE.
+        if isinstance(error, PoolTimeout | OSError | ConnectionError) or hasattr(error, "sqlstate"):
             raise of_database(error) or LedgerUnavailable(reason=type(error).__name__) from error
         if isinstance(error, DBAPIError):
             known = of_database(error)

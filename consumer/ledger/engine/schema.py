@@ -7,10 +7,7 @@ package that contains `versions`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from alembic.config import Config
@@ -19,13 +16,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from consumer.errors import HandlerInvalid, SchemaIncompatible, SchemaOutdated
+from consumer.errors import SchemaIncompatible, SchemaOutdated
 from consumer.ledger.engine import revisions
+from consumer.ledger.engine.branches import GROUP as GROUP
+from consumer.ledger.engine.branches import LEDGER as LEDGER
+from consumer.ledger.engine.branches import branches as branches
 from consumer.ledger.engine.database import Database, translated
 from consumer.ledger.engine.shape import missing_of
 
-GROUP = "consumer.migrations"
-LEDGER = "ledger"
 _LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for each other
 
 
@@ -49,18 +47,6 @@ class SchemaState:
         """Whether nothing is missing; a newer database (expand first, contract later) is fine too (case O9), as long
         as its tables give what this version needs."""
         return not self.missing and not self.lacking
-
-
-def branches() -> Mapping[str, Path]:
-    """Branch label to the folder of its migrations. Raises HandlerInvalid for a package that cannot be imported."""
-    found = {LEDGER: Path(__file__).parents[1] / "migrations" / "versions"}
-    for entry in entry_points(group=GROUP):
-        try:
-            package = import_module(entry.value)
-        except Exception as error:
-            raise HandlerInvalid("a plugin's migrations cannot be imported", plugin=entry.name) from error
-        found[entry.name] = Path(package.__path__[0]) / "versions"
-    return found
 
 
 def alembic_config() -> Config:

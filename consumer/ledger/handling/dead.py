@@ -133,6 +133,12 @@ async def mark_published(session: AsyncSession, letters: Sequence[Letter], now: 
         await session.execute(update(_LETTERS).where(among(_LETTERS.c.id, numbers)).values(published_at=now))
 
 
+async def has_runs(session: AsyncSession, handler: str) -> bool:
+    """Whether any run of this handler was ever recorded."""
+    found = await session.scalar(select(_RUNS.c.event_id).where(_RUNS.c.handler == handler).limit(1))
+    return found is not None
+
+
 # --- looking ---------------------------------------------------------------------------------------------------
 
 

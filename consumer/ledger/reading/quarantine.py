@@ -87,6 +87,7 @@ async def newest(
     application: str | None = None,
     reason: Reason | None = None,
     event_id: str | None = None,
+    number: int | None = None,
     limit: int = 100,
 ) -> Sequence[QuarantineRow]:
     """The newest quarantined deliveries, newest first; `reason_of` reads the column, whose old rows hold sentences."""
@@ -95,9 +96,16 @@ async def newest(
         statement = statement.where(_QUARANTINE.c.application == application)
     if reason is not None:
         statement = statement.where(_QUARANTINE.c.reason.in_(stored_as(reason)))
+    if number is not None:
+        statement = statement.where(_QUARANTINE.c.id == number)
     if event_id is not None:
         statement = statement.where(_QUARANTINE.c.event_id == event_id)
     return (await session.execute(statement)).scalars().all()
+
+
+async def drop(session: AsyncSession, numbers: Sequence[int]) -> None:
+    """These were taken in again, or thrown away. At most a few hundred at once."""
+    await session.execute(delete(_QUARANTINE).where(_QUARANTINE.c.id.in_(list(numbers))))
 
 
 async def count(session: AsyncSession) -> int:
