@@ -345,13 +345,6 @@ class RecordTooLarge(BrokerError):
     code = "record_too_large"
 
 
-class AssignmentLost(BrokerError):
-    """The partition belongs to another member of the group now."""
-
-    code = "assignment_lost"
-    retryable = True
-
-
 class TopicMisconfigured(BrokerError):
     """A topic exists with a configuration that could lose records."""
 

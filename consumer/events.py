@@ -210,7 +210,7 @@ def parse_json(raw: bytes, *, tolerant: bool = False) -> dict[str, Any]:
     return document
 
 
-class Identity(NamedTuple):
+class EventFacts(NamedTuple):
     """What receiving has to know of a body: its id, its type and the aggregate that orders it."""
 
     id: str
@@ -233,7 +233,7 @@ def aggregate_key(event_id: str, order_id: str | None, subscription_id: str | No
     return f"event:{event_id}"
 
 
-def identify(document: Mapping[str, Any], locators: Locators) -> Identity:
+def identify(document: Mapping[str, Any], locators: Locators) -> EventFacts:
     """Find id, type and the aggregate in a body. Raises NotUnderstood when no `evt_` id is there (case I10).
 
     A missing or malformed type becomes `unknown.type`: archived, handled by nobody (cases I7, U2). `order_id` is
@@ -249,7 +249,7 @@ def identify(document: Mapping[str, Any], locators: Locators) -> Identity:
         order_id = _first_text(document, paths["order"], None, ID_MAX_CHARS)
     elif event_type.startswith("subscription."):
         subscription_id = _first_text(document, paths["subscription"], None, ID_MAX_CHARS)
-    return Identity(event_id, event_type, order_id, subscription_id)
+    return EventFacts(event_id, event_type, order_id, subscription_id)
 
 
 def locate(document: Mapping[str, Any], locators: Locators) -> Envelope:

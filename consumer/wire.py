@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, Identity, Locators, Source, Trust, build_event, locate, parse_json
+from consumer.events import Delivery, Event, EventFacts, Locators, Source, Trust, build_event, locate, parse_json
 from consumer.reason import reason_of
 
 SQUEEZED_FROM_BYTES = 4096
@@ -56,14 +56,14 @@ def pack_event(event: Event, *, plan: str | None = None) -> Packed:
     return Packed(key=_key(event.application, event.key), value=event.raw, headers=_encoded(headers))
 
 
-def signed_key(application: str, found: Identity) -> bytes:
+def signed_key(application: str, found: EventFacts) -> bytes:
     """The record key of a webhook: what `pack_event` would give."""
     return f"{application}/{found.key}".encode()
 
 
 def signed_headers(
     application: str,
-    found: Identity,
+    found: EventFacts,
     received_at: datetime,
     delivery_id: str,
     traceparent: str,

@@ -24,7 +24,7 @@ from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
 from consumer.app.log_watch import LogWatch
 from consumer.app.measured import MeasuredBroker
-from consumer.app.options import option_problems, unknown_handlers
+from consumer.app.options import left_out, option_problems, unknown_handlers
 from consumer.app.registering import registering
 from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
@@ -284,6 +284,8 @@ class App:
         problems += unknown_handlers(self.registry, self.settings.handlers)
         if problems:
             raise SettingsError(problems)
+        for plugin in left_out(self.registry, self.settings.handlers):
+            _log.error("built_in_left_out", setting="CONSUMER_HANDLERS", plugin=plugin)
         self._heartbeat.roles.add(Role.WORK.value)
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings

@@ -268,7 +268,7 @@ class Context:
     recognise a repetition. `attempt`: from 1. `is_replay`: whether an operator's replay brought the event.
     `is_history`: whether it is history taken in by `backfill --seed`, which sets state and causes no effect (case B30).
     `now`: the time at the start of this attempt. `deadline`: when this attempt is cut off. `log`: a bound,
-    redacting logger. `options`: the plugin's own settings.
+    redacting logger. `options`: the plugin's own settings: its model `OPTIONS`, validated, or a mapping.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class Context:
         log: FilteringBoundLogger,
         is_replay: bool = False,
         is_history: bool = False,
-        options: Mapping[str, Any] | None = None,
+        options: Any = None,
         session: AsyncSession | None = None,
         http: Any = None,
         payments: Any = None,
@@ -296,7 +296,7 @@ class Context:
         self.now = now
         self.deadline = now + timedelta(seconds=handler.timeout_s)
         self.log = log
-        self.options: Mapping[str, Any] = options or {}
+        self.options: Any = {} if options is None else options
         self.idempotency_key = idempotency_key(application, event.id, handler.name, key_plan)
         self._handler = handler
         self._event = event

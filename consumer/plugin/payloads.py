@@ -211,6 +211,7 @@ class WordSaid(Payload, event=("fulfilment.marked_paid", "fulfilment.released", 
 
     by: str | None = Field(None, description="who says it", examples=["operator"])
     reason: str | None = Field(None, description="why", examples=["paid by hand"])
+    after: str | None = Field(None, description="the customer with whom the projection goes on, batch by batch")
 
 
 class FindingClosed(WordSaid, event=("fulfilment.finding_closed", "access.finding_closed")):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
-from consumer.telemetry.tally import TallyCounter, TallyHistogram
+from consumer.telemetry.hot_path import PlainCounter, PlainHistogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -84,13 +84,13 @@ class Metrics:
         return Histogram(f"consumer_{name}", meaning, labels, buckets=buckets, registry=self.registry)
 
     def _declare_receive(self) -> None:
-        self.receive_requests = TallyCounter(
+        self.receive_requests = PlainCounter(
             "consumer_receive_requests", "Webhook requests by outcome", ("application", "outcome"), self.registry
         )
-        self.receive_seconds = TallyHistogram(
+        self.receive_seconds = PlainHistogram(
             "consumer_receive_seconds", "Time to answer a webhook request", _FAST_S, self.registry
         )
-        self.receive_body_bytes = TallyCounter(
+        self.receive_body_bytes = PlainCounter(
             "consumer_receive_body_bytes", "Bytes of webhook bodies that became durable", (), self.registry
         )
         self.receive_in_flight = self._gauge("receive_in_flight", "Webhook requests being answered now")
@@ -105,7 +105,7 @@ class Metrics:
         )
 
     def _declare_log(self) -> None:
-        self.publishes = TallyCounter(
+        self.publishes = PlainCounter(
             "consumer_broker_publishes",
             "Records published, by outcome (published, or why not)",
             ("topic", "outcome"),
@@ -258,9 +258,9 @@ class Metrics:
 
 
 def _shown(metric: object) -> tuple[str, str, tuple[str, ...], str] | None:
-    if isinstance(metric, TallyCounter):
+    if isinstance(metric, PlainCounter):
         return f"{metric.name}_total", "counter", metric.label_names, metric.meaning
-    if isinstance(metric, TallyHistogram):
+    if isinstance(metric, PlainHistogram):
         return metric.name, "histogram", metric.label_names, metric.meaning
     if isinstance(metric, Counter | Gauge | Histogram | Info):
         suffix = {Counter: "_total", Info: "_info"}.get(type(metric), "")

@@ -79,7 +79,7 @@ def assert_idempotent(
     success. What left nothing that could be compared is refused, too. `events` defaults to one event of each of the
     handler's types.
     """
-    stage = _Stage(handler, events, options, payments, state, reset, observed, allow)
+    stage = Stage(handler, events, options, payments, state, reset, observed, allow)
     once = stage.play(lambda bench: stage.deliver(bench, stage.events))
     stage.refuse_nothing(once)
     ways: dict[str, Play] = {
@@ -114,7 +114,7 @@ def assert_order_independent(
     whose data says what is so, rather than how it was found out. `events` defaults to one of each of the handler's
     types about the same order, which says little: give those that matter.
     """
-    stage = _Stage(handler, events, options, payments, state, reset, observed, allow, data=data)
+    stage = Stage(handler, events, options, payments, state, reset, observed, allow, data=data)
     plain = stage.play(lambda bench: stage.deliver(bench, stage.events))
     stage.refuse_nothing(plain)
     for order in _orders(stage.events):
@@ -134,24 +134,24 @@ def _orders(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
         yield chance.sample([*events, *events[:2]], len(events) + 2)
 
 
-class _Stage:
+class Stage:
     """Plays ways with one handler, each on a workbench of its own."""
 
     def __init__(
         self,
         handler: Function,
         events: Sequence[Event] | None,
-        options: Mapping[str, Any] | None,
-        payments: Any,
-        state: Callable[[], Any] | None,
-        reset: Callable[[], None],
-        observed: Sequence[Event],
-        allow: Collection[str],
+        options: Mapping[str, Any] | None = None,
+        payments: Any = None,
+        state: Callable[[], Any] | None = None,
+        reset: Callable[[], None] = lambda: None,
+        observed: Sequence[Event] = (),
+        allow: Collection[str] = (),
         *,
         data: bool = False,
     ) -> None:
         self._handler = handler
-        self._declared = _declaration(handler)
+        self._declared = declaration(handler)
         self._options = options
         self._payments = payments
         self._state = state
@@ -169,6 +169,7 @@ class _Stage:
         return not self._declared.transactional and self._declared.retry.attempts > 1
 
     def play(self, way: Play) -> Left:
+        """What is left behind when it goes this way, on a fresh ledger."""
         self._reset()
         with Workbench(options=self._options, payments=self._payments, allow=self._allow) as bench:
             bench.take(*self._observed)
@@ -212,10 +213,11 @@ class _Stage:
 
         self.play(play)
 
-    def compare(self, way: str, once: Left, found: Left) -> None:
+    def compare(self, way: str, once: Left, found: Left, *, may_give_up: bool = False) -> None:
+        """Raise AssertionError where two plays left different things. `may_give_up`: an answer was lost on the way."""
         if once.unfinished:
             raise AssertionError(f"the handler does not succeed even when all is well: {once.unfinished[0]}")
-        if way == LOST_ANSWER and found.gave_up:
+        if (may_give_up or way == LOST_ANSWER) and found.gave_up:
             # It could not know that it was heard. What it left undone is its author's decision; doing more is not.
             found = replace(once, effects=once.effects | found.effects)
         elif found.unfinished:
@@ -229,19 +231,36 @@ class _Stage:
 
     # --- the ways ----------------------------------------------------------------------------------------------
 
+    def befall(self, bench: Workbench, event: Event, what: str) -> None:
+        """One thing happens to one event: `deliver`, `at once`, `crash`, `lose the answer`."""
+        if not self._wants(bench, event):
+            return
+        match what:
+            case "at once":
+                bench.run_at_once(self._handler, event)
+            case "crash":
+                bench.run_and_crash(self._handler, event)
+            case "lose the answer":
+                bench.run_and_lose_answers(self._handler, event, PATIENCE_S)
+            case _:
+                bench.run(self._handler, event)
+
     def deliver(self, bench: Workbench, events: Iterable[Event]) -> None:
+        """Each once, in this order, and everything that is tried again."""
         for event in events:
             if self._wants(bench, event):
                 bench.run(self._handler, event)
         bench.wait(PATIENCE_S, self._handler)
 
     def at_once(self, bench: Workbench) -> None:
+        """Each by replicas at once."""
         for event in self.events:
             if self._wants(bench, event):
                 bench.run_at_once(self._handler, event)
         bench.wait(PATIENCE_S, self._handler)
 
     def crash(self, bench: Workbench) -> None:
+        """Each with a crash between the effect and its mark."""
         for event in self.events:
             if self._wants(bench, event):
                 bench.run_and_crash(self._handler, event)
@@ -249,6 +268,7 @@ class _Stage:
         bench.wait(PATIENCE_S, self._handler)
 
     def lost_answers(self, bench: Workbench) -> None:
+        """Each with its answers lost."""
         for event in self.events:
             if self._wants(bench, event):
                 bench.run_and_lose_answers(self._handler, event, PATIENCE_S)
@@ -262,6 +282,7 @@ class _Stage:
         return False
 
     def again_late(self, bench: Workbench) -> None:
+        """All of them, and again a day later in reverse."""
         self.deliver(bench, self.events)
         bench.clock.advance(86_400)
         self.deliver(bench, reversed(self.events))
@@ -291,7 +312,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 600 else text[:600] + " ..."
 
 
-def _declaration(handler: Function) -> Handler:
+def declaration(handler: Function) -> Handler:
+    """What `@handles` says of a function. Raises HandlerInvalid."""
     found = declared(handler)
     if found is None:
         raise HandlerInvalid("this is no handler: it is not declared with @handles")

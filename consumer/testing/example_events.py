@@ -50,8 +50,8 @@ def own(
     model = payload_class(event_type)
     needed = {name: f"{name.removesuffix('_id')}-{number}" for name in KEYS if name in model.model_fields}
     said = _completed(needed | model.example(), ids, number)
-    if "version" in said:
-        said |= {"version": number, "read_at": at.isoformat()}
+    moving = {"version": number, "read_at": at.isoformat()}
+    said |= {name: value for name, value in moving.items() if name in model.model_fields}
     named = [(name, said[name]) for name in KEYS if isinstance(said.get(name), str)]
     name, value = next(iter(ids.items()), None) or next(iter(named), ("event", str(number)))
     return own_event(

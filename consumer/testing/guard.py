@@ -106,14 +106,27 @@ class Guard:
             forget(self._hear)
         self.judge()
 
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """The same, without raising: `taken` has the refusals."""
+        listen(self._hear)
+        try:
+            yield
+        finally:
+            forget(self._hear)
+
+    def taken(self) -> list[Refused]:
+        """The refusals since the last time."""
+        found, self._found = self._found, []
+        return found
+
     def note(self, refused: Refused) -> None:
         """Something that a handler did wrong."""
         self._found.append(refused)
 
     def judge(self) -> None:
         """Raise the first refusal since the last time."""
-        found, self._found = self._found, []
-        if found:
+        if found := self.taken():
             raise found[0]
 
     def _hear(self, connection: Connection) -> None:

@@ -51,7 +51,7 @@ class WorkerConfig:
     topic: str
     dead_topic: str = ""
     group: str = "work"
-    batch: int = 500
+    batch: int = 200
     concurrency: int = 64
     drain_s: float = 20.0
     lost_after_s: float = LOST_AFTER_S

@@ -9,8 +9,7 @@ from datetime import timedelta
 from consumer.events import Event
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
-from consumer.payments import Kind as BudgetKind
-from consumer.payments import PaymentsClient, Priority
+from consumer.payments import CallKind, PaymentsClient, Priority
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.api import ApplicationApi
 from consumer.sync.refresh.policy import RefreshPolicy
@@ -59,8 +58,8 @@ async def while_a_walk_goes_on(world: World, policy: RefreshPolicy) -> AsyncIter
         stage = Refresh(api, world.database, world.publisher, clock=world.clock, policy=policy)
 
         async def once() -> int:
-            while await client.budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:
-                await client.budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
+            while await client.budget.predict_s(CallKind.READ, Priority.BACKFILL) == 0:
+                await client.budget.acquire(CallKind.READ, Priority.BACKFILL, max_wait_s=0)
             return await stage.once()
 
         yield once

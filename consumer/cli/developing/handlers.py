@@ -10,7 +10,9 @@ import typer
 
 from consumer.app.options import option_problems
 from consumer.cli.cures import replay_command
+from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.scaffold import write_package
+from consumer.cli.developing.unmigrated import unmigrated
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for
@@ -26,6 +28,8 @@ from consumer.work.registry import Registry
 MISSED_MAX = 1000
 
 app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
+app.command("try")(try_handler)
+app.command("simulate")(simulate_module)
 Name = Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
 
@@ -92,6 +96,7 @@ def check(as_json: Json = False) -> None:
     registry = registry_of(settings)
     renamed = {new: old for old, new in settings.renamed_handlers.items()}
     problems = inspect_plugins(registry, allowed=settings.handlers, renamed=renamed)
+    problems += unmigrated(registry)
     told = [line.partition(": ") for line in option_problems(registry, settings.handler_options)]
     problems += [Problem(plugin=place, text=text) for place, _, text in told]
     warnings = warnings_of(registry)
@@ -117,10 +122,14 @@ def new(
     name: Annotated[str, typer.Argument(help="Name of the package, like shop-shipping.")],
     into: Annotated[Path, typer.Option(help="Folder in which its folder is made.")] = Path(),
     tables: Annotated[bool, typer.Option("--tables", help="A handler with a table of its own and migrations.")] = False,
+    consumer: Annotated[
+        str | None,
+        typer.Option(metavar="REQUIREMENT", help="Its dependency on the consumer, like `… @ git+https://…`."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a package with a handler, its tests and a pyproject.toml that installs."""
-    written = write_package(name, into, tables=tables)
+    written = write_package(name, into, tables=tables, consumer=consumer)
     output = Output(as_json)
     output.document({"name": name, "folder": str(into / name), "files": [str(one) for one in written]})
     for path in written:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from consumer.app.options import left_out
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
@@ -157,6 +158,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         unfulfilled=found.waiting,
         queues=open_queues,
         broken_plugins=[plugin.plugin for plugin in registry.broken],
+        left_out=left_out(registry, settings.handlers),
         log=judge_log(look, figures.at, memories=memories, statuses=found.reading, processes=found.processes),
         shippers=who_fulfils(registry.handlers),
         application_statuses=found.reading,

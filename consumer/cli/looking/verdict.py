@@ -34,6 +34,7 @@ def judge(
     unfulfilled: Sequence[Waiting] = (),
     queues: Sequence[Queue] = (),
     broken_plugins: Sequence[str] = (),
+    left_out: Sequence[str] = (),
     log: Sequence[Finding] = (),
     application_statuses: Sequence[ApplicationStatus] = (),
     walk_late_s: float = WALK_LATE_S,
@@ -59,6 +60,8 @@ def judge(
         found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
         found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
+    for plugin in left_out:
+        found.append(Finding(Grade.DEGRADED, "built_in_left_out", f"CONSUMER_HANDLERS leaves out {plugin}"))
     if figures.dead:
         found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
     if figures.paused_handlers:

@@ -18,6 +18,7 @@ from consumer.plugin import Context, Event, Handler
 from consumer.plugin.snapshot import Snapshot, SnapshotKind, SnapshotSource
 from consumer.wire import SEED
 from consumer.work.execution.loop_proxy import LoopProxy, on_loop
+from consumer.work.execution.options import options_for
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Contexts:
             log=structlog.get_logger("handler").bind(
                 application=event.application, event_id=event.id, type=event.type, handler=handler.name, attempt=attempt
             ),
-            options=self.options.get(handler.plugin, {}),
+            options=options_for(handler.function, self.options.get(handler.plugin, {})),
             session=session,
             http=http if http is not None else self.http,
             payments=LoopProxy(payments, home) if payments is not None and home is not None else payments,

@@ -76,7 +76,9 @@ def was_cut(outcome: Outcome) -> bool:
 @contextmanager
 def calling(handler: Handler) -> Iterator[HandlerCall]:
     """For the time of a call of the handler, in the task that makes it (and those that the handler starts)."""
-    call = HandlerCall(handler.name, _package(handler.function.__module__), monotonic(), function=handler.function)
+    call = HandlerCall(
+        handler.name, _package(handler.function.__module__ or ""), monotonic(), function=handler.function
+    )
     token = _current.set(call)
     try:
         yield call

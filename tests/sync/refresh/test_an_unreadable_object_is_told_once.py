@@ -10,8 +10,7 @@ import pytest
 
 from consumer.events import Event, Source, Trust
 from consumer.ledger.reading import read_requests
-from consumer.payments import Attempt, PaymentsClient, PaymentsError, Priority
-from consumer.payments import Kind as BudgetKind
+from consumer.payments import Attempt, CallKind, PaymentsClient, PaymentsError, Priority
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.api import ApplicationApi
 from consumer.sync.refresh.policy import RefreshPolicy
@@ -234,8 +233,8 @@ async def test_a_backlog_of_orders_keeps_neither_a_subscription_nor_a_walk_of_th
         world.service.address, world.api.client.credentials, clock=world.clock, on_attempt=attempts.append
     )
     async with client:
-        while await client.budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:  # a walk takes what it can get
-            await client.budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
+        while await client.budget.predict_s(CallKind.READ, Priority.BACKFILL) == 0:  # a walk takes what it can get
+            await client.budget.acquire(CallKind.READ, Priority.BACKFILL, max_wait_s=0)
         stage = Refresh(
             ApplicationApi(application="default", client=client), world.database, world.publisher, clock=world.clock,
             metrics=world.metrics, policy=RefreshPolicy(page_orders_from=50, order_per_s=1, order_burst=3),

@@ -8,8 +8,7 @@ import pytest
 
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
-from consumer.payments import Kind as BudgetKind
-from consumer.payments import Priority
+from consumer.payments import CallKind, Priority
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.schedule import in_turn
@@ -31,8 +30,8 @@ async def test_reads_without_end_leave_a_walk_of_the_events_its_part(world: Worl
     stage, budget = refresh(world), world.api.client.budget
     pages, wait_until = 0, 0.0
     while world.clock.monotonic() < 60:
-        while await budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:  # a walk never rests
-            await budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
+        while await budget.predict_s(CallKind.READ, Priority.BACKFILL) == 0:  # a walk never rests
+            await budget.acquire(CallKind.READ, Priority.BACKFILL, max_wait_s=0)
             pages += 1
         if world.clock.monotonic() >= wait_until:
             async with world.database.transaction() as session:  # a handler that asks again with every answer
