@@ -106,7 +106,7 @@ async def world(tmp_path: Path, database: Database, orders: list[dict[str, Any]]
     address = f"http://127.0.0.1:{runner.addresses[0][1]}"
     async with PaymentsClient(address, Credentials("svc_app_test", ["svc_sk_live_test"]), clock=clock) as client:
         api = ApplicationApi(application="default", client=client)
-        yield World(broker=broker, database=database, service=None, api=api, clock=clock)  # type: ignore[arg-type]
+        yield World(broker=broker, database=database, service=None, api=api, clock=clock)  # type: ignore[arg-type]  # no scripted service here
     await runner.cleanup()
     await broker.stop()
 
