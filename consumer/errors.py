@@ -233,6 +233,18 @@ class PlanMoved(ReplayError):
         super().__init__(f"{len(differences)} item(s) would come out otherwise than planned: make a new plan", **fields)
 
 
+class RebuildDiffers(ReplayError):
+    """Derived again, the runs would have told somebody something else than was told: nothing was changed."""
+
+    code = "rebuild_differs"
+
+
+class WorkGoesOn(ReplayError):
+    """A `work` process lives: stop it first, its writes would get in between."""
+
+    code = "work_goes_on"
+
+
 class ReplayStalled(ReplayError):
     """No worker takes what is replayed: does `work` run? The plan is kept; `consumer replay apply` goes on with it."""
 

@@ -60,6 +60,12 @@ def _replay(app: typer.Typer) -> None:
     app.add_typer(replay.app, name="replay")
 
 
+def _rebuild(app: typer.Typer) -> None:
+    from consumer.cli.repairing import rebuild
+
+    app.command()(rebuild.rebuild)
+
+
 def _explain(app: typer.Typer) -> None:
     from consumer.cli.looking import explain
 
@@ -106,6 +112,7 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _events: ("events",),
     _dead: ("dead",),
     _replay: ("replay",),
+    _rebuild: ("rebuild",),
     _explain: ("explain",),
     _find: ("find",),
     _findings: ("findings",),
