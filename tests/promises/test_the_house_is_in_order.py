@@ -20,11 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES_MOST = 20
 FILES_WANTED = 12
 CROWDED = {
+    "consumer/app",
+    "consumer/console",
     "consumer/broker",  # two logs behind one Protocol, whose files go in pairs
     "consumer/decisions",  # a shelf of records
     "consumer/payments",
     "consumer/sandbox/engine",  # a file per noun of the service
     "consumer/sync/backfill",
+    "consumer/testing",
     "tests/promises",
     "tests/support",
     "tests/sync",
