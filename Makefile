@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+RUN_STAMP := $(VENV)/.stamp-run
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 REAL := slow or kafka or postgres or browser
 FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
@@ -12,21 +14,26 @@ FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench kafka chaos lock
+.PHONY: help setup demo test check bench kafka chaos lock image faults
 
 help: ## the list of targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## .venv with the locked dependencies and the project
+setup: $(STAMP) ## .venv with everything development needs, and the project
 
-$(STAMP): requirements.lock pyproject.toml
+# What runs needs requirements.lock only (and a build tool, to install the project itself); the tests and checkers come on top.
+$(RUN_STAMP): requirements.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error[python]: Python 3.11 or newer is needed (set PYTHON=...)" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PIP) --require-hashes -r requirements.lock -r requirements-build.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup ## everything in one process: plays named scenarios, exit 0 only if every outcome is as expected
+$(STAMP): $(RUN_STAMP) requirements-dev.lock
+	@$(PIP) --require-hashes -r requirements-dev.lock
+	@touch $@
+
+demo: $(RUN_STAMP) ## everything in one process: plays named scenarios, exit 0 only if every outcome is as expected
 	@$(BIN)/consumer demo
 
 check: setup ## ruff, mypy --strict, import-linter, the fast tests
@@ -51,5 +58,17 @@ chaos: setup ## two hours: the fault campaign, an hour's outage of each part, 2,
 	CONSUMER_TEST_MATRIX=all $(BIN)/pytest -q -n 2 -m "$(REAL)" tests/promises/test_whatever_the_service_does_not_document_ends_in_its_own_state.py
 	CONSUMER_TEST_HISTORIES=2000 $(BIN)/pytest -q --timeout 3600 -m "$(REAL)" tests/access/test_any_order.py tests/promises/test_any_life_of_the_sandbox_ends_in_its_own_state.py
 
-lock: setup ## rewrite requirements.lock from pyproject.toml (needs uv)
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --group dev pyproject.toml -o requirements.lock
+faults: setup ## faults of real processes: when `status` was not green any more, which cause it named, when it was green again
+	@$(BIN)/python -m tests.faults
+
+LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
+
+lock: ## rewrite the three locks from pyproject.toml (needs uv)
+	$(LOCK) pyproject.toml -o requirements.lock
+	$(LOCK) -c requirements.lock --group build -o requirements-build.lock
+	$(LOCK) -c requirements.lock -c requirements-build.lock --group dev pyproject.toml -o requirements-dev.lock
+
+image: setup ## the image, twice, without an engine (root, buildah, mmdebstrap): the same digest both times; its SBOM
+	@first=$$(deploy/image/build.sh) && second=$$(deploy/image/build.sh) && echo "$$first" && \
+	  { test "$$first" = "$$second" || { echo "error[image]: another build of the same sources is $$second" >&2; exit 1; }; }
+	@$(BIN)/python -m deploy.image.sbom .cache/image/sbom.json

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import BigInteger, Boolean, ColumnElement, DateTime, Dialect, Integer, String, Table, Text, bindparam
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    bindparam,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
@@ -20,6 +33,9 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from consumer.document import storable
+
+PACKED = b"\x00zlib\x00"
+PACKED_FROM_BYTES = 512
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -62,6 +78,26 @@ class Words(TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy calls it so
         """What is stored, and what is looked for."""
         return None if value is None else storable(value, self._chars)
+
+
+class PackedBytes(TypeDecorator[bytes]):
+    """Bytes of a stranger's, packed where that makes them fewer. What was stored before is read as it is."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002 - SQLAlchemy calls it so
+        """What is stored."""
+        if value is None or (len(value) <= PACKED_FROM_BYTES and not value.startswith(PACKED)):
+            return value
+        packed = PACKED + zlib.compress(value, 6)
+        return packed if len(packed) < len(value) or value.startswith(PACKED) else value
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002 - SQLAlchemy calls it so
+        """What was given."""
+        if value is None or not value.startswith(PACKED):
+            return value
+        return zlib.decompress(value[len(PACKED) :])
 
 
 def serial() -> TypeEngine[int]:

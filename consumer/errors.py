@@ -93,6 +93,66 @@ class LedgerUnavailable(LedgerError):
     retryable = True
 
 
+class DatabaseUnknown(LedgerUnavailable):
+    """The server has no database of this name."""
+
+    code = "database_unknown"
+
+
+class DatabaseLoginRefused(LedgerUnavailable):
+    """The database refuses this user or password."""
+
+    code = "database_login_refused"
+
+
+class DatabaseForbidden(LedgerUnavailable):
+    """The database's user may not do this."""
+
+    code = "database_forbidden"
+
+
+class DatabaseTooManyClients(LedgerUnavailable):
+    """The database takes no more connections."""
+
+    code = "database_too_many_clients"
+
+
+class DatabaseNotUp(LedgerUnavailable):
+    """The database server is starting up or shutting down."""
+
+    code = "database_not_up"
+
+
+class DatabaseTlsFailed(LedgerUnavailable):
+    """The secured connection to the database could not be made."""
+
+    code = "database_tls_failed"
+
+
+class LedgerDiskFull(LedgerUnavailable):
+    """The database's disk is full."""
+
+    code = "ledger_disk_full"
+
+
+class LedgerReadOnly(LedgerUnavailable):
+    """The database takes no writes: it is read-only."""
+
+    code = "ledger_read_only"
+
+
+class LedgerLocked(LedgerUnavailable):
+    """Somebody else holds the database's lock."""
+
+    code = "ledger_locked"
+
+
+class LedgerNotOpened(LedgerUnavailable):
+    """The database's file cannot be opened."""
+
+    code = "ledger_not_opened"
+
+
 class LedgerCorrupt(LedgerError):
     """The database's file is damaged, or is not a database."""
 
@@ -111,6 +171,12 @@ class SchemaOutdated(LedgerError):
     code = "schema_outdated"
 
 
+class SchemaIncompatible(LedgerError):
+    """The database lacks what this version needs, or asks for what it does not give; run the version that made it."""
+
+    code = "schema_incompatible"
+
+
 class LeaseLost(LedgerError):
     """Another process holds the lease now."""
 
@@ -122,6 +188,67 @@ class NotFound(LedgerError):
     """The ledger does not know it."""
 
     code = "not_found"
+
+
+# --- replay --------------------------------------------------------------------------------------------------
+
+
+class ReplayError(ConsumerError):
+    """The replay cannot be done."""
+
+    code = "replay_error"
+
+
+class PlanRefused(ReplayError):
+    """What was never proved is not replayed."""
+
+    code = "replay_refused"
+
+
+class PlanInProgress(ReplayError):
+    """Another plan is being applied."""
+
+    code = "replay_in_progress"
+
+
+class PlanOver(ReplayError):
+    """The plan was applied, or cancelled: make a new one."""
+
+    code = "plan_over"
+
+
+class PlanTooOld(ReplayError):
+    """The plan is too old: make a new one."""
+
+    code = "plan_too_old"
+
+
+class PlanMoved(ReplayError):
+    """The world has moved since the plan: `differences` says where."""
+
+    code = "plan_moved"
+
+    def __init__(self, differences: list[dict[str, str]], **fields: Any) -> None:
+        self.differences = differences
+        super().__init__(f"{len(differences)} item(s) would come out otherwise than planned: make a new plan", **fields)
+
+
+class RebuildDiffers(ReplayError):
+    """Derived again, the runs would have told somebody something else than was told: nothing was changed."""
+
+    code = "rebuild_differs"
+
+
+class WorkGoesOn(ReplayError):
+    """A `work` process lives: stop it first, its writes would get in between."""
+
+    code = "work_goes_on"
+
+
+class ReplayStalled(ReplayError):
+    """No worker takes what is replayed: does `work` run? The plan is kept; `consumer replay apply` goes on with it."""
+
+    code = "replay_stalled"
 
 
 # --- the broker ----------------------------------------------------------------------------------------------
@@ -138,6 +265,72 @@ class BrokerUnavailable(BrokerError):
 
     code = "broker_unavailable"
     retryable = True
+
+
+class BrokerLoginRefused(BrokerUnavailable):
+    """The broker refuses this user, password or mechanism."""
+
+    code = "broker_login_refused"
+
+
+class BrokerTlsFailed(BrokerUnavailable):
+    """The secured connection to the broker could not be made."""
+
+    code = "broker_tls_failed"
+
+
+class TopicForbidden(BrokerUnavailable):
+    """The broker does not allow this user to use the topic."""
+
+    code = "topic_forbidden"
+
+
+class GroupForbidden(BrokerUnavailable):
+    """The broker does not allow this user to use the group."""
+
+    code = "group_forbidden"
+
+
+class ClusterForbidden(BrokerUnavailable):
+    """The broker does not allow this user to write or describe on the cluster."""
+
+    code = "cluster_forbidden"
+
+
+class LogNotReplicated(BrokerUnavailable):
+    """Too few replicas of the topic are in sync: the broker takes no records."""
+
+    code = "log_not_replicated"
+
+
+class LogDiskFull(BrokerUnavailable):
+    """The log's disk is full."""
+
+    code = "log_disk_full"
+
+
+class LogReadOnly(BrokerUnavailable):
+    """The log's file takes no writes: it is read-only."""
+
+    code = "log_read_only"
+
+
+class LogLocked(BrokerUnavailable):
+    """Somebody else holds the lock of the log's file."""
+
+    code = "log_locked"
+
+
+class LogNotOpened(BrokerUnavailable):
+    """The log's file cannot be opened."""
+
+    code = "log_not_opened"
+
+
+class LogReplaced(BrokerUnavailable):
+    """The log's file was removed or replaced while it was open: restart this role."""
+
+    code = "log_replaced"
 
 
 class LogCorrupt(BrokerError):
@@ -162,13 +355,6 @@ class RecordTooLarge(BrokerError):
     """The record is larger than the topic takes."""
 
     code = "record_too_large"
-
-
-class AssignmentLost(BrokerError):
-    """The partition belongs to another member of the group now."""
-
-    code = "assignment_lost"
-    retryable = True
 
 
 class TopicMisconfigured(BrokerError):
@@ -212,6 +398,12 @@ class HandlerInvalid(HandlerError):
     """The handler's declaration is not usable."""
 
     code = "handler_invalid"
+
+
+class PayloadUnexpected(HandlerInvalid):
+    """The event's data does not have the shape that its payload class says."""
+
+    code = "payload_unexpected"
 
 
 class HandlerTimeout(HandlerError):

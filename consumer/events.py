@@ -12,13 +12,17 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, cast
 
 from jsonpointer import JsonPointer, JsonPointerException
+from typing_extensions import TypeVar
 
 from consumer.document import parse
 from consumer.errors import NotUnderstood
+from consumer.payload import Payload, payload_class
 from consumer.reason import Reason
+
+P_co = TypeVar("P_co", bound=Payload, covariant=True, default=Payload)
 
 ID_MAX_CHARS = 255
 TYPE_MAX_CHARS = 100
@@ -206,7 +210,7 @@ def parse_json(raw: bytes, *, tolerant: bool = False) -> dict[str, Any]:
     return document
 
 
-class Identity(NamedTuple):
+class EventFacts(NamedTuple):
     """What receiving has to know of a body: its id, its type and the aggregate that orders it."""
 
     id: str
@@ -229,7 +233,7 @@ def aggregate_key(event_id: str, order_id: str | None, subscription_id: str | No
     return f"event:{event_id}"
 
 
-def identify(document: Mapping[str, Any], locators: Locators) -> Identity:
+def identify(document: Mapping[str, Any], locators: Locators) -> EventFacts:
     """Find id, type and the aggregate in a body. Raises NotUnderstood when no `evt_` id is there (case I10).
 
     A missing or malformed type becomes `unknown.type`: archived, handled by nobody (cases I7, U2). `order_id` is
@@ -245,7 +249,7 @@ def identify(document: Mapping[str, Any], locators: Locators) -> Identity:
         order_id = _first_text(document, paths["order"], None, ID_MAX_CHARS)
     elif event_type.startswith("subscription."):
         subscription_id = _first_text(document, paths["subscription"], None, ID_MAX_CHARS)
-    return Identity(event_id, event_type, order_id, subscription_id)
+    return EventFacts(event_id, event_type, order_id, subscription_id)
 
 
 def locate(document: Mapping[str, Any], locators: Locators) -> Envelope:
@@ -264,11 +268,12 @@ def locate(document: Mapping[str, Any], locators: Locators) -> Envelope:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(Generic[P_co]):
     """One fact: what the service said (or a projection derived), the raw bytes untouched.
 
     `type` and `id` come from the envelope; `key` is the aggregate that orders it; `order_id`, `subscription_id`,
-    `customer` and `object_id` are what the locators found, None where there is nothing.
+    `customer` and `object_id` are what the locators found, None where there is nothing. `payload` is what it says,
+    typed: `Event[FulfilmentRequested]`.
     """
 
     application: str
@@ -291,6 +296,21 @@ class Event:
     def data(self) -> dict[str, Any]:
         """The whole body as a JSON object; treat it as read-only. Its texts hold no NUL and no half character."""
         return parse_json(self.raw, tolerant=True)
+
+    @cached_property
+    def payload(self) -> P_co:
+        """What the event says, of the class that is bound to its type. Ids that the body does not repeat beside it are
+        those the locators found. Raises PayloadUnexpected."""
+        located = {"order_id": self.order_id, "subscription_id": self.subscription_id, "customer": self.customer}
+        model = payload_class(self.type)
+        found = {name: value for name, value in located.items() if value is not None and name in model.model_fields}
+        return cast(P_co, model.read(found | self._said(), self.type))
+
+    def _said(self) -> dict[str, Any]:
+        """The object the event is about: ours in `data`, the service's where the document leaves room for it."""
+        places = ("/data",) if _DERIVED_ID.match(self.id) else ("/data/object", "/object", "/data")
+        found = (first(self.data, (place,)) for place in places)
+        return next((dict(one) for one in found if isinstance(one, dict)), {})
 
     def find(self, *pointers: str) -> Any:
         """The first value at one of these JSON pointers, or None."""

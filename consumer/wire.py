@@ -7,6 +7,7 @@ have to fit them.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,12 +17,17 @@ from typing import Any
 import orjson
 
 from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, Identity, Locators, Source, Trust, build_event, locate, parse_json
+from consumer.events import Delivery, Event, EventFacts, Locators, Source, Trust, build_event, locate, parse_json
 from consumer.reason import reason_of
 
+SQUEEZED_FROM_BYTES = 4096
+"""A delivery that nobody has proved yet is packed from here on: a stranger's zeros fill no disk."""
+RAW_MAX_BYTES = 16 * 1024 * 1024 + 1
 OWN_PREFIXES = ("drv_", "obs_")
 SEED = "seed"
 """The plan under which history is taken in: it sets state and causes no effect (case B30)."""
+REPLAY = "rpl_"
+"""What the ids of replay plans begin with."""
 OWN_FIELDS = {"order": "order_id", "subscription": "subscription_id", "customer": "customer", "object": "object_id"}
 
 
@@ -50,14 +56,14 @@ def pack_event(event: Event, *, plan: str | None = None) -> Packed:
     return Packed(key=_key(event.application, event.key), value=event.raw, headers=_encoded(headers))
 
 
-def signed_key(application: str, found: Identity) -> bytes:
+def signed_key(application: str, found: EventFacts) -> bytes:
     """The record key of a webhook: what `pack_event` would give."""
     return f"{application}/{found.key}".encode()
 
 
 def signed_headers(
     application: str,
-    found: Identity,
+    found: EventFacts,
     received_at: datetime,
     delivery_id: str,
     traceparent: str,
@@ -112,6 +118,11 @@ def plan_of(headers: Mapping[str, bytes]) -> str | None:
     return _text(headers, "plan") or None
 
 
+def is_replay(plan: str | None) -> bool:
+    """Whether this is a replay plan; a seed is none."""
+    return plan is not None and plan.startswith(REPLAY)
+
+
 def pack_delivery(delivery: Delivery, locators: Locators) -> Packed:
     """A delivery as a message for topic `deliveries`; its key is the aggregate if one was found."""
     headers = {
@@ -129,7 +140,10 @@ def pack_delivery(delivery: Delivery, locators: Locators) -> Packed:
         aggregate = locate(parse_json(delivery.raw), locators).key
     except NotUnderstood:
         aggregate = f"delivery:{delivery.id}"
-    return Packed(key=_key(delivery.application, aggregate), value=delivery.raw, headers=_encoded(headers))
+    value = delivery.raw
+    if len(value) > SQUEEZED_FROM_BYTES and len(squeezed := zlib.compress(value, 1)) < len(value):
+        value, headers["packed"] = squeezed, "zlib"
+    return Packed(key=_key(delivery.application, aggregate), value=value, headers=_encoded(headers))
 
 
 def unpack_delivery(key: bytes, value: bytes, headers: Mapping[str, bytes]) -> Delivery:
@@ -138,13 +152,26 @@ def unpack_delivery(key: bytes, value: bytes, headers: Mapping[str, bytes]) -> D
     return Delivery(
         application=key.decode("utf-8", "replace").partition("/")[0],
         id=_text(headers, "delivery_id"),
-        raw=value,
+        raw=_unsqueezed(value, _text(headers, "packed")),
         received_at=received_at,
         headers=orjson.loads(headers.get("http") or b"{}"),
         event_id=_text(headers, "event_id") or None,
         problem=reason_of(problem) if (problem := _text(headers, "problem")) else None,
         traceparent=_text(headers, "traceparent") or None,
     )
+
+
+def _unsqueezed(value: bytes, packed: str) -> bytes:
+    if packed != "zlib":
+        return value
+    decoder = zlib.decompressobj()
+    try:
+        raw = decoder.decompress(value, RAW_MAX_BYTES)
+    except zlib.error as error:
+        raise NotUnderstood("the record's body is packed, and damaged") from error
+    if not decoder.eof:
+        raise NotUnderstood("the record's body is packed, and longer than any body")
+    return raw
 
 
 def own_event(

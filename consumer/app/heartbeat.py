@@ -33,10 +33,12 @@ _log = structlog.get_logger(__name__)
 
 
 class Heartbeat:
-    """`roles`: what this process does; parts add theirs. `process` is unique per start."""
+    """`roles`: what this process does; parts add theirs. `told`: what was refused lately, by name; it is told and makes
+    nobody unready, since only the next try can show that it is over. `process` is unique per start."""
 
     def __init__(self, url: str, *, readiness: Readiness, metrics: Metrics, clock: Clock, process: str) -> None:
         self.roles: set[str] = set()
+        self.told: dict[str, Callable[[], ConsumerError | None]] = {}
         self._url = url
         self._readiness = readiness
         self._metrics = metrics
@@ -81,13 +83,16 @@ class Heartbeat:
     async def _beat(self) -> None:
         ready, _, checks = await self._readiness.answers()
         problems = self._readiness.problems
+        refused = {name: error for name, ask in self.told.items() if (error := ask()) is not None}
+        proofs = {name: _proof(problems.get(name)) for name in checks}
+        proofs |= {name: Proof(code=error.code, reason=error.message) for name, error in refused.items()}
         database = self._database = self._database or Database(self._url, pool_size=1, create=False)
         async with database.transaction() as session:
             now = await shared_time(session)
             self._started_at = self._started_at or now
             if self._was is None or self._was[0] != ready:
                 self._was = (ready, now)
-            answered, refused = self._webhooks()
+            answered, unstored = self._webhooks()
             pulses = [
                 Pulse(
                     process=self._process,
@@ -98,9 +103,9 @@ class Heartbeat:
                     started_at=self._started_at,
                     ready=ready,
                     since=self._was[1],
-                    checks={name: _proof(problems.get(name)) for name in checks},
+                    checks=proofs,
                     answered=answered if role == "serve" else 0,
-                    refused=refused if role == "serve" else 0,
+                    refused=unstored if role == "serve" else 0,
                 )
                 for role in sorted(self.roles)
             ]

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from time import perf_counter
 
-from consumer.broker import AssignmentListener, Broker, Message, Subscription, TopicConfig, TopicReport
+from consumer.broker import (
+    AssignmentListener,
+    Broker,
+    EmbeddedBroker,
+    GroupReport,
+    Message,
+    Subscription,
+    TopicConfig,
+    TopicReport,
+)
 from consumer.errors import BrokerError
 from consumer.telemetry.metrics import Metrics
+
+REFUSAL_COUNTS_S = 600.0
 
 
 class MeasuredBroker:
@@ -18,6 +29,8 @@ class MeasuredBroker:
     def __init__(self, broker: Broker, metrics: Metrics) -> None:
         self._broker = broker
         self._published = metrics.publishes
+        self._refused: BrokerError | None = None
+        self._refused_at = 0.0
         self._seconds = functools.cache(metrics.publish_seconds.labels)  # by topic: a look-up costs more than counting
 
     async def start(self) -> None:
@@ -35,6 +48,10 @@ class MeasuredBroker:
     async def look(self, topics: Iterable[TopicConfig]) -> Sequence[TopicReport]:
         """See Broker."""
         return await self._broker.look(topics)
+
+    async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
+        """See Broker."""
+        return await self._broker.look_at_groups(groups)
 
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See Broker."""
@@ -60,12 +77,31 @@ class MeasuredBroker:
         """See Broker."""
         return await self._broker.ready()
 
+    async def check(self) -> bool:
+        """See Broker."""
+        if not await self._broker.check():
+            return False
+        if isinstance(self._broker, EmbeddedBroker):
+            self._refused = None  # it has just written
+        return True
+
+    @property
+    def refusal(self) -> BrokerError | None:
+        """What the last record was refused with, lately; None when it was taken. A broker that answers may refuse."""
+        if self._refused is None or perf_counter() - self._refused_at > REFUSAL_COUNTS_S:
+            return None
+        return self._refused
+
     async def _measured(self, topic: str, records: int, publishing: Awaitable[None]) -> None:
         began = perf_counter()
         try:
             await publishing
         except BrokerError as error:
             self._published.inc((topic, error.code), records)
+            # A record that is too large says nothing of the log.
+            if error.retryable:
+                self._refused, self._refused_at = error, perf_counter()
             raise
+        self._refused = None
         self._published.inc((topic, "published"), records)
         self._seconds(topic).observe(perf_counter() - began)

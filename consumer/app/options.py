@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from typing import Any
@@ -10,10 +9,14 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from consumer.settings.application import reason
+from consumer.work.execution.options import options_model
 from consumer.work.registry import GROUP, Registry
 
 NAME = "CONSUMER_HANDLER_OPTIONS"
-MODEL = "OPTIONS"
+BUILT_IN = {
+    "fulfilment": "no paid order becomes fulfilment.requested",
+    "access": "no subscription becomes access.granted or access.revoked",
+}
 
 
 def option_problems(registry: Registry, options: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -44,10 +47,12 @@ def unknown_handlers(registry: Registry, allowed: Collection[str] | None) -> lis
     ]
 
 
+def left_out(registry: Registry, allowed: Collection[str] | None) -> list[str]:
+    """What CONSUMER_HANDLERS leaves out of the built-in plugins, one line each: without them nothing is fulfilled."""
+    there = {handler.plugin for handler in registry.handlers}
+    return [] if allowed is None else [f"{name} ({does})" for name, does in BUILT_IN.items() if name not in there]
+
+
 def _models(registry: Registry) -> dict[str, type[BaseModel]]:
-    found: dict[str, type[BaseModel]] = {}
-    for handler in registry.handlers:
-        model = getattr(inspect.getmodule(handler.function), MODEL, None)
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            found[handler.plugin] = model
-    return found
+    found = {handler.plugin: options_model(handler.function) for handler in registry.handlers}
+    return {plugin: model for plugin, model in found.items() if model is not None}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from consumer.broker import KafkaSecurity, TopicConfig
+from consumer.app.log_parts import groups as groups
+from consumer.app.log_parts import kafka_security as kafka_security
+from consumer.app.log_parts import topic as topic
+from consumer.app.log_parts import topics as topics
 from consumer.clock import Clock
 from consumer.payments import (
     Attempt,
@@ -26,45 +28,11 @@ from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, S
 from consumer.receive.decide import Endpoint
 from consumer.receive.web import Limits as ReceiveLimits
 from consumer.settings import ApplicationSettings, Settings
-from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.confirm.stage import ConfirmPolicy
-from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.role import SyncPolicy
 from consumer.telemetry.metrics import Metrics
-
-LOG_RETENTION_S = 7 * 86400.0
-DEAD_RETENTION_S = 30 * 86400.0
-
-
-def topic(settings: Settings, name: str) -> str:
-    """A topic (`deliveries`, `events`, `events.dead`) or a group (`work`, `confirm`), with the deployment's prefix."""
-    return f"{settings.topic_prefix}.{name}"
-
-
-def topics(settings: Settings) -> list[TopicConfig]:
-    """The topics a deployment needs."""
-    events = TopicConfig(
-        name=topic(settings, "events"),
-        partitions=settings.topic_partitions,
-        retention_s=LOG_RETENTION_S,
-        max_record_bytes=settings.max_record_bytes,
-    )
-    deliveries = replace(events, name=topic(settings, "deliveries"))
-    return [events, deliveries, replace(events, name=topic(settings, "events.dead"), retention_s=DEAD_RETENTION_S)]
-
-
-def kafka_security(settings: Settings) -> KafkaSecurity:
-    """TLS and SASL of the broker."""
-    password = settings.kafka_sasl_password
-    return KafkaSecurity(
-        security_protocol=settings.kafka_security_protocol,
-        ca_file=settings.kafka_ca_file,
-        cert_file=settings.kafka_cert_file,
-        key_file=settings.kafka_key_file,
-        sasl_mechanism=settings.kafka_sasl_mechanism,
-        username=settings.kafka_sasl_username,
-        password=password.get_secret_value() if password else None,
-    )
 
 
 def endpoint(application: ApplicationSettings, settings: Settings) -> Endpoint:
@@ -102,6 +70,8 @@ def receive_limits(settings: Settings) -> ReceiveLimits:
         publish_timeout_s=settings.publish_timeout_s,
         max_in_flight=settings.receive_max_in_flight,
         max_in_flight_bytes=settings.receive_max_in_flight_bytes,
+        min_bytes_per_s=settings.body_min_bytes_per_s,
+        unproved_bytes_per_minute=settings.unproved_bytes_per_minute,
     )
 
 
@@ -111,6 +81,7 @@ def sync_policy(settings: Settings) -> SyncPolicy:
         confirm=ConfirmPolicy(patience_s=settings.confirm_patience_s),
         backfill=BackfillPolicy(interval_s=settings.sync_interval_s),
         reconcile=ReconcilePolicy(every=timedelta(seconds=settings.reconcile_interval_s)),
+        unproved_max_bytes=settings.unproved_max_bytes,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from datetime import datetime
 from functools import cached_property
 from types import ModuleType, TracebackType
 from typing import Any, Self
@@ -17,12 +18,13 @@ import structlog
 from aiohttp import web
 
 from consumer import __version__
-from consumer.app import parts
+from consumer.app import log_parts, parts
 from consumer.app.asking import asking
 from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
+from consumer.app.log_watch import LogWatch
 from consumer.app.measured import MeasuredBroker
-from consumer.app.options import option_problems, unknown_handlers
+from consumer.app.options import left_out, option_problems, unknown_handlers
 from consumer.app.registering import registering
 from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
@@ -126,16 +128,19 @@ class App:
         """The ledger's database; it connects when first used."""
         database = Database(self.settings.database_url.get_secret_value())
         self._stack.push_async_callback(database.stop)
-        self._readiness.add("database", database.ready)
+        self._readiness.add("database", database.check)
         return database
 
     @cached_property
-    def broker(self) -> Broker:
+    def broker(self) -> MeasuredBroker:
         """The log. Connecting goes on in the background until it works; `connected` is set then."""
-        found = open_broker(self.settings.broker_url, security=parts.kafka_security(self.settings), clock=self.clock)
+        found = open_broker(
+            self.settings.broker_url, security=log_parts.kafka_security(self.settings), clock=self.clock
+        )
         broker = MeasuredBroker(found, self.metrics)
         self._stack.push_async_callback(broker.stop)
-        self._readiness.add("broker", broker.ready)
+        self._readiness.add("broker", broker.check)
+        self._heartbeat.told["log_write"] = lambda: broker.refusal
         self._stoppable(lambda stop: self._connect(broker, stop), "broker", LOOK_AGAIN_S + STOP_SLACK_S)
         return broker
 
@@ -196,7 +201,7 @@ class App:
 
         async def connect() -> None:
             await broker.start()
-            await broker.ensure_topics(parts.topics(self.settings))
+            await broker.ensure_topics(log_parts.topics(self.settings))
 
         if await self._persist(connect, "broker_not_ready", stop):
             self.connected.set()
@@ -261,6 +266,7 @@ class App:
             topic_prefix=self.settings.topic_prefix,
             limits=parts.receive_limits(self.settings),
         )
+        self._readiness.add("receive", receiver.has_room)
         runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)
         self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
         self.public_url = await self._listen(runner, self.settings.host, self.settings.port)
@@ -278,6 +284,8 @@ class App:
         problems += unknown_handlers(self.registry, self.settings.handlers)
         if problems:
             raise SettingsError(problems)
+        for plugin in left_out(self.registry, self.settings.handlers):
+            _log.error("built_in_left_out", setting="CONSUMER_HANDLERS", plugin=plugin)
         self._heartbeat.roles.add(Role.WORK.value)
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings
@@ -296,9 +304,9 @@ class App:
                 clock=self.clock,
                 observer=Observer(self.metrics),
                 config=WorkerConfig(
-                    topic=parts.topic(settings, "events"),
-                    dead_topic=parts.topic(settings, "events.dead"),
-                    group=parts.topic(settings, "work"),
+                    topic=log_parts.topic(settings, "events"),
+                    dead_topic=log_parts.topic(settings, "events.dead"),
+                    group=log_parts.topic(settings, "work"),
                     batch=settings.work_batch,
                     concurrency=settings.work_concurrency,
                     drain_s=settings.drain_s,
@@ -326,9 +334,9 @@ class App:
             ],
             self.broker,
             self.database,
-            deliveries_topic=parts.topic(self.settings, "deliveries"),
-            events_topic=parts.topic(self.settings, "events"),
-            group=parts.topic(self.settings, "confirm"),
+            deliveries_topic=log_parts.topic(self.settings, "deliveries"),
+            events_topic=log_parts.topic(self.settings, "events"),
+            group=log_parts.topic(self.settings, "confirm"),
             applications=list(self.locators),
             clock=self.clock,
             holder=worker_id(),
@@ -345,7 +353,19 @@ class App:
                 raise sync.hint_consumer.failure.error
             return True
 
+        async def lost(at: datetime) -> None:
+            for one in sync.applications.values():
+                await one.note_lost_log(at)
+
+        groups = log_parts.groups(self.settings)
+        watch = LogWatch(self.broker, self.database, groups, metrics=self.metrics, clock=self.clock, on_replaced=lost)
+
+        async def watch_log(stop: asyncio.Event) -> None:
+            if await self._ready_to_work(stop):
+                await watch.run(stop)
+
         self._readiness.add("deliveries", takes_deliveries)
+        self._stoppable(watch_log, "log_watch", STOP_SLACK_S)
         self._stoppable(run, "sync", STOP_SLACK_S)
 
     # --- how parts run -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from consumer.app import parts
+from consumer.app import log_parts, parts
 from consumer.app.registering import registering
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SystemClock
@@ -53,11 +53,11 @@ async def open_syncing(
         database = await opened_ledger(stack, settings)
         clock = SystemClock()
         apis = await opened_apis(stack, settings, database, clock, application)
-        broker = open_broker(settings.broker_url, security=parts.kafka_security(settings), clock=clock)
+        broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings), clock=clock)
         stack.push_async_callback(broker.stop)
         if publishes:
             await connect(broker, settings)
-        publisher = EventPublisher(broker, parts.topic(settings, "events"))
+        publisher = EventPublisher(broker, log_parts.topic(settings, "events"))
         policy = parts.sync_policy(settings)
         holder = f"{worker_id()}/{command}"
         yield Syncing(
@@ -120,6 +120,6 @@ async def connect(broker: Broker, settings: Settings) -> None:
     try:
         async with asyncio.timeout(CONNECT_S):
             await broker.start()
-            await broker.ensure_topics(parts.topics(settings))
+            await broker.ensure_topics(log_parts.topics(settings))
     except TimeoutError as error:
         raise BrokerUnavailable("the broker does not answer", within_s=CONNECT_S) from error

@@ -17,6 +17,7 @@ from consumer.broker.base import (
     TopicReport,
 )
 from consumer.broker.embedded import EmbeddedBroker
+from consumer.broker.groups import GroupReport
 from consumer.broker.kafka import KafkaBroker
 from consumer.broker.kafka_connection import KafkaSecurity
 from consumer.clock import Clock
@@ -26,6 +27,7 @@ __all__ = [
     "AssignmentListener",
     "Broker",
     "EmbeddedBroker",
+    "GroupReport",
     "KafkaBroker",
     "KafkaSecurity",
     "Lag",

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from consumer.broker.groups import GroupReport
+
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
@@ -137,6 +139,11 @@ class Broker(Protocol):
         BrokerUnavailable when the broker does not answer, BrokerError when the log cannot be read."""
         ...
 
+    async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
+        """How far each group (name to topic) is, as the log itself says; a topic that is not there is left out. Changes
+        nothing, needs no `start`. Raises BrokerUnavailable, and by its own code what the broker refuses."""
+        ...
+
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """Return when the record is durable. Raises BrokerUnavailable after `timeout_s` (the record may still
         become durable later: expect a duplicate) or at once when too much is pending, RecordTooLarge when it can never
@@ -162,6 +169,10 @@ class Broker(Protocol):
 
     async def ready(self) -> bool:
         """Whether the broker answers now; bounded, never raises."""
+        ...
+
+    async def check(self) -> bool:
+        """The same, and False before `start`; bounded. Raises the BrokerError that says why it cannot be used."""
         ...
 
 

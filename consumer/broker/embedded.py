@@ -10,12 +10,13 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
 from consumer.broker.embedded_file import LogFile, Row
+from consumer.broker.embedded_groups import inspect_groups
 from consumer.broker.embedded_inspection import inspect
 from consumer.broker.embedded_member import EmbeddedSubscription
 from consumer.broker.embedded_schema import (
@@ -27,6 +28,7 @@ from consumer.broker.embedded_schema import (
     topic_layout,
     touch,
 )
+from consumer.broker.groups import GroupReport
 from consumer.broker.membership import Membership
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge, TopicUnknown
@@ -39,7 +41,8 @@ RETENTION_STEP_RECORDS = 2_000
 GROUP_FORGOTTEN_AFTER_S = 30 * 86_400.0
 CHUNK_RECORDS = 500
 CHUNK_BYTES = 4 * 1024 * 1024
-READY_WITHIN_S = 2.0
+READY_WITHIN_S = 1.5
+TOUCH_EVERY_S = 10.0
 
 
 class EmbeddedBroker:
@@ -69,6 +72,7 @@ class EmbeddedBroker:
         self._layouts: dict[str, TopicLayout] = {}
         self._subscriptions: list[EmbeddedSubscription] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._written_at = float("-inf")
 
     async def start(self) -> None:
         """Open or create the file. Raises BrokerUnavailable, LogCorrupt, BrokerError (somebody else's file)."""
@@ -108,6 +112,10 @@ class EmbeddedBroker:
     async def look(self, topics: Iterable[TopicConfig]) -> Sequence[TopicReport]:
         """See the Protocol."""
         return await asyncio.to_thread(inspect, self._path, list(topics))
+
+    async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
+        """See the Protocol."""
+        return await asyncio.to_thread(inspect_groups, self._path, groups)
 
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol (cases I1, I2, I22)."""
@@ -166,18 +174,23 @@ class EmbeddedBroker:
         self._subscriptions.append(subscription)
         return subscription
 
-    async def ready(self) -> bool:
-        """Whether the file answers; after a failed write, whether it takes writes again."""
+    async def check(self) -> bool:
+        """Whether the file answers; after a failed write and now and then, whether it takes writes (again)."""
         file = self._file
         if file is None:
             return False
+        if file.write_failed or time.monotonic() - self._written_at >= TOUCH_EVERY_S:
+            await file.write(touch, READY_WITHIN_S)
+            self._written_at = time.monotonic()
+        await file.read(data_version, READY_WITHIN_S)
+        return True
+
+    async def ready(self) -> bool:
+        """The same, without the reason."""
         try:
-            if file.write_failed:
-                await file.write(touch, READY_WITHIN_S)
-            await file.read(data_version, READY_WITHIN_S)
+            return await self.check()
         except BrokerError:
             return False
-        return True
 
     # --- inside ----------------------------------------------------------------------------------------------
 

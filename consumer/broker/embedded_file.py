@@ -11,6 +11,7 @@ import asyncio
 import os
 import sqlite3
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from consumer.broker.embedded_schema import SCHEMA, append_rows
-from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt
+from consumer.causes import of_log_file
+from consumer.errors import BrokerError, BrokerUnavailable, LogNotOpened, LogReplaced
 
 T = TypeVar("T")
 
@@ -56,8 +58,9 @@ def as_broker_error(error: sqlite3.Error, path: Path) -> BrokerError:
     """What an SQLite error means to a caller: damaged for good, or worth another try."""
     primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     reason = getattr(error, "sqlite_errorname", None) or str(error)
-    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return LogCorrupt(path=str(path), reason=reason)
+    known = of_log_file(getattr(error, "sqlite_errorname", None))
+    if known is not None:
+        return known(path=str(path), reason=reason)
     if primary == sqlite3.SQLITE_ERROR:
         return BrokerError(f"the log file refused: {error}", path=str(path))
     return BrokerUnavailable("the log file does not take or give records now", path=str(path), reason=reason)
@@ -217,9 +220,9 @@ class LogFile:
         try:
             found = self.path.stat()
         except OSError as error:
-            raise BrokerUnavailable("the log file is gone", path=str(self.path)) from error
+            raise LogReplaced("the log file is gone: restart this role", path=str(self.path)) from error
         if (found.st_dev, found.st_ino) != self._identity:
-            raise BrokerUnavailable("the log file was replaced while it was open", path=str(self.path))
+            raise LogReplaced("the log file was replaced while it was open: restart this role", path=str(self.path))
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -229,9 +232,7 @@ class LogFile:
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except OSError as error:
-            raise BrokerUnavailable(
-                "the log file cannot be opened", path=str(self.path), reason=error.strerror
-            ) from error
+            raise LogNotOpened("the log file cannot be opened", path=str(self.path), reason=error.strerror) from error
         connection = None
         try:
             # Two threads in turn, never at once: opened in its executor's thread, closed there too.
@@ -271,11 +272,26 @@ class LogFile:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            _identify(connection)
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
+
+
+def _identify(connection: sqlite3.Connection) -> None:
+    """Give the file an identity of its own, once: another file at the same path is another log."""
+    connection.execute("CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)")
+    connection.execute("INSERT INTO identity SELECT ? WHERE NOT EXISTS (SELECT 1 FROM identity)", (uuid.uuid4().hex,))
+
+
+def identity_of(connection: sqlite3.Connection) -> str | None:
+    """The file's identity; None for one that no writer of this version has opened yet."""
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'identity'").fetchone() is None:
+        return None
+    found = connection.execute("SELECT id FROM identity").fetchone()
+    return None if found is None else str(found[0])
 
 
 def _expire(done: asyncio.Future[Any]) -> None:

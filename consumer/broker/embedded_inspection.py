@@ -20,16 +20,26 @@ def inspect(path: Path, topics: Sequence[TopicConfig]) -> list[TopicReport]:
     """How each topic stands. Raises BrokerUnavailable, LogCorrupt, BrokerError for somebody else's file."""
     if not path.exists() or path.stat().st_size == 0:
         return [TopicReport(name=topic.name, partitions=None, remedies=(REMEDY,)) for topic in topics]
-    # A log in use has its write-ahead file beside it; without one, `immutable` leaves even SQLite's own files unmade.
-    mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=5)) as connection:
-            (owner,) = connection.execute("PRAGMA application_id").fetchone()
-            if owner != APPLICATION_ID:
-                raise BrokerError("the file is not a log of ours", path=str(path))
+        with closing(opened_to_look(path)) as connection:
             return [_report(connection, topic) for topic in topics]
     except sqlite3.Error as error:
         raise as_broker_error(error, path) from error
+
+
+def opened_to_look(path: Path) -> sqlite3.Connection:
+    """A connection that can only read. Raises sqlite3.Error, BrokerError for somebody else's file."""
+    # A log in use has its write-ahead file beside it; without one, `immutable` leaves even SQLite's own files unmade.
+    mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=5)
+    try:
+        (owner,) = connection.execute("PRAGMA application_id").fetchone()
+        if owner != APPLICATION_ID:
+            raise BrokerError("the file is not a log of ours", path=str(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _report(connection: sqlite3.Connection, topic: TopicConfig) -> TopicReport:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from aiokafka.errors import KafkaError
 
 from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
+from consumer.broker.groups import GroupReport
+from consumer.broker.kafka_causes import why_unreachable
 from consumer.broker.kafka_connection import KafkaConnection, KafkaSecurity
+from consumer.broker.kafka_groups import inspect_groups
 from consumer.broker.kafka_inspection import inspect
 from consumer.broker.kafka_lanes import TopicLanes, size_of
 from consumer.broker.kafka_member import KafkaSubscription
@@ -91,6 +94,10 @@ class KafkaBroker:
         """See the Protocol."""
         return await inspect(self._connection, list(topics))
 
+    async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
+        """See the Protocol."""
+        return await inspect_groups(self._connection, groups)
+
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol (cases I1, I2, I3, I22)."""
         publisher = self._publisher
@@ -154,6 +161,14 @@ class KafkaBroker:
                 return bool(await client.force_metadata_update())
         except (TimeoutError, KafkaError, OSError):
             return False
+
+    async def check(self) -> bool:
+        """The same; raises BrokerUnavailable, or what the servers refuse, when the cluster does not answer."""
+        if await self.ready():
+            return True
+        raise await why_unreachable(self._connection) or BrokerUnavailable(
+            "the broker does not answer", servers=",".join(self._connection.servers)
+        )
 
     # --- inside ----------------------------------------------------------------------------------------------
 

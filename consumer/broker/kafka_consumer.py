@@ -11,8 +11,8 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import KafkaError
 
+from consumer.broker.kafka_causes import broker_error, why_unreachable
 from consumer.broker.kafka_connection import KafkaConnection, end
-from consumer.errors import BrokerUnavailable
 
 JOIN_SLACK_S = 30.0
 REBALANCE_SLACK_S = 10.0
@@ -87,8 +87,7 @@ async def open_consumer(
         listener.detach()
         await end(consumer, END_WITHIN_S)
         if isinstance(error, KafkaError | TimeoutError | OSError):
-            raise BrokerUnavailable(
-                "the group could not be joined", group=group, reason=type(error).__name__
-            ) from error
+            known = await why_unreachable(connection)
+            raise known or broker_error(error, "the group could not be joined", group=group) from error
         raise
     return consumer, listener

@@ -14,6 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
 from consumer.broker.base import TopicConfig, TopicReport
+from consumer.broker.kafka_causes import broker_error, why_unreachable
 from consumer.broker.kafka_connection import KafkaConnection, end
 from consumer.broker.kafka_topics import (
     ADMIN_TIMEOUT_S,
@@ -45,7 +46,7 @@ async def inspect(connection: KafkaConnection, topics: Sequence[TopicConfig]) ->
     except TimeoutError as error:
         raise BrokerUnavailable("the broker did not answer in time", within_s=ADMIN_TIMEOUT_S) from error
     except (KafkaError, OSError) as error:
-        raise BrokerUnavailable("the broker does not answer", reason=type(error).__name__) from error
+        raise await why_unreachable(connection) or broker_error(error, "the broker does not answer") from error
     finally:
         await end(admin, 2.0)
     newest = await _newest(connection, described)

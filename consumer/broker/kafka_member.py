@@ -13,12 +13,13 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from consumer.broker.base import Lag, Partition, Record
+from consumer.broker.kafka_causes import broker_error
 from consumer.broker.kafka_connection import KafkaConnection, end
 from consumer.broker.kafka_consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
 from consumer.broker.kafka_progress import Progress
 from consumer.broker.membership import Membership
 from consumer.clock import Clock
-from consumer.errors import BrokerUnavailable
+from consumer.errors import BrokerError, BrokerUnavailable
 
 LOG = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class KafkaSubscription:
         self._alarm = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._broken: str | None = None
-        self._refused: BrokerUnavailable | None = None
+        self._refused: BrokerError | None = None
         self._polled_at = 0.0
         self._moved_at = 0.0
         self._running = False
@@ -150,7 +151,7 @@ class KafkaSubscription:
         except (Exception, asyncio.CancelledError) as error:  # cancelled: one of aiokafka's own tasks was
             self._broken = type(error).__name__
             self._alarm.set()
-            raise BrokerUnavailable("the broker could not be read", reason=self._broken) from error
+            raise broker_error(error, "the broker could not be read", group=self._group) from error
         if epoch != self._epoch:
             return []
         records: list[Record] = []
@@ -193,9 +194,7 @@ class KafkaSubscription:
         except TimeoutError as error:
             raise BrokerUnavailable("the offsets were not stored in time", group=self._group) from error
         except KafkaError as error:
-            raise BrokerUnavailable(
-                "the offsets were not stored", group=self._group, reason=type(error).__name__
-            ) from error
+            raise broker_error(error, "the offsets were not stored", group=self._group) from error
         if owned is not self._owned:
             return frozenset()
         self._progress.committed(wanted)
@@ -218,7 +217,7 @@ class KafkaSubscription:
         except TimeoutError as error:
             raise BrokerUnavailable("the broker did not tell the lag in time", group=self._group) from error
         except KafkaError as error:
-            raise BrokerUnavailable("the broker did not tell the lag", reason=type(error).__name__) from error
+            raise broker_error(error, "the broker did not tell the lag") from error
         return {partition: self._progress.lag(partition, ends[_spot(partition)]) for partition in owned}
 
     async def _learn(self, consumer: Any, partitions: Iterable[Partition]) -> None:
@@ -332,7 +331,7 @@ class KafkaSubscription:
         while True:
             try:
                 await self._open()
-            except BrokerUnavailable as error:
+            except BrokerError as error:
                 LOG.warning("the consumer of group %s could not be started again: %s", self._group, error.line())
                 self._refused = error
                 await asyncio.sleep(wait_s)

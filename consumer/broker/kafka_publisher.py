@@ -23,6 +23,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from consumer.broker.base import Message
+from consumer.broker.kafka_causes import broker_error, why_unreachable
 from consumer.broker.kafka_connection import KafkaConnection, end
 from consumer.broker.kafka_lanes import (
     Item,
@@ -97,7 +98,8 @@ class KafkaPublisher:
                         reason = f"{type(error).__name__}: {error}"
                         await asyncio.sleep(RENEW_WAIT_S)
         except TimeoutError as error:
-            raise BrokerUnavailable(servers=",".join(self._connection.servers), reason=reason) from error
+            known = await why_unreachable(self._connection)
+            raise known or BrokerUnavailable(servers=",".join(self._connection.servers), reason=reason) from error
         self._running = True
         self._spawn(self._watch())
 
@@ -296,7 +298,7 @@ class KafkaPublisher:
         if len(flight.items) == 1 and isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
             settle(flight.items, RecordTooLarge(bytes=flight.items[0].size_bytes))
         else:
-            settle(flight.items, BrokerUnavailable("the broker refused a batch", reason=type(error).__name__))
+            settle(flight.items, broker_error(error, "the broker refused a batch", topic=flight.lane.topic))
         self._renew(producer, type(error).__name__)
         self._landed(flight.lane)
 

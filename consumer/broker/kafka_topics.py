@@ -12,6 +12,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
 
 from consumer.broker.base import TopicConfig
+from consumer.broker.kafka_causes import broker_error, why_unreachable
 from consumer.broker.kafka_connection import KafkaConnection, end
 from consumer.errors import BrokerError, BrokerUnavailable, TopicMisconfigured
 
@@ -117,7 +118,8 @@ class KafkaTopics:
         except TimeoutError as error:
             raise BrokerUnavailable("the topics could not be made or checked in time") from error
         except (KafkaError, OSError) as error:
-            raise BrokerUnavailable("the topics could not be made or checked", reason=type(error).__name__) from error
+            known = await why_unreachable(self._connection)
+            raise known or broker_error(error, "the topics could not be made or checked") from error
         finally:
             await end(admin, 2.0)
         wrong = [f"{topic.name}: {line}" for topic in topics for line in problems(topic, found[topic.name], brokers)]

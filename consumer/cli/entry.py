@@ -9,12 +9,9 @@ from typing import get_args
 import structlog
 import typer
 
-from consumer.cli import roles
-from consumer.cli.developing import handlers
-from consumer.cli.looking import doctor, events, explain, status
+from consumer.cli.printable import printable
 from consumer.cli.process import Terminated
-from consumer.cli.repairing import dead, say, schema
-from consumer.cli.walking import backfill, reconcile
+from consumer.cli.tree import tree
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, UsageError
 from consumer.settings.fields import LogLevel
 from consumer.telemetry.logs import configure_logging
@@ -22,26 +19,6 @@ from consumer.telemetry.logs import configure_logging
 BAD_SETTINGS = 2
 INTERRUPTED = 130
 TERMINATED = 143
-
-app = typer.Typer(
-    name="consumer",
-    help="Webhook consumer and fulfilment worker for the payments service.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-roles.add_to(app)
-status.add_to(app)
-backfill.add_to(app)
-reconcile.add_to(app)
-doctor.add_to(app)
-app.add_typer(events.app, name="events")
-app.add_typer(dead.app, name="dead")
-app.add_typer(explain.app, name="explain")
-app.command()(say.say)
-app.add_typer(schema.app, name="db")
-app.add_typer(handlers.app, name="handlers")
 
 
 def main() -> None:
@@ -53,8 +30,10 @@ def run(arguments: list[str]) -> int:
     """The exit code of a call: 0 done, 1 failed, 2 bad settings or usage, or a database that was never made; 130, 143
     ended by SIGINT, SIGTERM."""
     configure_logging(_early_level(), one_shot=True)
+    if any("\ud800" <= letter <= "\udfff" for argument in arguments for letter in argument):
+        return _refused("an argument is not UTF-8")
     try:
-        result = app(arguments, standalone_mode=False)
+        result = tree(arguments[0] if arguments else None)(arguments, standalone_mode=False)
     except typer.Exit as ended:
         return ended.exit_code
     except typer.TyperException as error:
@@ -89,6 +68,11 @@ def _early_level() -> str:
     return wanted if wanted in get_args(LogLevel) else "info"
 
 
+def _refused(why: str) -> int:
+    _say(UsageError(why).line())
+    return BAD_SETTINGS
+
+
 def _misused(error: typer.TyperException) -> int:
     """Say what is wrong with the call; a command without its subcommand shows its help."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
@@ -100,4 +84,4 @@ def _misused(error: typer.TyperException) -> int:
 
 
 def _say(line: str) -> None:
-    typer.echo(line, err=True)
+    typer.echo(printable(line), err=True)

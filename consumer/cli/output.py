@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from consumer.cli.printable import printable
+
 TABLE_WIDTH = 1000
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
@@ -32,9 +34,10 @@ class Output:
             sys.stdout.flush()
 
     def line(self, text: str) -> None:
-        """A line for people."""
+        """A line for people; blank lines may stand before it."""
         if not self.as_json:
-            self._console.print(text)
+            own = text.lstrip("\n")
+            self._console.print("\n" * (len(text) - len(own)) + printable(own))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> None:
         """A table for people; `empty` when there is nothing to show."""
@@ -43,9 +46,9 @@ class Output:
         if not rows:
             self.line(empty)
             return
-        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        table = Table(*[printable(column) for column in columns], box=None, pad_edge=False, header_style="bold")
         for row in rows:
-            table.add_row(*[shown(cell) for cell in row])
+            table.add_row(*[printable(shown(cell)) for cell in row])
         # As wide as it needs to be: an id that is cut cannot be copied. A terminal wraps by itself.
         Console(highlight=False, markup=False, emoji=False, width=TABLE_WIDTH).print(table)
 

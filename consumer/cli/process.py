@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
 import typer
 import uvloop
 
-from consumer.app import App
+from consumer import __version__
 from consumer.cli.output import Output
 from consumer.errors import ConsumerError
 from consumer.ledger import Database
-from consumer.ledger.engine import schema
+from consumer.ledger.engine.applied import lacks_nothing
 from consumer.settings import Role, Settings, load_settings, settings_to_look
 from consumer.telemetry.logs import configure_logging
+
+if TYPE_CHECKING:
+    from consumer.app import App
 
 T = TypeVar("T")
 
 COLLECT_EVERY = 20_000
 
+_log = structlog.get_logger(__name__)
+
 
 def settings_for(role: Role) -> Settings:
     """The checked settings from the environment, with logging set up by them. Raises SettingsError."""
     settings = load_settings(os.environ, role)
-    configure_logging(settings.log_level, settings.log_format, one_shot=role is Role.OPERATE)
+    who: dict[str, str | int] = {"role": role.value, "pid": os.getpid(), "version": __version__}
+    configure_logging(
+        settings.log_level,
+        settings.log_format,
+        one_shot=role is Role.OPERATE,
+        who=None if role is Role.OPERATE else who,
+    )
     return settings
 
 
@@ -96,7 +109,12 @@ async def ledger(settings: Settings) -> AsyncIterator[Database]:
     """The ledger for a command that looks or repairs. Raises DatabaseMissing, LedgerUnavailable, SchemaOutdated."""
     database = Database(settings.database_url.get_secret_value(), pool_size=2, create=False)
     try:
-        await schema.require_current(database)
+        if not await lacks_nothing(database):
+            from consumer.ledger.engine import (
+                schema,
+            )  # Alembic: who looks at a database that is as it should be needs none
+
+            await schema.require_current(database)
         yield database
     finally:
         await database.stop()
@@ -104,12 +122,22 @@ async def ledger(settings: Settings) -> AsyncIterator[Database]:
 
 async def run_role(settings: Settings, output: Output, build: Callable[[App], Coroutine[Any, Any, None]]) -> None:
     """Build a role's parts, say where it listens, run until a signal, stop cleanly."""
+    from consumer.app import App
+
     stop = stop_on_signals()
     async with App(settings) as app:
         await build(app)
         calm_collector()
         announce(app, output)
+        _log.info("role_started", settings=digest(settings), internal_url=app.internal_url, public_url=app.public_url)
         await app.run(stop)
+        _log.info("role_stops", signalled=stop.is_set())
+    _log.info("role_stopped")
+
+
+def digest(settings: Settings) -> str:
+    """A short word that differs when settings do; no secret is in it, since a dump masks them."""
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:12]
 
 
 def calm_collector() -> None:

@@ -11,8 +11,10 @@ import orjson
 import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+from yarl import URL
 
 from consumer.errors import ConsumerError, LedgerUnavailable, NotFound, UsageError
+from consumer.settings.values import is_loopback
 
 log = structlog.get_logger(__name__)
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -73,6 +75,31 @@ def bearer(token: str | None) -> Middleware:
         return await handler(request)
 
     return check
+
+
+FORM_TYPES = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
+
+
+def guard(token: str | None) -> Middleware:
+    """Without a token, who may ask is who is on this machine: so nobody may ask through a browser there. A name that
+    merely leads to this machine is what a rebinding attack uses, and a page of another site says so in `Origin` or
+    `Sec-Fetch-Site`; what a form can send is refused in any case."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: WebHandler) -> web.StreamResponse:
+        if token is None and not _is_own(request):
+            return problem(403, "loopback_only", "without a token only programs of this machine are answered")
+        if request.method not in ("GET", "HEAD") and request.content_type in FORM_TYPES:
+            return problem(415, "unsupported_media_type", "the content type must be application/json")
+        return await handler(request)
+
+    return check
+
+
+def _is_own(request: web.Request) -> bool:
+    origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
+    is_same = origin is None or origin == f"{request.scheme}://{request.host}"
+    return is_same and site in ("none", "same-origin") and is_loopback(URL(f"http://{request.host}").host or "")
 
 
 def _plain(value: object) -> object:

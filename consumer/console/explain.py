@@ -12,25 +12,25 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import orjson
 from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
+from consumer.console.timeline import timeline, wait_of, waits_of
 from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
 from consumer.ledger.handling import lanes
-from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow, RunRow, RunStatus
+from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
 from handlers.access import tables as access
 from handlers.access.policy import Policy
 from handlers.fulfilment import tables as fulfilment
 
-EVENTS: Table = EventRow.__table__
-AUDIT: Table = AuditRow.__table__
 OUTBOX: Table = OutboxRow.__table__
 READS: Table = ReadRow.__table__
 RUNS: Table = RunRow.__table__
 ENTRIES_MAX = 200
+ORDERS_MAX = 20
+NOBODY = "no handler that fulfils (`fulfils=True`, or an effect handler of fulfilment.requested) took the order"
 Entry = dict[str, Any]
 Named = Mapping[str, Entry]
 """Ids or keys to what their entries are named by; by nothing where all are about the same."""
@@ -45,8 +45,13 @@ async def explain_order(
     reads = await _reads(session, application, "order", {order_id: {}}, is_read=is_read)
     return {
         "state": state,
-        "timeline": await _timeline(session, application, key),
-        "next": _in_order(await _due(session, application, {key: {}}), reads, _held(state["hold"], state["findings"])),
+        "timeline": await timeline(session, application, key),
+        "next": _in_order(
+            await _due(session, application, {key: {}}),
+            reads,
+            _unserved(state),
+            _held(state["hold"], state["findings"]),
+        ),
     }
 
 
@@ -66,7 +71,7 @@ async def explain_subscription(
     return {
         "state": state,
         "policy": _policy(policy, state["price_id"]),
-        "timeline": await _timeline(session, application, key),
+        "timeline": await timeline(session, application, key),
         "next": _in_order(await _due(session, application, {key: {}}), reads, _found(state["findings"])),
     }
 
@@ -96,10 +101,19 @@ async def explain_customer(
             _picked(row, "id", "kind", "entitlement", "until", "reason", "by", "created_at", "ended_at")
             for row in await _rows(session, access.SOURCES, application, customer=customer)
         ],
+        "orders": await _orders_of(session, application, customer),
         "checkouts": [_picked(row, "session_id", "order_id", "status") for row in checkouts],
-        "timeline": await _timeline(session, application, key),
+        "timeline": await timeline(session, application, key),
         "next": _in_order(*next_),
     }
+
+
+async def _orders_of(session: AsyncSession, application: str, customer: str) -> list[Entry]:
+    """What the customer ordered, the newest payments first; bounded."""
+    mine = and_(fulfilment.ORDERS.c.application == application, fulfilment.ORDERS.c.customer == customer)
+    rows = await _newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.paid_at, mine)
+    views = [await order_view(session, application, row["order_id"]) for row in rows[:ORDERS_MAX]]
+    return [_picked(one, "order_id", "status", "fulfilment", "hold", "paid_at", "amount") for one in views]
 
 
 async def _next_of_subscriptions(
@@ -139,32 +153,6 @@ async def _subscriptions_of(session: AsyncSession, application: str, customer: s
     return [row["subscription_id"] for row in rows]
 
 
-async def _timeline(session: AsyncSession, application: str, key: str) -> list[Entry]:
-    """Events of the aggregate, the changes they made, and the runs that did not simply succeed."""
-    seen = and_(EVENTS.c.application == application, EVENTS.c.key == key)
-    noted = and_(AUDIT.c.application == application, AUDIT.c.subject == key)
-    events = await _newest(session, EVENTS, EVENTS.c.seq, seen)
-    of_these = among(RUNS.c.event_id, [row["id"] for row in events])
-    failed = and_(RUNS.c.application == application, of_these, RUNS.c.code.is_not(None))
-    changes = await _newest(session, AUDIT, AUDIT.c.id, noted)
-    runs = await _newest(session, RUNS, RUNS.c.seq, failed)
-    entries: list[Entry] = [
-        {"at": row["received_at"], "code": row["type"], "event_id": row["id"]} | _picked(row, "trust", "source")
-        for row in events
-    ]
-    entries += [
-        {"at": row["at"], "code": row["action"], "by": row["actor"], "event_id": row["reason"],
-         "before": _json(row["before"]), "after": _json(row["after"])}
-        for row in changes
-    ]  # fmt: skip
-    entries += [
-        {"at": row["updated_at"], "code": f"run.{row['status']}", "by": row["handler"], "event_id": row["event_id"],
-         "attempts": row["attempts"], "error": row["code"]}
-        for row in runs
-    ]  # fmt: skip
-    return sorted(entries, key=lambda entry: (entry["at"], entry["code"]))
-
-
 async def _due(session: AsyncSession, application: str, keys: Named) -> list[Entry]:
     """Derived events that wait for their time, and runs that will be tried again or wait for an operator."""
     waiting = and_(OUTBOX.c.application == application, among(OUTBOX.c.key, keys), OUTBOX.c.published_at.is_(None))
@@ -176,8 +164,10 @@ async def _due(session: AsyncSession, application: str, keys: Named) -> list[Ent
     found: list[Entry] = [
         {"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} | keys[row["key"]] for row in timers
     ]
+    kept = await waits_of(session, runs)
     found += [
         {"at": row["next_at"], "code": f"run.{row['status']}", "by": row["handler"], "event_id": row["event_id"]}
+        | wait_of(row, kept)
         | keys[row["key"]]
         for row in runs
     ]
@@ -192,6 +182,13 @@ async def _reads(session: AsyncSession, application: str, kind: str, ids: Named,
          "error": row["code"] if is_read else NO_CREDENTIALS} | ids[row["object_id"]]
         for row in await _newest(session, READS, READS.c.created_at, asked)
     ]  # fmt: skip
+
+
+def _unserved(state: Mapping[str, Any]) -> list[Entry]:
+    """Asked for, and nobody who fulfils took it: that one is installed, or says `fulfils=True`, is for a person."""
+    is_due = state["requested_at"] is not None and state["unfulfillable_at"] is None
+    served = any(run["fulfils"] for run in state["runs"])
+    return [{"at": None, "code": "no_handler", "detail": NOBODY}] if is_due and not served else []
 
 
 def _held(hold: str | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
@@ -223,7 +220,3 @@ async def _rows(session: AsyncSession, table: Table, application: str, **where: 
 
 def _picked(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: row[name] for name in names}
-
-
-def _json(text: str | None) -> Any:
-    return orjson.loads(text) if text else None

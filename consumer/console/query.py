@@ -20,7 +20,7 @@ from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
-from consumer.console.answers import answer, bearer, errors
+from consumer.console.answers import answer, bearer, errors, guard
 from consumer.console.checkouts import parse, register_checkout
 from consumer.console.queues import findings, queues
 from consumer.console.views import access_view, order_view, subscription_view
@@ -52,14 +52,14 @@ def query_routes(
     Raises pydantic's ValidationError when the access plugin's options are not usable.
     """
     api = QueryApi(database, clock, applications, Policy.model_validate((options or {}).get("access", {})))
-    part = web.Application(middlewares=[errors, bearer(token)])
-    part.router.add_get("/orders/{id:.+}", api.order)
-    part.router.add_get("/subscriptions/{id:.+}", api.subscription)
-    part.router.add_get("/customers/{id:.+}/access", api.access)
+    part = web.Application(middlewares=[errors, guard(token), bearer(token)])
+    part.router.add_get(r"/orders/{id:[\s\S]+}", api.order)
+    part.router.add_get(r"/subscriptions/{id:[\s\S]+}", api.subscription)
+    part.router.add_get(r"/customers/{id:[\s\S]+}/access", api.access)
     part.router.add_get("/findings", api.findings)
-    part.router.add_put("/checkouts/{id:.+}", api.checkout)
-    part.router.add_post("/orders/{id:.+}/read", api.read_order)
-    part.router.add_post("/subscriptions/{id:.+}/read", api.read_subscription)
+    part.router.add_put(r"/checkouts/{id:[\s\S]+}", api.checkout)
+    part.router.add_post(r"/orders/{id:[\s\S]+}/read", api.read_order)
+    part.router.add_post(r"/subscriptions/{id:[\s\S]+}/read", api.read_subscription)
     app.add_subapp(PREFIX, part)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
+from consumer.console.find import near as near_names
 from consumer.errors import NotFound, UsageError
 from consumer.ledger.tables import OutboxRow
 from handlers.access import tables as access
@@ -21,6 +22,7 @@ from handlers.fulfilment import tables as fulfilment
 
 OUTBOX: Table = OutboxRow.__table__
 LISTED_MAX = 5
+MARKED_PAID = "fulfilment.marked_paid"
 GIVES = {"access.hold_lifted": "access.held", "access.complimentary_ended": "access.complimentary_granted"}
 KINDS = {"access.hold_lifted": "hold", "access.complimentary_ended": "complimentary"}
 
@@ -43,6 +45,19 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
             await _source(session, word, subject, data["id"], application)
         case "access.brake_released":
             await _brake(session, application)
+
+
+async def require_known_order(session: AsyncSession, order_id: str, *, application: str) -> None:
+    """Return when somebody has heard of the order. Raises UsageError otherwise: a parcel for a typing error is gone."""
+    if not await _rows(session, fulfilment.ORDERS, application, order_id=order_id) and not await _rows(
+        session, fulfilment.CHECKOUTS, application, order_id=order_id
+    ):
+        near = ", ".join(await near_names(session, order_id, application=application))
+        raise UsageError(
+            "nobody here has heard of this order: --unknown says that it is paid all the same",
+            order_id=order_id[:100],
+            near=near or None,
+        )
 
 
 async def _order(session: AsyncSession, word: str, order_id: str, application: str) -> None:

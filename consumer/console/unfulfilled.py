@@ -1,7 +1,8 @@
 """Paid but not fulfilled: how many orders, since when, and why (case O5). The business's own alarm.
 
 An order counts while it is held, while its `fulfilment.requested` waits to be sent, while a run on that is not done,
-and when there is no handler for it at all.
+and when no handler that fulfils took it: statistics and the like (`fulfils=False`, projections) deliver nothing, and
+their troubles are not the customer's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from sqlalchemy import Select, Table, and_, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger.handling import lanes, runs
+from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow, RunStatus
 from handlers.fulfilment.store import REQUESTED
 from handlers.fulfilment.tables import ORDERS
@@ -77,10 +79,11 @@ def _unsent() -> Select[Any]:
 async def _unfinished(session: AsyncSession) -> list[Waiting]:
     """Runs that are not done, handler by handler, of each at most NEWEST in a state."""
     found: dict[tuple[str, str], tuple[set[str], list[datetime]]] = {}
+    beside: set[Any] = {row[0] for row in await session.execute(bystanders())}
     for handler, status in await runs.count_by_status(session):
         for application, event_id, event_type, at in await session.execute(_open(handler, status)):
             # Of PROVES: the order is paid, and not even known to be so yet.
-            if event_type == REQUESTED or handler == PROVES:
+            if handler == PROVES or (event_type == REQUESTED and handler not in beside):
                 ids, times = found.setdefault((application, status), (set(), []))
                 ids.add(event_id)
                 times.append(at)
@@ -98,7 +101,7 @@ def _open(handler: str, status: str) -> Select[Any]:
 
 
 def _unhandled() -> Select[Any]:
-    """Requests that no handler took, among the newest; when that happens it happens to all of them."""
+    """Requests that no handler which fulfils took, among the newest; when that happens it happens to all of them."""
     newest = (
         select(EVENTS.c.application, EVENTS.c.id, EVENTS.c.received_at)
         .where(EVENTS.c.type == REQUESTED)
@@ -106,7 +109,11 @@ def _unhandled() -> Select[Any]:
         .limit(NEWEST)
         .subquery()
     )
-    run = select(RUNS.c.event_id).where(RUNS.c.application == newest.c.application, RUNS.c.event_id == newest.c.id)
+    run = select(RUNS.c.event_id).where(
+        RUNS.c.application == newest.c.application,
+        RUNS.c.event_id == newest.c.id,
+        RUNS.c.handler.not_in(bystanders()),
+    )
     columns = (newest.c.application, func.count(), func.min(newest.c.received_at))
     # One probe an event: EXISTS may be turned into a join with everything that was ever run.
     return select(*columns).where(run.limit(1).scalar_subquery().is_(None)).group_by(newest.c.application)

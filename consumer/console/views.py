@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
 from consumer.errors import NotFound
+from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import RunRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
@@ -65,13 +66,14 @@ async def requested_runs(session: AsyncSession, application: str, order_id: str)
     """The runs of the merchant's handlers on this order's `fulfilment.requested`."""
     event_id = derived_id(application, REQUESTED, f"order:{order_id}", "order")
     rows = await _many(session, RUNS, application, event_id=event_id)
+    others = frozenset(await session.scalars(bystanders())) if rows else frozenset()
     names = ("handler", "status", "attempts", "next_at", "code")
-    return [{name: row[name] for name in names} for row in rows]
+    return [{name: row[name] for name in names} | {"fulfils": row["handler"] not in others} for row in rows]
 
 
 def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:
-    """`none`, `requested`, `fulfilled` or `failed`: from the runs that were not skipped."""
-    statuses = {run["status"] for run in runs} - {RunStatus.SKIPPED}
+    """`none`, `requested`, `fulfilled` or `failed`: from the runs of the handlers that fulfil, without the skipped."""
+    statuses = {run["status"] for run in runs if run["fulfils"]} - {RunStatus.SKIPPED}
     if row["unfulfillable_at"] is not None or RunStatus.DEAD in statuses:
         return "failed"
     if row["requested_at"] is None:

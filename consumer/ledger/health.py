@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -34,6 +34,7 @@ class Figures:
 
     `unasked`: hints that the service was not yet asked about. `quarantined_lately`: put there in the last LATELY, by
     whoever sends; `refused_lately`: records of the service's or our own among them, which nobody can have forged.
+    `unproved_bytes`: what strangers' deliveries of each application take.
     """
 
     at: datetime
@@ -58,6 +59,7 @@ class Figures:
     waiting_handlers: tuple[str, ...]
     gone_handlers: Mapping[str, int]
     worker_seen_at: datetime | None
+    unproved_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 async def figures(session: AsyncSession, now: datetime) -> Figures:
@@ -99,5 +101,14 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         paused_handlers=tuple(paused),
         waiting_handlers=tuple(row.name for row in await handlers.everyone(session) if row.waiting_since is not None),
         gone_handlers={name: waits[name] for name in gone},
+        unproved_bytes=await _unproved_bytes(session),
         worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),
     )
+
+
+async def _unproved_bytes(session: AsyncSession) -> dict[str, int]:
+    """What strangers' deliveries of each application take: of hints and quarantine, each with a limit of its own, the
+    one that takes more."""
+    lying = await quarantine.unproved_bytes(session)
+    waiting = {name: size for name, (_, size) in (await hints.held(session)).items()}
+    return {name: max(lying.get(name, 0), waiting.get(name, 0)) for name in lying.keys() | waiting.keys()}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Table, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
-from consumer.columns import UtcDateTime, serial
+from consumer.columns import PackedBytes, UtcDateTime, serial
 
 APPLICATION_CHARS = 64
 HANDLER_CHARS = 200
@@ -91,7 +91,8 @@ class EventRow(LedgerRow, table=True):
 
 
 class RunRow(LedgerRow, table=True):
-    """One handler's work on one event. `blocking` says that later runs of (application, handler, key) must wait."""
+    """One handler's work on one event. `blocking` says that later runs of (application, handler, key) must wait.
+    `key_plan`: the replay plan under which its idempotency key was renewed."""
 
     __tablename__ = "runs"
     __table_args__ = (
@@ -105,6 +106,8 @@ class RunRow(LedgerRow, table=True):
         Index("ix_runs_discarded", "handler", "seq", postgresql_where=text(DISCARDED), sqlite_where=text(DISCARDED)),
         Index("ix_runs_blocking", "application", "key", "handler", "seq", postgresql_where=text("blocking"),
               sqlite_where=text("blocking = 1")),
+        Index("ix_runs_plan", "plan", "status", postgresql_where=text("plan IS NOT NULL"),
+              sqlite_where=text("plan IS NOT NULL")),
     )  # fmt: skip
 
     # The event's id leads the key, so that no planner takes it for a way to find a lane.
@@ -124,6 +127,7 @@ class RunRow(LedgerRow, table=True):
     fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     plan: str | None = Field(default=None, sa_column=Column(String(64)))
+    key_plan: str | None = Field(default=None, sa_column=Column(String(64)))
     created_at: datetime = time_column()
     updated_at: datetime = time_column()
 
@@ -143,6 +147,7 @@ class AttemptRow(LedgerRow, table=True):
     code: str | None = Field(default=None, sa_column=Column(String(60)))
     reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
     fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
+    trace: str | None = Field(default=None, sa_column=Column(Text))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     worker: str = Field(default="", sa_column=Column(String(64), nullable=False))
     started_at: datetime = time_column()
@@ -186,6 +191,8 @@ class OutboxRow(LedgerRow, table=True):
               sqlite_where=text("published_at IS NULL")),
         Index("ix_outbox_key", "application", "key", postgresql_where=text("published_at IS NULL"),
               sqlite_where=text("published_at IS NULL")),
+        Index("ix_outbox_plan", "plan", postgresql_where=text("plan IS NOT NULL"),
+              sqlite_where=text("plan IS NOT NULL")),
     )  # fmt: skip
 
     seq: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
@@ -275,7 +282,7 @@ class HintRow(LedgerRow, table=True):
     application: str = application_column(primary_key=True)
     event_id: str = Field(sa_column=Column(String(255), primary_key=True))
     delivery_id: str = Field(sa_column=Column(String(100), nullable=False))
-    raw: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    raw: bytes = Field(sa_column=Column(PackedBytes, nullable=False))
     headers: str = Field(default="{}", sa_column=Column(Text, nullable=False))
     received_at: datetime = time_column()
     next_at: datetime = time_column()
@@ -304,7 +311,7 @@ class QuarantineRow(LedgerRow, table=True):
     delivery_id: str = Field(sa_column=Column(String(100), nullable=False))
     event_id: str | None = Field(default=None, sa_column=Column(String(255)))
     reason: str = Field(sa_column=Column(String(60), nullable=False))
-    raw: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    raw: bytes = Field(sa_column=Column(PackedBytes, nullable=False))
     headers: str = Field(default="{}", sa_column=Column(Text, nullable=False))
     received_at: datetime = time_column()
     created_at: datetime = time_column()
@@ -312,7 +319,8 @@ class QuarantineRow(LedgerRow, table=True):
 
 class HandlerRow(LedgerRow, table=True):
     """A handler as the workers know it; whether an operator or its guard paused it (`paused_…`), and whether it waits
-    because what it depends on does not answer (`waiting_…`, its breaker)."""
+    because what it depends on does not answer (`waiting_…`, its breaker). `fulfils` is None where only a version
+    that did not know the word has registered it: effect handlers do, then."""
 
     __tablename__ = "handlers"
 
@@ -320,6 +328,7 @@ class HandlerRow(LedgerRow, table=True):
     plugin: str = Field(default="", sa_column=Column(String(100), nullable=False))
     types: str = Field(default="", sa_column=Column(Text, nullable=False))
     transactional: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
+    fulfils: bool | None = Field(default=None, sa_column=Column(Boolean))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     first_seen_at: datetime = time_column()
     last_seen_at: datetime = time_column()

@@ -1,7 +1,7 @@
 """Client of the payments service: all 20 endpoints, its errors, its request budget."""
 
 from consumer.payments.allowance import Budget, BudgetStore, MemoryBudgetStore, Step
-from consumer.payments.budget import Kind, Limit, Limits, Priority, Scope
+from consumer.payments.budget import CallKind, Limit, Limits, Priority, Scope
 from consumer.payments.caller import OnEvidence, OnSession
 from consumer.payments.circuit import CircuitState, CredentialCircuit
 from consumer.payments.client import PaymentsClient, Resources
@@ -77,6 +77,7 @@ __all__ = [
     "Budget",
     "BudgetExhausted",
     "BudgetStore",
+    "CallKind",
     "CheckoutSession",
     "CheckoutUnavailable",
     "CircuitOpen",
@@ -90,7 +91,6 @@ __all__ = [
     "EventRecord",
     "ExpiresAtOutOfRange",
     "IdempotencyKeys",
-    "Kind",
     "Limit",
     "Limits",
     "LinkUnavailable",

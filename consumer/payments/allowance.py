@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 from consumer.clock import Clock
 from consumer.payments.budget import (
     Bucket,
+    CallKind,
     Granted,
-    Kind,
     Limit,
     Limits,
     Priority,
@@ -86,9 +86,9 @@ class Budget:
         self._clock = clock
         self._limits = limits or Limits()
         self._on_wait = on_wait
-        self._turns: defaultdict[tuple[Kind, Priority], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns: defaultdict[tuple[CallKind, Priority], asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def acquire(self, kind: Kind, priority: Priority, *, max_wait_s: float) -> float:
+    async def acquire(self, kind: CallKind, priority: Priority, *, max_wait_s: float) -> float:
         """Wait for a place and take it; returns the seconds waited.
 
         Raises BudgetExhausted at once when the place cannot come within `max_wait_s` seconds; nothing is taken then.
@@ -108,7 +108,7 @@ class Budget:
                     raise BudgetExhausted(retry_after_s=verdict.seconds, bucket=verdict.bucket, priority=priority.name)
                 await self._clock.sleep(max(verdict.seconds, _SHORTEST_WAIT_S))
 
-    async def pause(self, kind: Kind, seconds: float) -> None:
+    async def pause(self, kind: CallKind, seconds: float) -> None:
         """Hold the buckets that a 429 on this kind speaks of, for everybody who shares them (case C6)."""
         limits = self.scope.paused_by(kind, self._limits)
 
@@ -117,7 +117,7 @@ class Budget:
 
         await self.store.update(list(limits), step)
 
-    async def predict_s(self, kind: Kind, priority: Priority, requests: int = 1) -> float:
+    async def predict_s(self, kind: CallKind, priority: Priority, requests: int = 1) -> float:
         """Seconds until that many requests are through if nobody else asks: the wait, and the ETA of a walk."""
         limits = self.scope.buckets(kind, self._limits)
 

@@ -58,7 +58,7 @@ def walking(patience: Patience) -> Patience:
 
 
 @dataclass(kw_only=True)
-class Tally:
+class Failures:
     """What one call has been through."""
 
     rate_limited: int = 0
@@ -67,25 +67,25 @@ class Tally:
     ambiguous: bool = False
 
 
-def wait_after(error: PaymentsError, tally: Tally, patience: Patience, chance: float) -> float | None:
+def wait_after(error: PaymentsError, failures: Failures, patience: Patience, chance: float) -> float | None:
     """Seconds to wait before the same call is tried again, or None when it is not.
 
-    `tally` already counts this error; `chance` is from 0 to 1 and spreads the waits, never below what was asked.
+    `failures` already counts this error; `chance` is from 0 to 1 and spreads the waits, never below what was asked.
     """
     match error:
         case RateLimitError():
             asked = error.retry_after_seconds
             if error.retry_after_s is None:
-                asked *= 1 << (tally.rate_limited - 1)
-            return _asked(asked, tally.rate_limited, patience.rate_limited_tries, patience, chance)
+                asked *= 1 << (failures.rate_limited - 1)
+            return _asked(asked, failures.rate_limited, patience.rate_limited_tries, patience, chance)
         case CheckoutUnavailable():
             asked = CHECKOUT_RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s
-            return _asked(asked, tally.unavailable, patience.unavailable_tries, patience, chance)
+            return _asked(asked, failures.unavailable, patience.unavailable_tries, patience, chance)
         case ServerError() | ServiceUnreachable() | UnreadableAnswer():
             asked = (error.retry_after_s if isinstance(error, ServerError) else None) or 0.0
-            if tally.failed >= patience.failed_tries or asked > patience.rate_limit_s:
+            if failures.failed >= patience.failed_tries or asked > patience.rate_limit_s:
                 return None
-            full = min(patience.first_s * (1 << (tally.failed - 1)), patience.ceiling_s)
+            full = min(patience.first_s * (1 << (failures.failed - 1)), patience.ceiling_s)
             return max(asked, full * (1 - 0.5 * chance))
         case _:
             return None
@@ -98,18 +98,18 @@ def _asked(asked_s: float, tries: int, most: int, patience: Patience, chance: fl
     return asked_s + chance * max(0.25, asked_s * 0.1)
 
 
-def counted(error: PaymentsError, tally: Tally) -> None:
+def counted(error: PaymentsError, failures: Failures) -> None:
     """Count a failed try; remember when it leaves open whether the service acted."""
     match error:
         case RateLimitError():
-            tally.rate_limited += 1
+            failures.rate_limited += 1
         case CheckoutUnavailable():
-            tally.unavailable += 1
+            failures.unavailable += 1
         case ServiceUnreachable():
-            tally.failed += 1
-            tally.ambiguous = tally.ambiguous or error.sent
+            failures.failed += 1
+            failures.ambiguous = failures.ambiguous or error.sent
         case ServerError() | UnreadableAnswer():
-            tally.failed += 1
-            tally.ambiguous = True
+            failures.failed += 1
+            failures.ambiguous = True
         case _:
             pass

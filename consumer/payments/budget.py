@@ -35,7 +35,7 @@ class Priority(IntEnum):
     RECONCILE = 4
 
 
-class Kind(StrEnum):
+class CallKind(StrEnum):
     """What is asked: each kind draws on its own buckets."""
 
     READ = "read"
@@ -101,22 +101,22 @@ class Scope:
     application: str
     merchant: str = "default"
 
-    def buckets(self, kind: Kind, limits: Limits) -> dict[str, Limit]:
+    def buckets(self, kind: CallKind, limits: Limits) -> dict[str, Limit]:
         """The buckets, by name, that one request of this kind draws on."""
         shared = {f"ip/{self.ip}": limits.ip}
-        if kind is Kind.READ:
+        if kind is CallKind.READ:
             return shared | {f"application/{self.application}/reads": limits.application_reads}
         writes = shared | {
             f"application/{self.application}/writes": limits.application_writes,
             f"merchant/{self.merchant}/writes": limits.merchant_writes,
         }
-        if kind is Kind.TEST_EVENT:
+        if kind is CallKind.TEST_EVENT:
             return writes | {self.test_events_bucket: limits.test_events}
         return writes
 
-    def paused_by(self, kind: Kind, limits: Limits) -> dict[str, Limit]:
+    def paused_by(self, kind: CallKind, limits: Limits) -> dict[str, Limit]:
         """The buckets that a 429 on this kind pauses: a refused test event holds up nothing else (case C34)."""
-        if kind is Kind.TEST_EVENT:
+        if kind is CallKind.TEST_EVENT:
             return {self.test_events_bucket: limits.test_events}
         return self.buckets(kind, limits)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from consumer.clock import Clock
 from consumer.payments.answers import Answer
-from consumer.payments.budget import Kind, Priority
+from consumer.payments.budget import CallKind, Priority
 from consumer.payments.errors import ApiError
 from consumer.payments.keys import IdempotencyKeys, body_digest
 from consumer.payments.models import CheckoutSession
@@ -55,7 +55,7 @@ class Caller:
         operation: str,
         body: bytes = EMPTY_BODY,
         key: str | None = None,
-        kind: Kind = Kind.WRITE,
+        kind: CallKind = CallKind.WRITE,
         body_needed: bool = True,
     ) -> Answer:
         """One POST. Its key is known to the store before the first send, and until the outcome is (case C3).

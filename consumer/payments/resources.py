@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from consumer.payments.budget import Kind
+from consumer.payments.budget import CallKind
 from consumer.payments.caller import Caller
 from consumer.payments.errors import AmbiguousWrite, SubscriptionAlreadyEnded
 from consumer.payments.listings import Listing, Stop
@@ -154,7 +154,7 @@ class Webhook:
             route,
             operation="webhook.test_event",
             key=idempotency_key,
-            kind=Kind.TEST_EVENT,
+            kind=CallKind.TEST_EVENT,
             body_needed=False,
         )
         return Acknowledgement.read(answer.document, answer.raw)

@@ -18,8 +18,8 @@ from consumer.clock import Clock
 from consumer.errors import SettingsError
 from consumer.payments.allowance import Budget
 from consumer.payments.answers import Answer, bounded, told_time, understood
-from consumer.payments.attempts import PATIENCE, Patience, Tally, counted, wait_after, walking
-from consumer.payments.budget import Kind, Priority
+from consumer.payments.attempts import PATIENCE, Failures, Patience, counted, wait_after, walking
+from consumer.payments.budget import CallKind, Priority
 from consumer.payments.circuit import CredentialCircuit
 from consumer.payments.credentials import Credentials
 from consumer.payments.errors import (
@@ -43,7 +43,7 @@ class Call:
     method: str
     route: str
     path: str
-    kind: Kind = Kind.READ
+    kind: CallKind = CallKind.READ
     params: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
     key: str | None = None
@@ -159,7 +159,7 @@ class Transport:
         the last word on a write is that nobody knows. `walk`: the call is one of many that may wait their turn.
         """
         patience = walking(PATIENCE[priority]) if walk else PATIENCE[priority]
-        tally = Tally()
+        failures = Failures()
         began = self._clock.monotonic()
         number = 0
         while True:
@@ -167,19 +167,19 @@ class Transport:
             try:
                 return await self._admitted(call, priority, patience, number)
             except PaymentsError as error:
-                counted(error, tally)
+                counted(error, failures)
                 if isinstance(error, RateLimitError):
                     await self._budget.pause(call.kind, error.retry_after_seconds)
-                wait_s = wait_after(error, tally, patience, self._chance())
+                wait_s = wait_after(error, failures, patience, self._chance())
                 elapsed_s = self._clock.monotonic() - began
                 if wait_s is None or elapsed_s + wait_s > patience.call_s:
-                    self._raise_last(error, call, tally)
+                    self._raise_last(error, call, failures)
                     raise
                 await self._clock.sleep(wait_s)
 
-    def _raise_last(self, error: PaymentsError, call: Call, tally: Tally) -> None:
+    def _raise_last(self, error: PaymentsError, call: Call, failures: Failures) -> None:
         """Say on a write that an earlier or this very try may have been acted on."""
-        if not call.is_write or call.key is None or not tally.ambiguous:
+        if not call.is_write or call.key is None or not failures.ambiguous:
             return
         if isinstance(error, ApiError) and not error.retryable:
             error.after_ambiguous = True

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-import aiohttp
 from sqlalchemy import Table, select
 from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -28,9 +27,11 @@ from structlog.typing import FilteringBoundLogger
 from consumer.columns import UtcDateTime, Words, insert_into
 from consumer.errors import ConsumerError, HandlerMisuse
 from consumer.events import Event, Source, Trust, parse_time
+from consumer.payload import Payload
 from consumer.plugin.declaration import (
     LONGEST_S,
     checked_count,
+    checked_fulfils,
     checked_function,
     checked_limit,
     checked_on_dead,
@@ -51,29 +52,83 @@ from consumer.plugin.emission import (
     wrong_note,
     wrong_read,
 )
+from consumer.plugin.payloads import (
+    AccessChanged,
+    AccessGiven,
+    AccessGranted,
+    AccessRevoked,
+    AccessTaken,
+    AccessUnresolved,
+    CheckoutRegistered,
+    CustomerAttached,
+    CustomerDue,
+    FindingClosed,
+    FulfilmentRequested,
+    OrderEvent,
+    OrderObserved,
+    OrderRecord,
+    PaymentObserved,
+    Proof,
+    ReadDue,
+    SessionEvent,
+    SubscriptionDue,
+    SubscriptionEvent,
+    SubscriptionObserved,
+    SubscriptionRecord,
+    Unreadable,
+    WordSaid,
+)
 from consumer.plugin.payments_api import PaymentsApi
 from consumer.plugin.session import HandlerSession
 from consumer.plugin.snapshot import SNAPSHOT_KINDS, Snapshot, SnapshotKind, SnapshotSource, subject_of
 from consumer.retry import OnDead, RetryPolicy
 
+if TYPE_CHECKING:
+    import aiohttp
+
 __all__ = [
     "READ_KINDS",
+    "AccessChanged",
+    "AccessGiven",
+    "AccessGranted",
+    "AccessRevoked",
+    "AccessTaken",
+    "AccessUnresolved",
     "AuditNote",
+    "CheckoutRegistered",
     "Context",
+    "CustomerAttached",
+    "CustomerDue",
     "Emission",
     "Event",
+    "FindingClosed",
+    "FulfilmentRequested",
     "Handler",
+    "OrderEvent",
+    "OrderObserved",
+    "OrderRecord",
+    "Payload",
+    "PaymentObserved",
     "PaymentsApi",
+    "Proof",
+    "ReadDue",
     "ReadKind",
     "ReadRequest",
     "Reject",
     "RetryLater",
     "RetryPolicy",
+    "SessionEvent",
     "Snapshot",
     "SnapshotKind",
     "Source",
+    "SubscriptionDue",
+    "SubscriptionEvent",
+    "SubscriptionObserved",
+    "SubscriptionRecord",
     "Trust",
+    "Unreadable",
     "UtcDateTime",
+    "WordSaid",
     "Words",
     "derived_id",
     "handles",
@@ -82,7 +137,7 @@ __all__ = [
     "parse_time",
 ]
 
-HandlerFunction = Callable[[Event, "Context"], Coroutine[Any, Any, None]]
+HandlerFunction = Callable[[Event[Any], "Context"], Coroutine[Any, Any, None]]
 
 _MARK = "__consumer_handler__"
 
@@ -119,6 +174,7 @@ class Handler:
     types: tuple[str, ...]
     function: HandlerFunction
     transactional: bool = False
+    fulfils: bool = False
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout_s: float = 30.0
     concurrency: int = 16
@@ -144,6 +200,7 @@ def _matches(pattern: str, event_type: str) -> bool:
 def handles(
     *types: str,
     transactional: bool = False,
+    fulfils: bool | None = None,
     name: str | None = None,
     attempts: int = 8,
     first_wait_s: float = 1.0,
@@ -163,6 +220,10 @@ def handles(
     `timeout_s`. `concurrency` bounds how many run at once in one process. `on_dead="block"` keeps later events of
     the same key waiting behind a dead one, `"continue"` lets them go.
 
+    `fulfils`: an order is fulfilled when those handlers of `fulfilment.requested` that fulfil have succeeded; the
+    others (statistics, a mail to the team) neither make it so nor keep it from being so. Left out: an effect handler
+    that names the type does, a projection does not.
+
     `breaker_after` attempts in a row that could not reach what the handler depends on (connection refused, no answer
     in time, 5xx, 401, 429) open its breaker: its runs wait, at no cost, until a probe gets through; 0 turns that off.
     `pause_after` dead runs in a row (or half of many) pause the handler until an operator resumes it; 0 turns that off.
@@ -179,6 +240,7 @@ def handles(
                 types=checked_types(types),
                 function=checked_function(function),
                 transactional=transactional,
+                fulfils=checked_fulfils(fulfils, types, transactional=transactional),
                 retry=checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
                 timeout_s=checked_positive("timeout_s", timeout_s),
                 concurrency=checked_count("concurrency", concurrency),
@@ -206,7 +268,7 @@ class Context:
     recognise a repetition. `attempt`: from 1. `is_replay`: whether an operator's replay brought the event.
     `is_history`: whether it is history taken in by `backfill --seed`, which sets state and causes no effect (case B30).
     `now`: the time at the start of this attempt. `deadline`: when this attempt is cut off. `log`: a bound,
-    redacting logger. `options`: the plugin's own settings.
+    redacting logger. `options`: the plugin's own settings: its model `OPTIONS`, validated, or a mapping.
     """
 
     def __init__(
@@ -220,11 +282,12 @@ class Context:
         log: FilteringBoundLogger,
         is_replay: bool = False,
         is_history: bool = False,
-        options: Mapping[str, Any] | None = None,
+        options: Any = None,
         session: AsyncSession | None = None,
         http: Any = None,
         payments: Any = None,
         snapshots: SnapshotSource | None = None,
+        key_plan: str | None = None,
     ) -> None:
         self.application = application
         self.attempt = attempt
@@ -233,8 +296,8 @@ class Context:
         self.now = now
         self.deadline = now + timedelta(seconds=handler.timeout_s)
         self.log = log
-        self.options: Mapping[str, Any] = options or {}
-        self.idempotency_key = idempotency_key(application, event.id, handler.name)
+        self.options: Any = {} if options is None else options
+        self.idempotency_key = idempotency_key(application, event.id, handler.name, key_plan)
         self._handler = handler
         self._event = event
         self._session = None if session is None else HandlerSession(session, handler.name)

@@ -13,6 +13,7 @@ from consumer.retry import OnDead, RetryPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+FULFILMENT = "fulfilment.requested"
 LONGEST_S = 366 * 86400.0
 FACTOR_MAX = 1000.0
 _PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
@@ -35,6 +36,15 @@ def checked_types(types: tuple[str, ...]) -> tuple[str, ...]:
         if not isinstance(pattern, str) or not pattern or not _PATTERN.match(pattern):
             raise HandlerInvalid("an event type is dotted lower case, or ends in '.*'", type=pattern)
     return types
+
+
+def checked_fulfils(given: bool | None, types: tuple[str, ...], *, transactional: bool) -> bool:
+    """Whether an order is fulfilled by this handler; by default an effect handler that names `fulfilment.requested`.
+    Raises HandlerInvalid for one that says so and never hears of a paid order."""
+    named = bool({FULFILMENT, "fulfilment.*"} & set(types))
+    if given and not (named or "*" in types):
+        raise HandlerInvalid(f"fulfils=True is for handlers of {FULFILMENT}", types=" ".join(types))
+    return given if given is not None else named and not transactional
 
 
 def checked_function(function: F) -> F:

@@ -50,9 +50,11 @@ class AuditNote:
     after: Mapping[str, Any]
 
 
-def idempotency_key(application: str, event_id: str, handler: str) -> str:
-    """The stable key of a run: the same for every attempt and every replay (case F30)."""
-    return "ik_" + hashlib.sha256(f"{application}\0{event_id}\0{handler}".encode()).hexdigest()[:40]
+def idempotency_key(application: str, event_id: str, handler: str, renewed_by: str | None = None) -> str:
+    """The stable key of a run: the same for every attempt and every replay (case F30). Only a replay plan that says so
+    renews it, once and for all: `renewed_by` is that plan (case R5)."""
+    named = f"{application}\0{event_id}\0{handler}" + (f"\0{renewed_by}" if renewed_by else "")
+    return "ik_" + hashlib.sha256(named.encode()).hexdigest()[:40]
 
 
 def derived_id(application: str, event_type: str, key: str, once: str) -> str:

@@ -65,6 +65,7 @@ METHOD_NOT_ALLOWED = _answer(405, "method_not_allowed", "only POST is answered h
 TOO_LARGE = _answer(413, "too_large", "the body is too large")
 NOT_DURABLE = _answer(503, "not_durable", "not stored, try again", Retry_After=_RETRY)
 BUSY = _answer(503, "busy", "too many requests at once, try again", Retry_After=_RETRY)
+UNPROVED_FULL = _answer(503, "unproved_full", "too much was sent to this address, try again", Retry_After="60")
 STOPPING = _answer(503, "stopping", "this process ends, try again", Retry_After=_RETRY)
 FAILED = _answer(503, "failed", "not stored, try again", Retry_After=_RETRY)
 
@@ -82,6 +83,7 @@ ALL = (
     TOO_LARGE,
     NOT_DURABLE,
     BUSY,
+    UNPROVED_FULL,
     STOPPING,
     FAILED,
 )

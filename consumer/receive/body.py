@@ -8,22 +8,22 @@ import zlib
 from aiohttp import ClientPayloadError, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from consumer.receive.answers import BROKEN_BODY, TOO_LARGE, WRONG_ENCODING, Refused
+from consumer.receive.admission import Admission, Arrival
+from consumer.receive.answers import BROKEN_BODY, BUSY, TOO_LARGE, WRONG_ENCODING, Refused
 
 GZIP = 16 + zlib.MAX_WBITS
+AT_ONCE_BYTES = 64 * 1024
+PIECE_BYTES = 16 * 1024
+MEMBERS_MAX = 64
 RAW_DEFLATE = -zlib.MAX_WBITS
 BROKEN = (ClientPayloadError, HttpProcessingError, web.RequestPayloadError, ConnectionError)
 _CODINGS = {"": 0, "identity": 0, "gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}
 
 
-def declared_bytes(request: web.BaseRequest, max_bytes: int) -> int:
-    """How many bytes this request may make us hold. Raises Refused when it says itself that it is too large."""
-    length = request.content_length
-    if length is None:
-        return max_bytes
-    if length > max_bytes:
+def check_declared(request: web.BaseRequest, max_bytes: int) -> None:
+    """Raises Refused when the request says itself that it is too large."""
+    if (request.content_length or 0) > max_bytes:
         raise Refused(TOO_LARGE, "the declared length is over the limit")
-    return max_bytes if hdrs.CONTENT_ENCODING in request.headers else length
 
 
 def whole_body(request: web.BaseRequest, max_bytes: int) -> bytes | None:
@@ -41,27 +41,31 @@ def whole_body(request: web.BaseRequest, max_bytes: int) -> bytes | None:
     return _unpacked(request, body, max_bytes)
 
 
-async def streamed_body(request: web.BaseRequest, max_bytes: int, timeout_s: float) -> bytes:
+async def streamed_body(request: web.BaseRequest, max_bytes: int, admission: Admission, arrival: Arrival) -> bytes:
     """The body, decompressed, as it comes. Never holds more than `max_bytes` of it, compressed or not.
 
-    Raises Refused: too large, not there after `timeout_s`, broken on the way, or in a coding we do not know.
+    Raises Refused: too large, not there in time, displaced by others, broken on the way, or in a coding we do not know.
     """
     parts: list[bytes] = []
-    size = 0
     try:
-        async with asyncio.timeout(timeout_s):
+        async with arrival.limit():
             if "Expect" in request.headers:
                 await _invite(request)
             while part := await request.content.readany():
-                size += len(part)
-                if size > max_bytes:
+                if arrival.size + len(part) > max_bytes:
                     raise Refused(TOO_LARGE, "the body is over the limit")
+                admission.grow(arrival, len(part))
                 parts.append(part)
     except TimeoutError as error:
+        if arrival.gave_way:
+            raise Refused(BUSY, "the body gave way to others") from error
         raise Refused(BROKEN_BODY, "the body did not arrive in time") from error
     except BROKEN as error:
         raise Refused(BROKEN_BODY, "the body broke off") from error
-    return _unpacked(request, b"".join(parts), max_bytes)
+    body = b"".join(parts)
+    if len(body) > AT_ONCE_BYTES and hdrs.CONTENT_ENCODING in request.headers:
+        return await asyncio.to_thread(_unpacked, request, body, max_bytes)  # the loop is not held up for it
+    return _unpacked(request, body, max_bytes)
 
 
 def _unpacked(request: web.BaseRequest, body: bytes, max_bytes: int) -> bytes:
@@ -81,23 +85,37 @@ def decompressed(body: bytes, coding: str, max_bytes: int) -> bytes:
     if window == zlib.MAX_WBITS and (body[0] & 0x0F) != 8:
         window = RAW_DEFLATE  # some senders leave out zlib's header
     parts: list[bytes] = []
+    left, at, rest = max_bytes, 0, memoryview(body)
+    for _ in range(MEMBERS_MAX):  # gzip may hold several
+        part, used = _member(rest[at:], window, left)
+        left, at = left - len(part), at + used
+        parts.append(part)
+        if at == len(body):
+            return b"".join(parts)
+        if not part:
+            raise Refused(BROKEN_BODY, "the compressed body holds empty members")
+    raise Refused(BROKEN_BODY, "the compressed body holds too many members")
+
+
+def _member(body: memoryview, window: int, max_bytes: int) -> tuple[bytes, int]:
+    """One member, decompressed, and how many bytes it took. It is fed piece by piece: what is left of the last piece is
+    all that the decoder copies, however many members follow."""
+    decoder = zlib.decompressobj(window)
+    parts: list[bytes] = []
     left = max_bytes
-    while body:
-        decoder = zlib.decompressobj(window)
+    for start in range(0, len(body), PIECE_BYTES):
+        piece = body[start : start + PIECE_BYTES]
         try:
-            part = decoder.decompress(body, left + 1)
+            part = decoder.decompress(piece, left + 1)
         except zlib.error as error:
             raise Refused(BROKEN_BODY, "the compressed body is broken") from error
         left -= len(part)
         if left < 0:
             raise Refused(TOO_LARGE, "the decompressed body is over the limit")
-        if not decoder.eof:
-            raise Refused(BROKEN_BODY, "the compressed body is cut off")
         parts.append(part)
-        body = decoder.unused_data  # gzip may hold several members
-        if body and not part:
-            raise Refused(BROKEN_BODY, "the compressed body holds empty members")
-    return b"".join(parts)
+        if decoder.eof:
+            return b"".join(parts), start + len(piece) - len(decoder.unused_data)
+    raise Refused(BROKEN_BODY, "the compressed body is cut off")
 
 
 async def _invite(request: web.BaseRequest) -> None:

@@ -21,6 +21,10 @@ from consumer.wire import pack_delivery, signed_headers, signed_key
 
 HEADER_MAX_CHARS = 512
 HEADERS_MAX = 24
+REFUSAL_MAX_BYTES = 4096
+"""So much of a body that is refused is kept: what diagnosis needs."""
+CUT_FROM = "consumer-body-bytes"
+"""Beside the headers of a refused body: how long it was before it was cut."""
 
 # Kept beside the raw body: what tells how it was sent and signed. Never credentials.
 _KEPT = re.compile(
@@ -82,9 +86,9 @@ def decide(
     delivery = Delivery(
         application=endpoint.application,
         id=delivery_id,
-        raw=body,
+        raw=body if problem is None else body[:REFUSAL_MAX_BYTES],
         received_at=received_at,
-        headers=http,
+        headers=http if problem is None or len(body) <= REFUSAL_MAX_BYTES else {**http, CUT_FROM: str(len(body))},
         event_id=found.id if found is not None else None,
         problem=problem,
         traceparent=traceparent,

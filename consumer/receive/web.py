@@ -10,19 +10,23 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from time import perf_counter
 
 import structlog
 from aiohttp import web
 
-from consumer.broker.base import Broker
+from consumer.broker.base import Broker, Message
 from consumer.clock import Clock
 from consumer.errors import BadSignature, BrokerError, RecordTooLarge
+from consumer.reason import Reason
 from consumer.receive import answers
+from consumer.receive.admission import Admission
 from consumer.receive.answers import Answer, Refused
-from consumer.receive.body import declared_bytes, streamed_body, whole_body
+from consumer.receive.body import check_declared, streamed_body, whole_body
 from consumer.receive.decide import Endpoint, decide
+from consumer.receive.unproved import Unproved
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.port import Server
 from consumer.telemetry.traces import Tracing
@@ -43,6 +47,8 @@ class Limits:
     publish_timeout_s: float = 5.0
     max_in_flight: int = 1000
     max_in_flight_bytes: int = 64 * 1024 * 1024
+    min_bytes_per_s: int = 1024
+    unproved_bytes_per_minute: int = 8 * 1024 * 1024
 
 
 class Receiver:
@@ -72,7 +78,14 @@ class Receiver:
             if endpoint.application == DEFAULT:
                 self._paths["/webhooks"] = endpoint
         self._in_flight = 0
-        self._held_bytes = 0
+        self._admission = Admission(max_requests=self._limits.max_in_flight, max_bytes=self._limits.max_in_flight_bytes)
+        self._unproved = Unproved(self._limits.unproved_bytes_per_minute, clock.monotonic)
+        metrics.receive_arriving.set_function(lambda: self._admission.arriving)
+        metrics.receive_held_bytes.set_function(lambda: self._admission.held_bytes)
+        metrics.receive_displaced.set_function(lambda: self._admission.displaced)
+        for application in {endpoint.application for endpoint in self._paths.values()}:
+            share = metrics.receive_unproved_share.labels(application)
+            share.set_function(partial(self._unproved.share, application))
         self._idle = asyncio.Event()
         self._closing = False
         self._stopped = False
@@ -81,6 +94,10 @@ class Receiver:
     def in_flight(self) -> int:
         """Requests being answered now."""
         return self._in_flight
+
+    async def has_room(self) -> bool:
+        """Whether the next webhook would be taken: for `/readyz`."""
+        return not self._admission.is_full
 
     def begin_closing(self) -> None:
         """Answer as before, but end each connection, so that the sender's next request goes to another process."""
@@ -128,22 +145,26 @@ class Receiver:
             return answers.METHOD_NOT_ALLOWED
         if self._stopped:
             return answers.STOPPING
-        limits = self._limits
-        holds = declared_bytes(request, limits.max_body_bytes)
-        if self._in_flight >= limits.max_in_flight or self._held_bytes + holds > limits.max_in_flight_bytes:
-            raise Refused(answers.BUSY, "too many requests in flight")
+        check_declared(request, self._limits.max_body_bytes)
         self._in_flight += 1
-        self._held_bytes += holds
         try:
-            body = whole_body(request, limits.max_body_bytes)
-            if body is None:
-                body = await streamed_body(request, limits.max_body_bytes, limits.body_timeout_s)
-            return await self._taken(request.headers, endpoint, body) if body else answers.EMPTY
+            body = await self._body(request)
+            if not body:
+                return answers.EMPTY
+            with self._admission.place(len(body)):
+                return await self._taken(request.headers, endpoint, body)
         finally:
             self._in_flight -= 1
-            self._held_bytes -= holds
             if self._stopped and self._in_flight == 0:
                 self._idle.set()
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        limits = self._limits
+        body = whole_body(request, limits.max_body_bytes)
+        if body is not None:
+            return body
+        with self._admission.arrival(request.remote or "", limits.body_timeout_s, limits.min_bytes_per_s) as arrival:
+            return await streamed_body(request, limits.max_body_bytes, self._admission, arrival)
 
     async def _taken(self, headers: Mapping[str, str], endpoint: Endpoint, body: bytes) -> Answer:
         """Decide what becomes of the body and wait until the broker has it for good (cases I1, I2)."""
@@ -152,7 +173,8 @@ class Receiver:
         outcome = "refused"
         try:
             topic, message, answer, problem = decide(endpoint, body, headers, received_at, root.traceparent)
-            await self._broker.publish(self._topics[topic], message, self._limits.publish_timeout_s)
+            if topic == "events" or self._may_store(endpoint.application, message, problem):
+                await self._broker.publish(self._topics[topic], message, self._limits.publish_timeout_s)
             outcome = answer.outcome
         finally:
             root.end(outcome)
@@ -161,6 +183,16 @@ class Receiver:
         else:
             self._figures.accepted(endpoint.application, received_at, len(body))
         return answer
+
+    def _may_store(self, application: str, message: Message, problem: Reason | None) -> bool:
+        """Whether there is room for what nobody has proved. Raises Refused (503: come again) for what may be real; what
+        is refused anyway is only counted then."""
+        is_refused = problem is not None
+        if self._unproved.take(application, len(message.value), is_refused=is_refused):
+            return True
+        if not is_refused:
+            raise Refused(answers.UNPROVED_FULL, "too many unproved bytes a minute")
+        return False
 
     def _refusal(self, error: Exception, application: str) -> Answer:
         """What a failure means to the sender; nothing is durable for sure, so everything unforeseen is 503."""

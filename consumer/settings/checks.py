@@ -8,11 +8,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from consumer.settings.application import DEFAULT, ApplicationSettings, Authenticity, proof_problem
+from consumer.settings.application import (
+    DEFAULT,
+    SANDBOX_WEBHOOK_SECRET,
+    ApplicationSettings,
+    Authenticity,
+    proof_problem,
+)
 from consumer.settings.fields import Role, Settings
-from consumer.settings.values import is_loopback, read_secret_text
+from consumer.settings.values import is_loopback, read_secret_text, secret_bytes
 
 FACES = frozenset({Role.CONSOLE, Role.DEV, Role.DEMO})
+SECRET_MIN_BYTES = 16
 RECEIVERS = frozenset({Role.SERVE, Role.DEV, Role.DEMO})
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -25,6 +32,7 @@ def cross_problems(settings: Settings) -> list[str]:
     return [
         *_credential_problems(settings),
         *_proof_problems(settings),
+        *_weak_secret_problems(settings),
         *_double_problems(settings),
         *_signature_problems(settings),
         *_internal_problems(settings),
@@ -70,6 +78,29 @@ def _proof_problems(settings: Settings) -> Iterator[str]:
             problem = proof_problem(application, settings.host)
             if problem:
                 yield problem
+
+
+def _weak_secret_problems(settings: Settings) -> Iterator[str]:
+    """Beyond loopback anybody may guess: what is short, published, or known to another application's owner proves
+    nothing."""
+    if settings.role not in RECEIVERS or is_loopback(settings.host):
+        return
+    signing = [one for one in settings.applications if one.authenticity is Authenticity.SIGNATURE]
+    owners: dict[str, set[str]] = {}
+    for application in signing:
+        label = "" if application.name == DEFAULT else f" (application {application.name})"
+        for secret in application.webhook_secrets:
+            value = secret.get_secret_value()
+            owners.setdefault(value, set()).add(application.name)
+            if value == SANDBOX_WEBHOOK_SECRET:
+                yield f"CONSUMER_WEBHOOK_SECRETS: holds the sandbox's own secret, which everybody knows{label}"
+            elif (size := secret_bytes(value, settings.signature_scheme)) < SECRET_MIN_BYTES:
+                needed = f"{SECRET_MIN_BYTES} are needed where strangers can reach CONSUMER_HOST"
+                yield f"CONSUMER_WEBHOOK_SECRETS: a secret has {size} byte(s); at least {needed}{label}"
+    for names in owners.values():
+        if len(names) > 1:
+            who = " and ".join(sorted(names))
+            yield f"CONSUMER_WEBHOOK_SECRETS: {who} have the same secret: each could sign for the other"
 
 
 def _double_problems(settings: Settings) -> Iterator[str]:

@@ -117,6 +117,27 @@ class Settings(BaseSettings):
     receive_max_in_flight: int = _setting(
         "CONSUMER_RECEIVE_MAX_IN_FLIGHT", 1000, "webhook requests held at once; more is answered 503", ge=1, le=100_000
     )
+    body_min_bytes_per_s: int = _setting(
+        "CONSUMER_BODY_MIN_BYTES_PER_S",
+        1024,
+        "slowest a webhook body may arrive after 2 seconds; 0 means as slowly as CONSUMER_BODY_TIMEOUT_S lets it",
+        ge=0,
+        le=1024 * 1024,
+    )
+    unproved_bytes_per_minute: int = _setting(
+        "CONSUMER_UNPROVED_BYTES_PER_MINUTE",
+        8 * 1024 * 1024,
+        "bytes of unproved webhooks stored per application and minute, eight times as many at once; more is 503",
+        ge=64 * 1024,
+        le=64 * 1024**3,
+    )
+    unproved_max_bytes: int = _setting(
+        "CONSUMER_UNPROVED_MAX_BYTES",
+        256 * 1024 * 1024,
+        "bytes of one application's waiting hints, and of its unproved quarantine, kept in the database",
+        ge=1024 * 1024,
+        le=1024**4,
+    )
     receive_max_in_flight_bytes: int = _setting(
         "CONSUMER_RECEIVE_MAX_IN_FLIGHT_BYTES",
         64 * 1024 * 1024,

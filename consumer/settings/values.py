@@ -185,6 +185,16 @@ def webhook_secret_problem(secret: str) -> str | None:
     return None if decoded else "holds an empty secret: anyone could sign with it"
 
 
+def secret_bytes(secret: str, scheme: str) -> int:
+    """How many bytes a webhook secret signs with; 0 for one that is not base64 where it should be."""
+    if scheme != "standard-webhooks":
+        return len(secret.encode())
+    try:
+        return len(base64.b64decode(secret.removeprefix("whsec_") + "=="))
+    except binascii.Error:
+        return 0
+
+
 def read_secret_text(path: Path) -> str:
     """The content of a secret's file, without white space around it. Raises ValueError, naming the reason."""
     try:

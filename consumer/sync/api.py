@@ -10,8 +10,8 @@ from consumer.events import Locators
 from consumer.payments import (
     AuthenticationError,
     BudgetExhausted,
+    CallKind,
     CircuitOpen,
-    Kind,
     PaymentsClient,
     PaymentsError,
     Priority,
@@ -38,7 +38,7 @@ class ApplicationApi:
 
     async def predict_s(self, pages: int) -> float:
         """Seconds that many pages of a walk take within the budget, if nothing more urgent asks."""
-        return await self.client.budget.predict_s(Kind.READ, Priority.BACKFILL, pages)
+        return await self.client.budget.predict_s(CallKind.READ, Priority.BACKFILL, pages)
 
 
 def held_up_s(error: PaymentsError) -> float | None:

@@ -54,7 +54,7 @@ class StageFailure:
     def well(self) -> None:
         """A step went through."""
         if self._code is not None:
-            LOG.info("stage goes on", stage=self._stage, was=self._code, times=self.times)
+            LOG.info("stage goes on", stage=self._stage, was=self._code, failures=self.times)
         self._code = self.error = None
         self.times = 0
 

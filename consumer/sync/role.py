@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -16,10 +17,12 @@ from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill import silence
 from consumer.sync.backfill.catch_up import CatchUp
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
-from consumer.sync.backfill.stage import Backfill, BackfillPolicy
-from consumer.sync.confirm.hints import GROUP, HintConsumer
+from consumer.sync.backfill.stage import Backfill
+from consumer.sync.confirm.hints import GROUP, MAX_BYTES, HintConsumer
 from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.health.stalled import STAGES, Watch
@@ -28,8 +31,10 @@ from consumer.sync.leader import Leader
 from consumer.sync.loop import REFUSED, StageFailure, rest
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
+from consumer.sync.reconcile import state as reconcile_state
 from consumer.sync.reconcile.drift import DriftReport
-from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
+from consumer.sync.reconcile.stage import Reconcile
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.stage import Refresh
 from consumer.sync.settlement import Settlement
@@ -45,13 +50,15 @@ ORDER_BURST_MIN: Final = 2
 
 @dataclass(frozen=True, kw_only=True)
 class SyncPolicy:
-    """How the stages of an application behave. `lease_s` bounds a takeover (see Leader)."""
+    """How the stages of an application behave. `lease_s` bounds a takeover (see Leader); `unproved_max_bytes` what is
+    kept of strangers' deliveries (see HintConsumer)."""
 
     lease_s: float = 15.0
     confirm: ConfirmPolicy = field(default_factory=ConfirmPolicy)
     refresh: RefreshPolicy = field(default_factory=RefreshPolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
     reconcile: ReconcilePolicy = field(default_factory=ReconcilePolicy)
+    unproved_max_bytes: int = MAX_BYTES
 
     def among(self, applications: int) -> SyncPolicy:
         """The same for one of so many at one API address: they share its limit, and so what the reads that handlers
@@ -91,6 +98,7 @@ class ApplicationSync:
         self.application = api.application
         self.metrics = metrics or StageMetrics()
         self._clock = clock
+        self._database = database
         self.leader = Leader(
             database, role=f"sync/{api.application}", holder=holder, clock=clock, lease_s=policy.lease_s
         )
@@ -132,6 +140,18 @@ class ApplicationSync:
     async def run(self, stop: asyncio.Event) -> None:
         """Compete for the lead, and read the service while this process has it; until `stop`."""
         await self.leader.run(stop, self._lead)
+
+    async def note_lost_log(self, at: datetime) -> None:
+        """A topic was made anew, noticed then: what lay there unread is gone, as in a retention gap. Where this process
+        leads, state is reconciled, unless it was since. Raises LedgerError, LeaseLost."""
+        if not self.leader.leads:
+            return
+        async with self._database.transaction() as session:
+            began = (await reconcile_state.load_state(session, self.application)).began
+            if began is not None and began >= at:
+                return
+            await silence.note_gap(session, self.application, at=at, token=self.leader.token)
+        self.reconcile.wake.set()
 
     # --- one-shot commands -------------------------------------------------------------------------------------
 
@@ -267,6 +287,7 @@ class Sync:
             clock=clock,
             metrics=self.metrics,
             wakes={name: one.confirm.wake for name, one in self.applications.items()},
+            max_bytes=policy.unproved_max_bytes,
         )
 
     async def run(self, stop: asyncio.Event) -> None:

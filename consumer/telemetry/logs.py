@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Literal, TextIO
 
 import orjson
@@ -31,18 +31,21 @@ def configure_logging(
     stream: TextIO | None = None,
     *,
     one_shot: bool = False,
+    who: Mapping[str, str | int] | None = None,
 ) -> None:
     """Send all logging of this process to `stream` (stderr). Called once by the CLI; may be called again.
 
     `level`: debug, info, warning or error. `format`: `json` is one object per line, `console` is for eyes, `auto`
     takes `console` on a terminal. Context is bound with `structlog.contextvars`. `one_shot`: the process is a command
     that does one thing and ends; what libraries say about its failure is written with level debug only.
+    `who`: fields of every line that has no word of its own for them (role, pid, version).
     """
     target = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and target.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     before: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        _signed(who or {}),
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
         structlog.processors.StackInfoRenderer(),
@@ -102,6 +105,17 @@ class Seldom(logging.Filter):
         if unsaid:
             record.msg, record.args = f"{line[1]} (and {unsaid} times before)", None
         return True
+
+
+def _signed(who: Mapping[str, str | int]) -> Processor:
+    """The processor that says on each line which process wrote it."""
+
+    def sign(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for name, value in who.items():
+            event.setdefault(name, value)
+        return event
+
+    return sign
 
 
 def redact(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

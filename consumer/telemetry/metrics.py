@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
-from consumer.telemetry.tally import TallyCounter, TallyHistogram
+from consumer.telemetry.hot_path import PlainCounter, PlainHistogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -84,22 +84,28 @@ class Metrics:
         return Histogram(f"consumer_{name}", meaning, labels, buckets=buckets, registry=self.registry)
 
     def _declare_receive(self) -> None:
-        self.receive_requests = TallyCounter(
+        self.receive_requests = PlainCounter(
             "consumer_receive_requests", "Webhook requests by outcome", ("application", "outcome"), self.registry
         )
-        self.receive_seconds = TallyHistogram(
+        self.receive_seconds = PlainHistogram(
             "consumer_receive_seconds", "Time to answer a webhook request", _FAST_S, self.registry
         )
-        self.receive_body_bytes = TallyCounter(
+        self.receive_body_bytes = PlainCounter(
             "consumer_receive_body_bytes", "Bytes of webhook bodies that became durable", (), self.registry
         )
         self.receive_in_flight = self._gauge("receive_in_flight", "Webhook requests being answered now")
+        self.receive_arriving = self._gauge("receive_arriving", "Webhook bodies that still arrive")
+        self.receive_held_bytes = self._gauge("receive_held_bytes", "Bytes of webhook bodies held now")
+        self.receive_displaced = self._gauge("receive_displaced", "Slow bodies that gave way to others since the start")
+        self.receive_unproved_share = self._gauge(
+            "receive_unproved_share", "Share used up of the unproved bytes that may be stored at once", "application"
+        )
         self.receive_last_accepted = self._gauge(
             "receive_last_accepted_timestamp_seconds", "When a webhook was last accepted", "application"
         )
 
     def _declare_log(self) -> None:
-        self.publishes = TallyCounter(
+        self.publishes = PlainCounter(
             "consumer_broker_publishes",
             "Records published, by outcome (published, or why not)",
             ("topic", "outcome"),
@@ -111,6 +117,14 @@ class Metrics:
         self.lag_records = self._gauge("lag_records", "Records not yet committed by the group", "topic", "partition")
         self.lag_seconds = self._gauge(
             "lag_seconds", "Age of the oldest record not yet committed", "topic", "partition"
+        )
+
+        self.group_lag_records = self._gauge("group_lag_records", "Records a group has not committed", "group")
+        self.group_members = self._gauge("group_members", "Processes that read as this group", "group")
+        self.group_oldest = self._gauge(
+            "group_oldest_timestamp_seconds",
+            "When the oldest record not committed was stored; 0: there is none",
+            "group",
         )
 
     def _declare_work(self) -> None:
@@ -239,13 +253,14 @@ class Metrics:
     def _declare_process(self) -> None:
         self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")
         self.loop_blocked = self._counter("loop_blocked", "Times the event loop stood still")
+        ProcessCollector(registry=self.registry)
         self.build = Info("consumer_build", "Version and role", registry=self.registry)
 
 
 def _shown(metric: object) -> tuple[str, str, tuple[str, ...], str] | None:
-    if isinstance(metric, TallyCounter):
+    if isinstance(metric, PlainCounter):
         return f"{metric.name}_total", "counter", metric.label_names, metric.meaning
-    if isinstance(metric, TallyHistogram):
+    if isinstance(metric, PlainHistogram):
         return metric.name, "histogram", metric.label_names, metric.meaning
     if isinstance(metric, Counter | Gauge | Histogram | Info):
         suffix = {Counter: "_total", Info: "_info"}.get(type(metric), "")

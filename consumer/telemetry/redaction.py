@@ -10,6 +10,7 @@ REDACTED = "[redacted]"
 TEXT_MAX_CHARS = 16_384
 ITEMS_MAX = 100
 DEPTH_MAX = 6
+WALLET_MIN_CHARS = 32
 
 _SECRET_PARTS = ("secret", "password", "passwd", "token", "authorization", "cookie", "api_key", "apikey", "credential")
 # Bodies and who the payer is: by name, because their values look like anything.
@@ -39,15 +40,29 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"://[^\s/@\"']{1,256}@"), f"://{REDACTED}@"),
     (re.compile(r"\$argon2[a-z]{1,2}\$[^\s\"']{1,512}"), REDACTED),
     (re.compile(r"\bcustomer:[^\s,;\"')\]}]{1,512}"), f"customer:{REDACTED}"),
+    (
+        re.compile(
+            r"(\b(?:customer_reference|customer_email|customer|wallet|payer)['\"]?\s{0,3}[=:]\s{0,3}['\"]?)"
+            r"(?!\[redacted\])[^\s,;'\")\]}=]{1,512}+(?!=)"
+        ),
+        rf"\1{REDACTED}",
+    ),
     (re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,8}"), REDACTED),
 )
-_TRIGGERS = ("whsec_", "svc_sk_", "asic", "earer", "@", "argon2", "customer:", "ASIC", "EARER")
+# A wallet's address (base58, both cases and a digit): who paid. An id of ours has an underscore before it.
+_WALLET = re.compile(
+    r"(?<![A-Za-z0-9_-])(?=[1-9A-HJ-NP-Za-km-z]{0,43}[a-z])(?=[1-9A-HJ-NP-Za-km-z]{0,43}[A-Z])"
+    r"(?=[1-9A-HJ-NP-Za-km-z]{0,43}[1-9])[1-9A-HJ-NP-Za-km-z]{32,44}(?![A-Za-z0-9_-])"
+)
+_TRIGGERS = ("whsec_", "svc_sk_", "asic", "earer", "@", "argon2", "customer", "wallet", "payer", "ASIC", "EARER")
 
 
 def scrub(text: str) -> str:
     """The text with every secret, e-mail address and customer reference in it masked, cut at TEXT_MAX_CHARS."""
     if len(text) > TEXT_MAX_CHARS:
         text = text[:TEXT_MAX_CHARS] + " [cut]"
+    if len(text) >= WALLET_MIN_CHARS:
+        text = _WALLET.sub(REDACTED, text)
     if not any(trigger in text for trigger in _TRIGGERS):
         return text
     for pattern, mask in _PATTERNS:

@@ -9,14 +9,18 @@ if TYPE_CHECKING:
     from consumer.testing.assertions import assert_idempotent, assert_order_independent
     from consumer.testing.migrated import assert_migrated
     from consumer.testing.outside import Answer, Outside, Request
+    from consumer.testing.refusal import Refused
+    from consumer.testing.simulation import assert_history
     from consumer.testing.workbench import Ran, Workbench
 
 __all__ = [
     "Answer",
     "Outside",
     "Ran",
+    "Refused",
     "Request",
     "Workbench",
+    "assert_history",
     "assert_idempotent",
     "assert_migrated",
     "assert_order_independent",
@@ -26,7 +30,9 @@ _HOMES = {
     "Outside": "outside",
     "Request": "outside",
     "Ran": "workbench",
+    "Refused": "refusal",
     "Workbench": "workbench",
+    "assert_history": "simulation",
     "assert_idempotent": "assertions",
     "assert_migrated": "migrated",
     "assert_order_independent": "assertions",

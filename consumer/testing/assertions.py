@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,10 +22,18 @@ import orjson
 from consumer.errors import HandlerInvalid
 from consumer.events import Event
 from consumer.plugin import Handler, Reject, declared
+from consumer.testing.outside import SAFE, Answer
+from consumer.testing.refusal import refuse
 from consumer.testing.workbench import Function, Ran, Workbench
+from consumer.work.place import home_of
 
 ORDERS_MAX = 24
 PATIENCE_S = 90_000.0
+NOTHING = (
+    "it left nothing to compare: no request by ctx.http, no derived event, no row, no read; say what it does by "
+    "`state=` (a function that returns it, comparable) and `reset=`, and give `events` for which it does something"
+)
+DEAF = "it succeeds although the outside answered 500 to what it told: raise for it (answer.raise_for_status())"
 LOST_ANSWER = "the answer was lost, it is tried again"
 
 Play = Callable[[Workbench], None]
@@ -42,8 +50,14 @@ class Left:
     effects: Counter[tuple[str, str, str]]
     outside: Mapping[str, str]
     state: Any = None
+    is_stateful: bool = field(default=False, compare=False)
     unfinished: tuple[str, ...] = field(default=(), compare=False)
     gave_up: bool = field(default=False, compare=False)
+
+    @property
+    def is_something(self) -> bool:
+        """Whether there is anything that a repetition could change."""
+        return bool(self.is_stateful or self.emitted or self.reads or self.tables or self.effects)
 
 
 def assert_idempotent(
@@ -55,16 +69,19 @@ def assert_idempotent(
     state: Callable[[], Any] | None = None,
     reset: Callable[[], None] = lambda: None,
     observed: Sequence[Event] = (),
+    allow: Collection[str] = (),
 ) -> None:
     """Raise AssertionError, with the way that did it, when repeating changes what the handler leaves behind.
 
     The ways: delivered twice; delivered by replicas at once; a crash between the effect and its mark; the answer was
     lost, so it is tried again (effect handlers with more than one attempt; one that rejects or puts off the event then
-    must only not have told more); everything again, late, in reverse. `events` defaults to one event of each of the
+    must only not have told more); everything again, late, in reverse; the outside answers 500, which must not count as
+    success. What left nothing that could be compared is refused, too. `events` defaults to one event of each of the
     handler's types.
     """
-    stage = _Stage(handler, events, options, payments, state, reset, observed)
+    stage = Stage(handler, events, options, payments, state, reset, observed, allow)
     once = stage.play(lambda bench: stage.deliver(bench, stage.events))
+    stage.refuse_nothing(once)
     ways: dict[str, Play] = {
         "delivered twice": lambda bench: stage.deliver(bench, [e for e in stage.events for _ in range(2)]),
         "delivered by replicas at once": stage.at_once,
@@ -75,6 +92,7 @@ def assert_idempotent(
         ways[LOST_ANSWER] = stage.lost_answers
     for way, play in ways.items():
         stage.compare(way, once, stage.play(play))
+    stage.refuse_deafness()
 
 
 def assert_order_independent(
@@ -86,6 +104,7 @@ def assert_order_independent(
     state: Callable[[], Any] | None = None,
     reset: Callable[[], None] = lambda: None,
     observed: Sequence[Event] = (),
+    allow: Collection[str] = (),
     data: bool = False,
 ) -> None:
     """Raise AssertionError, with the order that did it, when the order of the events changes what is left behind.
@@ -95,8 +114,9 @@ def assert_order_independent(
     whose data says what is so, rather than how it was found out. `events` defaults to one of each of the handler's
     types about the same order, which says little: give those that matter.
     """
-    stage = _Stage(handler, events, options, payments, state, reset, observed, data=data)
+    stage = Stage(handler, events, options, payments, state, reset, observed, allow, data=data)
     plain = stage.play(lambda bench: stage.deliver(bench, stage.events))
+    stage.refuse_nothing(plain)
     for order in _orders(stage.events):
         way = "in the order " + ", ".join(f"{event.type} ({event.id})" for event in order)
         stage.compare(way, plain, stage.play(partial(stage.deliver, events=order)))
@@ -114,28 +134,30 @@ def _orders(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
         yield chance.sample([*events, *events[:2]], len(events) + 2)
 
 
-class _Stage:
+class Stage:
     """Plays ways with one handler, each on a workbench of its own."""
 
     def __init__(
         self,
         handler: Function,
         events: Sequence[Event] | None,
-        options: Mapping[str, Any] | None,
-        payments: Any,
-        state: Callable[[], Any] | None,
-        reset: Callable[[], None],
-        observed: Sequence[Event],
+        options: Mapping[str, Any] | None = None,
+        payments: Any = None,
+        state: Callable[[], Any] | None = None,
+        reset: Callable[[], None] = lambda: None,
+        observed: Sequence[Event] = (),
+        allow: Collection[str] = (),
         *,
         data: bool = False,
     ) -> None:
         self._handler = handler
-        self._declared = _declaration(handler)
+        self._declared = declaration(handler)
         self._options = options
         self._payments = payments
         self._state = state
         self._reset = reset
         self._observed = observed
+        self._allow = allow
         self._data = data
         self.events = list(events) if events is not None else _examples(self._declared)
         if not any(self._declared.wants(event.type) for event in self.events):
@@ -147,8 +169,9 @@ class _Stage:
         return not self._declared.transactional and self._declared.retry.attempts > 1
 
     def play(self, way: Play) -> Left:
+        """What is left behind when it goes this way, on a fresh ledger."""
         self._reset()
-        with Workbench(options=self._options, payments=self._payments) as bench:
+        with Workbench(options=self._options, payments=self._payments, allow=self._allow) as bench:
             bench.take(*self._observed)
             way(bench)
             return Left(
@@ -159,7 +182,8 @@ class _Stage:
                 effects=Counter(bench.outside.effects()),
                 outside=bench.outside.final(),
                 state=self._state() if self._state is not None else None,
-                unfinished=tuple(f"{run.event_id}: {run.reason}" for run in bench.runs if not run.succeeded),
+                is_stateful=self._state is not None,
+                unfinished=tuple(_unfinished(run) for run in bench.runs if not run.succeeded),
                 gave_up=any(self._gave_up(run) for run in bench.runs),
             )
 
@@ -169,10 +193,31 @@ class _Stage:
         is_own_fault = (run.code or "").startswith("handler_")
         return run.status == "retrying" or (run.status == "dead" and by_itself and not is_own_fault)
 
-    def compare(self, way: str, once: Left, found: Left) -> None:
+    def refuse_nothing(self, left: Left) -> None:
+        """Raise AssertionError when there is nothing to compare: a test that passes would say nothing."""
+        if not left.unfinished and not left.is_something:
+            place = home_of(self._declared.function).start
+            raise refuse(self._declared.name, NOTHING, place)
+
+    def refuse_deafness(self) -> None:
+        """Raise AssertionError for a handler that fulfils, and succeeds although the outside refused what it told."""
+
+        def play(bench: Workbench) -> None:
+            bench.outside.answer = lambda _: Answer(status=500)
+            for event in self.events:
+                if self._wants(bench, event):
+                    bench.run(self._handler, event)
+            told = any(request.method not in SAFE for request in bench.outside.requests)
+            if told and self._declared.fulfils and all(run.succeeded for run in bench.runs):
+                raise refuse(self._declared.name, DEAF, home_of(self._declared.function).start)
+
+        self.play(play)
+
+    def compare(self, way: str, once: Left, found: Left, *, may_give_up: bool = False) -> None:
+        """Raise AssertionError where two plays left different things. `may_give_up`: an answer was lost on the way."""
         if once.unfinished:
             raise AssertionError(f"the handler does not succeed even when all is well: {once.unfinished[0]}")
-        if way == LOST_ANSWER and found.gave_up:
+        if (may_give_up or way == LOST_ANSWER) and found.gave_up:
             # It could not know that it was heard. What it left undone is its author's decision; doing more is not.
             found = replace(once, effects=once.effects | found.effects)
         elif found.unfinished:
@@ -180,36 +225,54 @@ class _Stage:
         for what in ("effects", "outside", "emitted", "said", "reads", "tables", "state"):
             before, after = getattr(once, what), getattr(found, what)
             if before != after:
-                raise AssertionError(
-                    f"{way}: {_MEANING[what]}\n  otherwise: {_shown(before)}\n  here:      {_shown(after)}"
-                )
+                place = home_of(self._declared.function).start
+                told = f"\n  otherwise: {_shown(before)}\n  here:      {_shown(after)}"
+                raise AssertionError(f"{way}: {_MEANING[what]}{told}\n  handler:   {self._declared.name} ({place})")
 
     # --- the ways ----------------------------------------------------------------------------------------------
 
+    def befall(self, bench: Workbench, event: Event, what: str) -> None:
+        """One thing happens to one event: `deliver`, `at once`, `crash`, `lose the answer`."""
+        if not self._wants(bench, event):
+            return
+        match what:
+            case "at once":
+                bench.run_at_once(self._handler, event)
+            case "crash":
+                bench.run_and_crash(self._handler, event)
+            case "lose the answer":
+                bench.run_and_lose_answers(self._handler, event, PATIENCE_S)
+            case _:
+                bench.run(self._handler, event)
+
     def deliver(self, bench: Workbench, events: Iterable[Event]) -> None:
+        """Each once, in this order, and everything that is tried again."""
         for event in events:
             if self._wants(bench, event):
                 bench.run(self._handler, event)
-        bench.advance(PATIENCE_S, self._handler)
+        bench.wait(PATIENCE_S, self._handler)
 
     def at_once(self, bench: Workbench) -> None:
+        """Each by replicas at once."""
         for event in self.events:
             if self._wants(bench, event):
                 bench.run_at_once(self._handler, event)
-        bench.advance(PATIENCE_S, self._handler)
+        bench.wait(PATIENCE_S, self._handler)
 
     def crash(self, bench: Workbench) -> None:
+        """Each with a crash between the effect and its mark."""
         for event in self.events:
             if self._wants(bench, event):
                 bench.run_and_crash(self._handler, event)
                 bench.run(self._handler, event)
-        bench.advance(PATIENCE_S, self._handler)
+        bench.wait(PATIENCE_S, self._handler)
 
     def lost_answers(self, bench: Workbench) -> None:
+        """Each with its answers lost."""
         for event in self.events:
             if self._wants(bench, event):
                 bench.run_and_lose_answers(self._handler, event, PATIENCE_S)
-        bench.advance(PATIENCE_S, self._handler)
+        bench.wait(PATIENCE_S, self._handler)
 
     def _wants(self, bench: Workbench, event: Event) -> bool:
         """Whether the handler is to be run on it; what it does not want is only taken in, as in production."""
@@ -219,9 +282,14 @@ class _Stage:
         return False
 
     def again_late(self, bench: Workbench) -> None:
+        """All of them, and again a day later in reverse."""
         self.deliver(bench, self.events)
         bench.clock.advance(86_400)
         self.deliver(bench, reversed(self.events))
+
+
+def _unfinished(run: Ran) -> str:
+    return f"{run.event_id}: {run.reason}" + (f" ({run.trace})" if run.trace else "")
 
 
 _MEANING = {
@@ -244,7 +312,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 600 else text[:600] + " ..."
 
 
-def _declaration(handler: Function) -> Handler:
+def declaration(handler: Function) -> Handler:
+    """What `@handles` says of a function. Raises HandlerInvalid."""
     found = declared(handler)
     if found is None:
         raise HandlerInvalid("this is no handler: it is not declared with @handles")

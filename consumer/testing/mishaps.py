@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from consumer.testing.outside import Outside
 def crashed(handler: Handler) -> Handler:
     """The same transactional handler, whose process ends after it did its work and before the transaction commits."""
 
+    @functools.wraps(handler.function)
     async def crash(event: Event, ctx: Any) -> None:
         await handler.function(event, ctx)
         await ctx.session.flush()
@@ -26,6 +28,7 @@ def unheard(handler: Handler, outside: Outside) -> Handler:
     nobody or somebody else, the handler fails once after its work: what it told may have been lost there."""
     has_failed = False
 
+    @functools.wraps(handler.function)
     async def lose(event: Event, ctx: Any) -> None:
         nonlocal has_failed
         await handler.function(event, ctx)

@@ -13,6 +13,8 @@ import orjson
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from consumer.testing.guard import Sent
+
 KEY_HEADER = "idempotency-key"
 SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -44,13 +46,23 @@ class Answer:
 class Response:
     """The part of `aiohttp.ClientResponse` that handlers use."""
 
-    def __init__(self, request: Request, answer: Answer) -> None:
+    def __init__(self, request: Request, answer: Answer, sent: Sent) -> None:
         self._request = request
         self._answer = answer
-        self.status = answer.status
-        self.ok = answer.status < 400
+        self._sent = sent
         self.headers: CIMultiDict[str] = CIMultiDict()
         self.url = URL(request.url)
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        self._sent.is_looked_at = True
+        return self._answer.status
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is below 400."""
+        return self.status < 400
 
     async def json(self, **_: Any) -> Any:
         """The body."""
@@ -133,8 +145,10 @@ class Outside:
         headers = {str(name): str(value) for name, value in (options.get("headers") or {}).items()}
         full = URL(str(url)).update_query(options["params"]) if options.get("params") else URL(str(url))
         request = Request(method=method.upper(), url=str(full), body=body, headers=headers)
+        sent = Sent(request.method, request.url)
 
         def make() -> Response:
+            sent.is_sent = True
             with self._lock:
                 self.requests.append(request)
                 is_lost = self._loses(request)
@@ -143,7 +157,11 @@ class Outside:
             answer = self.answer(request)
             if answer.error is not None:
                 raise answer.error
-            return Response(request, answer)
+            sent.status = answer.status
+            response = Response(request, answer, sent)
+            if options.get("raise_for_status"):
+                response.raise_for_status()
+            return response
 
         return Pending(make)
 

@@ -9,37 +9,42 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import orjson
 from sqlalchemy import select
 from sqlmodel import SQLModel
 
 from consumer.broker.base import Partition, Record
 from consumer.clock import DrivenClock
 from consumer.errors import HandlerInvalid
-from consumer.events import Event, Locators, Source, Trust, build_event
+from consumer.events import Event, Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.ledger.tables import OutboxRow, ReadRow, RunRow
+from consumer.ledger.tables import AttemptRow, OutboxRow, ReadRow, RunRow
 from consumer.plugin import SnapshotKind, declared
+from consumer.testing.example_events import event_in, is_own, of_service, own
+from consumer.testing.guard import Guard
 from consumer.testing.mishaps import crashed, unheard
+from consumer.testing.onwards import Emitted, emitted, next_due, publish_due
 from consumer.testing.outside import Outside
+from consumer.testing.refusal import refuse_mistyped
 from consumer.testing.remains import rows_of
-from consumer.wire import own_event, pack_event
+from consumer.wire import pack_event
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S, Dispatcher
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.ingest.ingest import Ingest
-from consumer.work.registry import Registry
+from consumer.work.registry import Registry, handlers_of
 
 LIMIT_S = 60.0
 ROUNDS_MAX = 1000
@@ -59,6 +64,8 @@ class Ran:
     attempts: int
     code: str | None
     reason: str | None
+    trace: str | None = None
+    """The author's lines that its last failed attempt came through, innermost first."""
 
     @property
     def succeeded(self) -> bool:
@@ -70,10 +77,14 @@ class Workbench:
     """Use as `with Workbench() as bench`, or as the fixture `workbench`.
 
     `options`: the plugin's settings (`ctx.options`). `payments`: what `ctx.payments` is. `outside`: what `ctx.http`
-    is, and what it was told.
+    is, and what it was told. `allow`: hosts that handlers may connect to by clients of their own; others are refused.
     """
 
-    def __init__(self, *, options: Mapping[str, Any] | None = None, payments: Any = None) -> None:
+    def __init__(
+        self, *, options: Mapping[str, Any] | None = None, payments: Any = None, allow: Collection[str] = ()
+    ) -> None:
+        self._guard = Guard(allow)
+        self._modules: set[str] = set()
         self.options: dict[str, Any] = dict(options or {})
         self.payments = payments
         self.outside = Outside()
@@ -89,6 +100,10 @@ class Workbench:
         self._database = Database(f"sqlite+aiosqlite:///{ledger}")
         self._executor = Executor()
         self._prepared: set[str] = set()
+
+    def allow(self, *hosts: str) -> None:
+        """From now on handlers may connect to these hosts by clients of their own."""
+        self._guard.allow.update(hosts)
 
     def __enter__(self) -> Self:
         return self
@@ -121,42 +136,22 @@ class Workbench:
         id: str | None = None,  # noqa: A002 - the contract's word
         application: str = "default",
     ) -> Event:
-        """An event as a handler gets it, with an id of its own, at the clock's time.
+        """An event as a handler gets it, complete, with an id of its own, at the clock's time.
 
         Types of the service (`order.paid`) come as a signed webhook whose `data.object` holds the ids and `data`;
-        our own (`fulfilment.requested`, `access.granted`, `order.observed`) come as the projections emit them; an
-        observation with a `record` in `data` gets the next version, unless `data` has one.
+        our own and a plugin's (`fulfilment.requested`, `order.observed`, declared by a `Payload`) come as they are
+        emitted, with the catalogue's example for what `data` leaves out; an observation gets the next version.
         """
         number = next(self._numbers)
-        ids = {"order_id": order_id, "subscription_id": subscription_id, "customer": customer}
-        found = {name: value for name, value in ids.items() if value is not None}
-        if type.endswith((".observed", ".unreadable")) or type.startswith(("fulfilment.", "access.")):
-            aggregate = next(
-                (f"{name.removesuffix('_id')}:{value}" for name, value in found.items()), f"event:{number}"
-            )
-            return own_event(
-                application=application,
-                id=id or f"drv_test{number:06d}",
-                type=type,
-                key=aggregate,
-                source=Source.RELAY,
-                at=self.clock.now(),
-                data={**found, **(self._reading(number) if "record" in (data or {}) else {}), **(data or {})},
-            )
-        if customer is not None:
-            found["customer_reference"] = found.pop("customer")
-        raw = orjson.dumps(
-            {"id": id or f"evt_test{number:06d}", "type": type, "created_at": self.clock.now().isoformat(),
-             "data": {"object": {**found, **(data or {})}}}
-        )  # fmt: skip
-        return build_event(
-            raw,
-            Locators(),
-            application=application,
-            trust=Trust.SIGNED,
-            source=Source.WEBHOOK,
-            received_at=self.clock.now(),
-        )
+        given = {"order_id": order_id, "subscription_id": subscription_id, "customer": customer}
+        ids = {name: value for name, value in given.items() if value is not None}
+        make = own if is_own(type) else of_service
+        now = self.clock.now()
+        return make(type, ids, data or {}, number=number, event_id=id, application=application, at=now)
+
+    def event_from(self, path: str | Path) -> Event:
+        """The event in a file that `consumer events show ID --json` wrote."""
+        return event_in(path)
 
     def observe(
         self,
@@ -172,18 +167,14 @@ class Workbench:
         self.take(event)
         return event
 
-    def _reading(self, number: int) -> dict[str, Any]:
-        return {"version": number, "read_at": self.clock.now().isoformat()}
-
     # --- running -----------------------------------------------------------------------------------------------
 
     def run(self, handler: Function | Sequence[Function], *events: Event) -> Ran:
         """Deliver events, in this order, and work on what is due now. Returns what became of the first handler's
-        run on the last event; the others are in `runs`. Retries wait until `advance`."""
+        run on the last event; the others are in `runs`. Retries and derived events wait until `advance`."""
         functions = [handler] if callable(handler) else list(handler)
         registry = self._registry(functions)
-        self._wait(self._deliver(registry, events))
-        self._wait(self._work(registry))
+        self._watch(self._deliver(registry, events), self._work(registry))
         name = registry.handlers[0].name
         last = events[-1].id if events else None
         found = [one for one in self.runs if one.handler == name and (last is None or one.event_id == last)]
@@ -195,21 +186,26 @@ class Workbench:
         """Take events into the ledger that no handler is run on: observations, for what `ctx.snapshot()` is."""
         self._wait(self._deliver(Registry([]), events))
 
-    def advance(self, seconds: float, handler: Function | Sequence[Function]) -> None:
-        """Let time pass, and work on what became due (retries, in the order of their keys)."""
-        functions = [handler] if callable(handler) else list(handler)
+    def advance(self, seconds: float, handler: Function | Sequence[Function] | None = None) -> None:
+        """Let time pass, and work on what became due: retries, in the order of their keys, and derived events, each
+        at its time, onwards through these handlers; without any, through all declared beside those that ran."""
+        given = [handler] if callable(handler) else list(handler) if handler is not None else self._companions()
+        registry = self._registry(given)
+        self._watch(self._pass(registry, self.clock.now() + timedelta(seconds=seconds)))
+
+    def wait(self, seconds: float, handler: Function) -> None:
+        """Let time pass for the retries of one handler; derived events stay where they are."""
         self.clock.advance(seconds)
-        self._wait(self._work(self._registry(functions)))
+        self._watch(self._work(self._registry([handler])))
 
     def run_and_crash(self, handler: Function, event: Event) -> None:
         """Deliver an event and crash after the handler did its work, before that is written down."""
         registry = self._registry([handler])
         if registry.handlers[0].transactional:
             crashing = crashed(registry.handlers[0])
-            self._wait(self._deliver(Registry([crashing]), [event]))
+            self._watch(self._deliver(Registry([crashing]), [event]))
         else:
-            self._wait(self._deliver(registry, [event]))
-            self._wait(self._work(registry, crash=True))
+            self._watch(self._deliver(registry, [event]), self._work(registry, crash=True))
         self.clock.advance(max(CLAIM_LEASE_S, registry.handlers[0].retry.ceiling_s) + 1)
 
     def run_and_lose_answers(self, handler: Function, event: Event, patience_s: float) -> None:
@@ -221,7 +217,7 @@ class Workbench:
         self._wait(self._deliver(registry, [event]))
         unlucky = Registry([unheard(found, self.outside)])
         for _ in range(found.retry.attempts):
-            self._wait(self._work(unlucky))
+            self._watch(self._work(unlucky))
             if all(ran.status != "retrying" for ran in self.runs):
                 break
             self.clock.advance(patience_s)
@@ -241,7 +237,7 @@ class Workbench:
                 await asyncio.gather(*(found.function(event, ctx) for ctx in made), return_exceptions=True)
             await self._work(registry)
 
-        self._wait(at_once())
+        self._watch(at_once())
 
     # --- what came of it ---------------------------------------------------------------------------------------
 
@@ -249,6 +245,8 @@ class Workbench:
     def runs(self) -> list[Ran]:
         """Every run, in the order the events came."""
         statement = select(RunRow).order_by(RunRow.__table__.c.seq)
+        attempts = self._rows(select(AttemptRow).order_by(AttemptRow.__table__.c.id))
+        traces = {(row.event_id, row.handler): row.trace for row in attempts}
         return [
             Ran(
                 event_id=row.event_id,
@@ -257,26 +255,15 @@ class Workbench:
                 attempts=row.attempts,
                 code=row.code,
                 reason=row.reason,
+                trace=traces.get((row.event_id, row.handler)),
             )
             for row in self._rows(statement)
         ]
 
     @property
-    def emitted(self) -> list[Event]:
-        """The derived events in the outbox, as the next handler would get them, in the order they were emitted."""
-        statement = select(OutboxRow).order_by(OutboxRow.__table__.c.seq)
-        return [
-            own_event(
-                application=row.application,
-                id=row.event_id,
-                type=row.type,
-                key=row.key,
-                source=Source.RELAY,
-                at=row.created_at,
-                data=orjson.loads(row.data),
-            )
-            for row in self._rows(statement)
-        ]
+    def emitted(self) -> list[Emitted]:
+        """The derived events, as the next handler would get them, in the order they were emitted."""
+        return [emitted(row) for row in self._rows(select(OutboxRow).order_by(OutboxRow.__table__.c.seq))]
 
     @property
     def reads(self) -> list[tuple[str, str]]:
@@ -304,12 +291,25 @@ class Workbench:
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
 
+    def _watch(self, *works: Coroutine[Any, Any, Any]) -> None:
+        """Do it while nothing leaves the process. Raises Refused for what a handler must not do."""
+        with self._guard.watching():
+            for work in works:
+                self._wait(work)
+
     def _registry(self, functions: Sequence[Function]) -> Registry:
-        found = [declared(function) for function in functions]
-        if not found or any(handler is None for handler in found):
+        found = [handler for function in functions if (handler := declared(function)) is not None]
+        if not found or len(found) < len(functions):
             raise HandlerInvalid("the workbench runs functions declared with @handles")
+        refuse_mistyped(found)
         self._wait(self._create_tables())
-        return Registry([replace(handler, plugin=PLUGIN) for handler in found if handler is not None])
+        self._modules.update(function.__module__ or "" for function in functions)
+        return Registry([self._guard.guarded(replace(handler, plugin=PLUGIN)) for handler in found])
+
+    def _companions(self) -> list[Function]:
+        """Every handler that is declared in a module of which one ran."""
+        modules = [sys.modules[name] for name in sorted(self._modules) if name in sys.modules]
+        return [handler.function for module in modules for handler in handlers_of(module)]
 
     async def _create_tables(self) -> None:
         """The tables of plugins that are imported but bring no installed migrations (yet)."""
@@ -368,6 +368,19 @@ class Workbench:
             if not await dispatcher.once(store=not crash) or crash:
                 return
         raise RuntimeError(f"still runs after {ROUNDS_MAX} rounds; does a handler ask for later with after=0?")
+
+    async def _pass(self, registry: Registry, until: datetime) -> None:
+        """Time goes on from one derived event that is due to the next, and then to its end."""
+        for _ in range(ROUNDS_MAX):
+            due = await next_due(self._database, until)
+            now = self.clock.now()
+            self.clock.advance(max(0.0, ((due or until) - now).total_seconds()))
+            await self._work(registry)
+            await self._deliver(registry, await publish_due(self._database, self.clock.now()))
+            await self._work(registry)
+            if due is None and await next_due(self._database, until) is None:
+                return
+        raise RuntimeError(f"still emits after {ROUNDS_MAX} rounds; do handlers call each other for ever?")
 
     async def _close(self) -> None:
         await self._executor.pool.close()

@@ -14,7 +14,9 @@ from typing import Any
 from alembic.script import ScriptDirectory
 
 from consumer.ledger.engine import schema
+from consumer.payload import Payload, is_known, nearest_type, payload_class
 from consumer.plugin import Context, Event, Handler
+from consumer.work.place import home_of
 from consumer.work.registry import GROUP, Registry
 
 TRANSACTION_MAX_S = 60.0
@@ -56,9 +58,30 @@ def inspect_plugins(
 
 def _of_handler(handler: Handler) -> list[str]:
     found = signature_problems(handler.function)
+    found += payload_problems(handler)
     if handler.transactional and handler.timeout_s > TRANSACTION_MAX_S:
         found.append(f"timeout_s={handler.timeout_s:g} is too long for a transaction (at most {TRANSACTION_MAX_S:g})")
     return found
+
+
+def warnings_of(registry: Registry) -> list[Problem]:
+    """What is likely a mistake, and may be meant: a type that nobody is known to send (case H10)."""
+    return [
+        Problem(
+            plugin=handler.plugin, handler=handler.name, text=f"{mistyped(pattern)} ({home_of(handler.function).start})"
+        )
+        for handler in registry.handlers
+        for pattern in handler.types
+        if not is_known(pattern)
+    ]
+
+
+def mistyped(pattern: str) -> str:
+    """What is wrong with a type that nobody sends, and what to do."""
+    near = nearest_type(pattern)
+    hint = f"; did you mean {near!r}?" if near else ";"
+    own = f"an own type is declared by its payload: class Name(Payload, event={pattern!r})"
+    return f"no event of type {pattern!r} is known{hint} {own}"
 
 
 def signature_problems(function: Any) -> list[str]:
@@ -71,12 +94,32 @@ def signature_problems(function: Any) -> list[str]:
     found = []
     for parameter, wanted in ((first, Event), (second, Context)):
         given = hints.get(parameter, wanted)
+        given = typing.get_origin(given) if typing.get_origin(given) is Event else given
         if given is not Any and not (isinstance(given, type) and issubclass(wanted, given)):
             found.append(f"parameter {parameter!r} is annotated {_named(given)}, it gets {wanted.__name__}")
     returns = hints.get("return", type(None))
     if returns not in (type(None), Any, typing.NoReturn):
         found.append(f"it is annotated to return {_named(returns)}, a handler returns None")
     return found
+
+
+def payload_problems(handler: Handler) -> list[str]:
+    """Where `Event[...]` names another payload than the handler's types carry."""
+    try:
+        hints = typing.get_type_hints(handler.function)
+    except Exception:  # noqa: BLE001 - told as a problem of the signature
+        return []
+    given = hints.get(next(iter(inspect.signature(handler.function).parameters)))
+    arguments = typing.get_args(given) if typing.get_origin(given) is Event else ()
+    named = {one for argument in arguments for one in (typing.get_args(argument) or (argument,))}
+    if not named or Payload in named or Any in named:
+        return []
+    return [
+        f"it is annotated Event[{_named(arguments[0])}], and an event of {pattern} carries {found.__name__}"
+        for pattern in handler.types
+        if is_known(pattern) and "*" not in pattern
+        and not any(isinstance(one, type) and issubclass(found := payload_class(pattern), one) for one in named)
+    ]  # fmt: skip
 
 
 def _named(annotation: Any) -> str:

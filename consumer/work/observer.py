@@ -42,7 +42,7 @@ class Observer:
                 self._metrics.events.labels("all", "all", "all", "all", result).inc(count)
         for run in taken.runs:
             if run.status is not RunStatus.PARKED and (run.attempts or run.code):
-                self._outcome(run.handler, run.status, run.code, run.event_id, run.reason)
+                self._outcome(run.handler, run.status, run.event_id, code=run.code, reason=run.reason, at=run.trace)
 
     def moved(self, change: str, partitions: int) -> None:
         """Partitions came to this member (`assigned`) or went from it (`revoked`)."""
@@ -52,7 +52,8 @@ class Observer:
         """An attempt that the dispatcher made was stored."""
         finish = result.finish
         self._metrics.run_seconds.labels(finish.run.handler).observe(result.seconds)
-        self._outcome(finish.run.handler, finish.status, finish.code, finish.run.event_id, finish.reason)
+        told = {"code": finish.code, "reason": finish.reason, "at": result.attempt.trace if result.attempt else None}
+        self._outcome(finish.run.handler, finish.status, finish.run.event_id, **told)
 
     def runs(self, waiting: Mapping[tuple[str, str], int]) -> None:
         """How many runs wait, by (handler, status)."""
@@ -90,7 +91,7 @@ class Observer:
             self._metrics.lag_records.labels(partition.topic, str(partition.number)).set(lag.records)
             self._metrics.lag_seconds.labels(partition.topic, str(partition.number)).set(lag.oldest_s or 0.0)
 
-    def _say_failure(self, handler: str, code: str | None, event_id: str, reason: str | None) -> None:
+    def _say_failure(self, handler: str, event_id: str, **told: str | None) -> None:
         """One line per handler now and then: a burst of failures must be seen, and must not bury the rest."""
         now = perf_counter()
         if now - self._said.get(handler, float("-inf")) < SAY_EVERY_S:
@@ -98,13 +99,14 @@ class Observer:
             return
         self._said[handler] = now
         unsaid = self._unsaid.pop(handler, 0)
-        _log.warning("run_failed", handler=handler, event_id=event_id, code=code, reason=reason, unsaid=unsaid)
+        _log.warning("run_failed", handler=handler, event_id=event_id, unsaid=unsaid, **told)
 
-    def _outcome(self, handler: str, status: RunStatus, code: str | None, event_id: str, reason: str | None) -> None:
+    def _outcome(self, handler: str, status: RunStatus, event_id: str, **told: str | None) -> None:
+        """`told`: code, reason and, in the author's code, at."""
         self._metrics.runs.labels(handler, status.value).inc()
         if status is RunStatus.RETRYING:
             self._metrics.retries.labels(handler).inc()
-            self._say_failure(handler, code, event_id, reason)
+            self._say_failure(handler, event_id, **told)
         if status is RunStatus.DEAD:
             self._metrics.dead.labels(handler).inc()
-            _log.error("run_dead", handler=handler, event_id=event_id, code=code, reason=reason)
+            _log.error("run_dead", handler=handler, event_id=event_id, **told)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Reject, RetryLater
 from consumer.plugin.declaration import LONGEST_S
 from consumer.retry import Failure
-from consumer.telemetry.redaction import scrub
+from consumer.telemetry.redaction import REDACTED, scrub
+from consumer.work.place import Home, places_of, told
 from consumer.work.unreachable import is_unreachable
 
+NAMED_MIN_CHARS = 3
 REASON_MAX_CHARS = 300
 CODE_MAX_CHARS = 60
+TRACE_MAX_CHARS = 1200
 FRAMES_IN_FINGERPRINT = 3
 
 
@@ -25,28 +28,52 @@ class Succeeded:
 
 @dataclass(frozen=True)
 class Failed:
-    """The handler did not: `failure` says how, `fingerprint` is the same for failures of the same kind and place."""
+    """The handler did not: `failure` says how, `fingerprint` is the same for failures of the same kind and place,
+    `trace` are the author's own lines it came through, innermost first."""
 
     failure: Failure
     fingerprint: str
+    trace: str | None = None
 
 
 Outcome = Succeeded | Failed
 
 
-def failed(error: BaseException) -> Failed:
+def failed(
+    error: BaseException,
+    home: Home | None = None,
+    *,
+    came_by: BaseException | None = None,
+    customer: str | None = None,
+) -> Failed:
     """Normalise whatever a handler raised; an exception that cannot even be looked at is named by its type. What comes
-    out can be stored: a result that cannot be would hold up everybody's."""
+    out can be stored: a result that cannot be would hold up everybody's. `home` is where the author's code lives;
+    `came_by` the error that shows the way, where it is another one. `customer` is whom the event is about: nothing
+    that is stored or logged names him, whatever the handler's author wrote into it."""
     try:
-        return Failed(_failure(error), _fingerprint(error))
+        failure, trace = _failure(error), _trace(came_by or error, home)
+        failure = replace(failure, reason=_without(customer, failure.reason)[:REASON_MAX_CHARS])
+        return Failed(failure, _fingerprint(error), trace)
     except Exception as odd:  # noqa: BLE001 - its text, its fields are the author's own code
         reason = _clean(f"{type(error).__name__}, which cannot be shown: {type(odd).__name__}")
         return Failed(Failure("handler_failed", reason), _digest([type(error).__qualname__]))
 
 
+def _without(customer: str | None, text: str) -> str:
+    is_named = customer is not None and len(customer) >= NAMED_MIN_CHARS
+    return text.replace(customer, REDACTED) if is_named and customer else text
+
+
 def has_timed_out(outcome: Outcome) -> bool:
     """Whether the handler was cut off."""
     return isinstance(outcome, Failed) and outcome.failure.code == HandlerTimeout.code
+
+
+def _trace(error: BaseException, home: Home | None) -> str | None:
+    """The author's lines, or where the handler begins when it came through none of them; no values."""
+    if home is None:
+        return None
+    return _clean(told(places_of(error, home)) or str(home.start), TRACE_MAX_CHARS)
 
 
 def _failure(error: BaseException) -> Failure:
@@ -72,10 +99,10 @@ def _code(error: ConsumerError) -> str:
     return _clean(error.code)[:CODE_MAX_CHARS]
 
 
-def _clean(reason: object) -> str:
+def _clean(reason: object, most: int = REASON_MAX_CHARS) -> str:
     """One bounded line without secrets; a database's text cannot hold a NUL, nor half a character."""
     text = scrub(str(reason)).encode("utf-8", "replace").decode()
-    return text.replace("\0", "").replace("\n", " ")[:REASON_MAX_CHARS]
+    return text.replace("\0", "").replace("\n", " ")[:most]
 
 
 def _fingerprint(error: BaseException) -> str:

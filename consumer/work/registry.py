@@ -12,6 +12,7 @@ from types import ModuleType
 from consumer.errors import HandlerInvalid
 from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
 from consumer.plugin import Context, Event, Handler, declared
+from consumer.work.place import home_of, place_of_import
 
 GROUP = "consumer.handlers"
 KNOWN_TYPES_MAX = 1000
@@ -72,6 +73,7 @@ class Registry:
                 function=_cannot_run,
                 plugin=one.plugin,
                 transactional=one.transactional,
+                fulfils=one.fulfils if one.fulfils is not None else not one.transactional,
             )
             for one in known
             if one.name not in self._by_name and one.types
@@ -110,7 +112,7 @@ def load_registry(
         except KeyboardInterrupt:
             raise  # an operator's
         except BaseException as error:  # noqa: BLE001 - whatever a plugin does at import stays its own
-            broken.append(BrokenPlugin(plugin, f"{type(error).__name__}: {error}"[:300]))
+            broken.append(BrokenPlugin(plugin, _why(error, found.get(plugin, ()))))
             continue
         handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
     return Registry(tuple(handlers.values()), broken)
@@ -126,6 +128,15 @@ def _module(entries: Sequence[EntryPoint]) -> ModuleType:
 
 def _package(entry: EntryPoint) -> str:
     return "a package without a name" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def _why(error: BaseException, entries: Sequence[EntryPoint]) -> str:
+    """In one line, with the author's file and line where the import broke."""
+    places = (place_of_import(error, entry.value.partition(".")[0].partition(":")[0]) for entry in entries)
+    place = next((one for one in places if one is not None), None)
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    at = f" (at {place.file}:{place.line})" if place is not None else ""
+    return f"{type(error).__name__}: {said}"[: 300 - len(at)].replace("\n", " ") + at
 
 
 def _itself(module: ModuleType) -> ModuleType:
@@ -155,11 +166,12 @@ def _refuse_names(loaded: Sequence[Handler]) -> None:
 
 
 def _refuse_twice(loaded: Sequence[Handler], there: Mapping[str, Handler]) -> None:
-    seen = set(there)
+    seen = dict(there)
     for handler in loaded:
-        if handler.name in seen:
-            raise HandlerInvalid("two handlers have the same name", handler=handler.name)
-        seen.add(handler.name)
+        if (other := seen.get(handler.name)) is not None:
+            both = " and ".join(f"plugin {one.plugin!r} ({home_of(one.function).start})" for one in (other, handler))
+            raise HandlerInvalid(f"two handlers are called {handler.name!r}: {both}; give one another name=")
+        seen[handler.name] = handler
 
 
 def _is_allowed(handler: Handler, allowed: Collection[str] | None) -> bool:

@@ -23,6 +23,7 @@ class Transition:
     code: str | None = None
     reason: str | None = None
     fingerprint: str | None = None
+    trace: str | None = None
 
 
 def transition_after(handler: Handler, outcome: Outcome, *, used: int, now: datetime) -> Transition:
@@ -30,7 +31,7 @@ def transition_after(handler: Handler, outcome: Outcome, *, used: int, now: date
     match outcome:
         case Succeeded():
             return Transition(status=RunStatus.SUCCEEDED, blocking=False, attempts=used + 1)
-        case Failed(failure, fingerprint):
+        case Failed(failure, fingerprint, trace):
             match decide(failure, attempt=used + 1, policy=handler.retry, now=now):
                 case RetryAt(at, counted):
                     return Transition(
@@ -41,6 +42,7 @@ def transition_after(handler: Handler, outcome: Outcome, *, used: int, now: date
                         code=failure.code,
                         reason=failure.reason,
                         fingerprint=fingerprint,
+                        trace=trace,
                     )
                 case Dead(reason):
                     return Transition(
@@ -50,6 +52,7 @@ def transition_after(handler: Handler, outcome: Outcome, *, used: int, now: date
                         code=failure.code,
                         reason=reason,
                         fingerprint=fingerprint,
+                        trace=trace,
                     )
 
 
@@ -67,6 +70,7 @@ def attempt_row(
         code=transition.code,
         reason=transition.reason,
         fingerprint=transition.fingerprint,
+        trace=transition.trace,
         code_version=handler.version,
         worker=worker,
         started_at=started_at,

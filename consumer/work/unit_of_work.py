@@ -133,6 +133,7 @@ def finished(handler: Handler, incoming: Incoming, seq: int, transition: Transit
         fingerprint=transition.fingerprint,
         code_version=handler.version,
         plan=incoming.plan,
+        trace=transition.trace,
     )
 
 

@@ -19,6 +19,7 @@ from consumer.ledger.handling import handlers, outbox, runs
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
+from consumer.work.execution import network_in_transaction
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.loop_pool import LOST_AFTER_S
 from consumer.work.execution.watchdog import CUTOFF_S, Watchdog
@@ -50,7 +51,7 @@ class WorkerConfig:
     topic: str
     dead_topic: str = ""
     group: str = "work"
-    batch: int = 500
+    batch: int = 200
     concurrency: int = 64
     drain_s: float = 20.0
     lost_after_s: float = LOST_AFTER_S
@@ -128,14 +129,18 @@ class Worker:
             loop = asyncio.get_running_loop()
             self._watch.tell(lambda found: _call(loop, self._pauser.blocked, found))
         try:
-            async with self._watchdog.guarding(), asyncio.TaskGroup() as group:
-                group.create_task(self._run_ingest(stop, ingest_over), name="work:ingest")
-                group.create_task(self._dispatcher.run(ingest_over, self._config.drain_s), name="work:dispatcher")
-                group.create_task(self._relay.run(ingest_over), name="work:relay")
-                group.create_task(self._dead_letters.run(ingest_over), name="work:dead-letters")
-                group.create_task(self._keep_house(ingest_over), name="work:house")
+            with network_in_transaction.told():
+                await self._work(stop, ingest_over)
         finally:
             await self._executor.pool.close()
+
+    async def _work(self, stop: asyncio.Event, ingest_over: asyncio.Event) -> None:
+        async with self._watchdog.guarding(), asyncio.TaskGroup() as group:
+            group.create_task(self._run_ingest(stop, ingest_over), name="work:ingest")
+            group.create_task(self._dispatcher.run(ingest_over, self._config.drain_s), name="work:dispatcher")
+            group.create_task(self._relay.run(ingest_over), name="work:relay")
+            group.create_task(self._dead_letters.run(ingest_over), name="work:dead-letters")
+            group.create_task(self._keep_house(ingest_over), name="work:house")
 
     async def _register(self) -> None:
         while True:

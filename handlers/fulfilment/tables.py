@@ -26,6 +26,8 @@ class FulfilmentOrder(SQLModel, table=True):
     __tablename__ = "fulfilment_order"
     __table_args__ = (
         Index("ix_fulfilment_order_service", "service_order_id", "application"),
+        Index("ix_fulfilment_order_customer", "customer", "application",
+              postgresql_where=text("customer IS NOT NULL"), sqlite_where=text("customer IS NOT NULL")),
         Index("ix_fulfilment_order_held", "application", "order_id", postgresql_where=text("hold IS NOT NULL"),
               sqlite_where=text("hold IS NOT NULL")),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Table, select
-from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console.checkouts import ACTOR, REGISTERED, Checkout, write_checkout
+from consumer.app.rebuilding import HONOURS, registered
+from consumer.console.checkouts import ACTOR, REGISTERED
+from consumer.errors import RebuildDiffers
 from consumer.events import Event, Trust
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow
 from consumer.plugin import derived_id
+from consumer.replay.rebuild import Rebuild
 from consumer.wire import SEED
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
 from tests.access.history import Service, denials, reconcile, services, webhooks
 from tests.support.live import Live
 from tests.support.projections import observed, own, said, unreadable
-from tests.support.rebuild import Differs, Rebuild
 
 PLUGINS: dict[str, dict[str, Any]] = {"fulfilment": {}, "access": {}}
 OURS = [table for module in (fulfilment, access) for table in vars(module).values() if isinstance(table, Table)]
@@ -48,20 +49,13 @@ async def contents(live: Live, tables: Sequence[Table]) -> dict[str, list[dict[s
     return found
 
 
-async def registered(session: AsyncSession, application: str, data: Mapping[str, Any], at: datetime) -> None:
-    fields: dict[str, Any] = {
-        name: data.get(name) for name in ("session_id", "order_id", "customer", "expected_amount", "mode")
-    }
-    await write_checkout(session, Checkout(application=application, **fields), at)
-
-
 def rebuild(live: Live, options: Mapping[str, Mapping[str, Any]] | None = None) -> Rebuild:
     return Rebuild(
         live.database,
         live.plain,
         options or live.options,
         OURS,
-        honours={"fulfilment.requested": "fulfilment.released"},
+        honours=HONOURS,
         at_once={(REGISTERED, ACTOR): registered},
     )
 
@@ -181,7 +175,9 @@ async def test_under_other_settings_nothing_new_is_requested(sqlite_ledger: Data
         await live.arrive(said("order.paid", "evt_1", order_id="A1", amount="9"))
         await live.pass_time(1)
         before = await contents(live, [*OURS, *LEFT_ALONE])
-        with pytest.raises(Differs, match=r"fulfilment\.requested by fulfilment:order_paid on evt_1 was never sent"):
+        with pytest.raises(
+            RebuildDiffers, match=r"fulfilment\.requested by fulfilment:order_paid on evt_1 was never sent"
+        ):
             await rebuild(live, {"fulfilment": {"matching": "off"}, "access": {}}).run("default")
         assert await contents(live, [*OURS, *LEFT_ALONE]) == before
 

@@ -135,3 +135,16 @@ def test_a_port_that_is_taken(desk: Desk) -> None:
         )
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "port_taken"), done.stderr
+
+
+def test_an_argument_that_is_no_text_is_a_usage_error(desk: Desk) -> None:
+    done = desk.call("explain", "order", "A\udcff1")
+    assert done.returncode == 2
+    assert _is_one_line(done.stderr, "usage"), done.stderr
+    assert "UTF-8" in done.stderr
+
+
+def test_an_error_that_names_what_others_wrote_stays_one_line(desk: Desk) -> None:
+    done = desk.call("doctor", "--application", "a\n\x1b[2Jb")
+    assert _is_one_line(done.stderr, "usage"), done.stderr
+    assert "\x1b" not in done.stderr

@@ -17,3 +17,25 @@ def test_in_lines_tables_and_fields(odd: str, capsys: pytest.CaptureFixture[str]
     output.table(["name"], [], empty=odd)
     output.fields({"name": odd})
     assert capsys.readouterr().out.count(odd) == 6
+
+
+@pytest.mark.parametrize(
+    ("odd", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("A1\nerror[none]: all is well", "A1\\nerror[none]: all is well"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("\x9b2J\r\x00", "\\x9b2J\\r\\x00"),
+        ("Zoë ✓", "Zoë ✓"),
+    ],
+)
+def test_what_would_move_the_cursor_is_shown_as_its_escape(
+    odd: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = Output(as_json=False)
+    output.line(f"order {odd}")
+    output.table(["order"], [[odd]], empty="")
+    output.fields({"order": odd, "all": [odd, {"deep": odd}]})
+    printed = capsys.readouterr().out
+    assert printed.count(shown) == 5
+    assert len(printed.splitlines()) == 5

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 from sqlalchemy import text
 
-from consumer.app import parts
+from consumer.app import log_parts
 from consumer.broker import Broker, Message
 from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
 from consumer.ledger import Database
@@ -59,12 +59,14 @@ class Scene:
         settings = load_settings(self.environ, Role.WORK)
         await broker.start()
         try:
-            await broker.ensure_topics(parts.topics(settings))
+            await broker.ensure_topics(log_parts.topics(settings))
             if as_deliveries:
                 self._timers = 0  # nobody is asked about orders; this is about how a hint becomes an event
-                await broker.publish_many(parts.topic(settings, "deliveries"), [_delivered(one) for one in sayings()])
+                await broker.publish_many(
+                    log_parts.topic(settings, "deliveries"), [_delivered(one) for one in sayings()]
+                )
             else:
-                await broker.publish_many(parts.topic(settings, "events"), [message(one) for one in sayings()])
+                await broker.publish_many(log_parts.topic(settings, "events"), [message(one) for one in sayings()])
         finally:
             await broker.stop()
 

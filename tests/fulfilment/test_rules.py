@@ -209,3 +209,18 @@ def test_an_event_fills_only_what_is_unknown() -> None:
 @pytest.mark.parametrize("text", ["Infinity", "NaN", "", "ten", "1,5", "1e3", "1.", ".5", "+1", " 1", "1\n", "٣", None])
 def test_what_is_no_plain_decimal_is_none(text: str | None) -> None:
     assert decimal(text) is None
+
+
+def test_an_older_answer_that_there_is_none_does_not_overwrite_a_newer_one() -> None:
+    # case: F24, U30
+    newer = rules.unreadable(Order(), 5, START, "auto")
+    assert rules.unreadable(newer, 3, LATER, "auto").unreadable_version == 5
+    read = rules.observed(newer, Reading(version=7, status="PENDING"), READ, "auto")
+    assert not rules.unreadable(read, 6, LATER, "auto").is_unreadable
+
+
+def test_a_second_event_judges_no_hold_anew() -> None:
+    # case: F4, F20
+    held = rules.paid(Order(), EVENT, "on")
+    again = rules.paid(held, SECOND, "off")
+    assert (again.hold, again.requested_at) == (Hold.UNMATCHED, None)

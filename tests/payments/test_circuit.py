@@ -152,15 +152,15 @@ async def test_others_learn_at_once_that_a_new_secret_is_accepted(service: Scrip
 
 async def test_an_open_circuit_does_not_eat_the_budget(service: ScriptedService, b: Bench) -> None:
     # case: S14
-    from consumer.payments import Kind
+    from consumer.payments import CallKind
 
     service.answering = lambda _seen: UNAUTHORIZED
     await opened(b)
-    before = await b.client.budget.predict_s(Kind.READ, Priority.LIVE, 294)
+    before = await b.client.budget.predict_s(CallKind.READ, Priority.LIVE, 294)
     for _ in range(1000):
         with pytest.raises(CircuitOpen):
             await b.client.orders.retrieve("ord_1")
-    assert await b.client.budget.predict_s(Kind.READ, Priority.LIVE, 294) == before
+    assert await b.client.budget.predict_s(CallKind.READ, Priority.LIVE, 294) == before
 
 
 async def test_with_two_secrets_a_probe_is_still_one_request_and_each_gets_its_turn(service: ScriptedService) -> None:

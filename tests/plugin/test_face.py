@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from consumer.errors import HandlerMisuse
 from consumer.payments import PaymentsClient
 from consumer.plugin import Context, Event, Handler, PaymentsApi, handles
 from consumer.testing import Workbench
+from tests.support.desk import Desk
 
-README = Path(__file__).resolve().parents[2] / "handlers" / "README.md"
+HANDLERS = Path(__file__).resolve().parents[2] / "handlers"
+README, REFERENCE = HANDLERS / "README.md", HANDLERS / "REFERENCE.md"
 
 
 def as_promised(client: PaymentsClient) -> PaymentsApi:
@@ -90,9 +93,9 @@ def test_a_derived_event_is_the_same_however_often_it_is_emitted(workbench: Work
 
 
 def test_every_option_and_every_part_of_the_face_is_documented() -> None:
-    text = README.read_text()
+    text = README.read_text() + REFERENCE.read_text()
     options = [name for name in handles.__kwdefaults__ or {} if f"`{name}" not in text]
-    assert not options, f"options that handlers/README.md does not name: {options}"
+    assert not options, f"options that handlers/REFERENCE.md does not name: {options}"
     parts = [name for name in vars(Context) if not name.startswith("_") and name not in text]
     assert set(parts) <= {"emissions", "reads", "notes"}, parts
 
@@ -100,7 +103,7 @@ def test_every_option_and_every_part_of_the_face_is_documented() -> None:
 def test_the_examples_of_the_readme_and_of_the_module_run() -> None:
     """And the tests in them pass."""
     played: list[str] = []
-    examples = [block for block in code_blocks(README.read_text()) if "@handles" in block]
+    examples = [block for page in (README, REFERENCE) for block in code_blocks(page.read_text()) if "@handles" in block]
     examples += [block for block in code_blocks(consumer.plugin.__doc__ or "") if "@handles" in block]
     assert len(examples) >= 3
     for example in examples:
@@ -125,3 +128,16 @@ def code_blocks(text: str) -> list[str]:
 
 def test_misuse_is_an_error_of_ours() -> None:
     assert HandlerMisuse.code == "handler_misuse"
+
+
+def test_every_command_of_the_tutorial_exists_with_its_options() -> None:
+    """What the tutorial types is there: each command answers --help, and each option is one of its own."""
+    lines = [line for block in code_blocks(README.read_text()) for line in block.splitlines()]
+    typed = [line.split("#")[0].split(" > ")[0].split() for line in lines if line.startswith("consumer ")]
+    assert len(typed) >= 10
+    for _, *words in typed:
+        command = list(itertools.takewhile(lambda word: re.fullmatch("[a-z]+", word), words))[:2]
+        told = Desk({}).call(*command, "--help")
+        assert told.returncode == 0, command
+        options = {word for word in words if word.startswith("--")}
+        assert not {one for one in options if one not in told.stdout}, (command, options)

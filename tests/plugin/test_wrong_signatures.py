@@ -87,7 +87,7 @@ def test_mypy_says_what_is_expected(tmp_path: Path) -> None:
     for number, (name, kind, _) in enumerate(wrong):
         found = [line for line in lines if f"wrong_{number}.py" in line]
         assert found, f"mypy let pass: {name}, {kind}"
-        assert 'expected "Callable[[Event, Context], Coroutine[Any, Any, None]]"' in found[0]
+        assert 'expected "Callable[[Event[Any], Context], Coroutine[Any, Any, None]]"' in found[0]
     for number, (name, (_, said)) in enumerate(CARELESS.items()):
         found = [line for line in done.stdout.splitlines() if f"careless_{number}.py" in line]
         assert any(said in line for line in found), (name, found)

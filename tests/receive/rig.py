@@ -16,6 +16,7 @@ import orjson
 from aiohttp import web
 from standardwebhooks import Webhook
 
+from consumer.broker import GroupReport
 from consumer.broker.base import Broker, Message, Record, Subscription, TopicConfig, TopicReport
 from consumer.broker.embedded import EmbeddedBroker
 from consumer.clock import DrivenClock
@@ -90,6 +91,12 @@ class RecordingBroker:
 
     def subscribe(self, topics: Sequence[str], group: str, **_: Any) -> Subscription:
         raise NotImplementedError("nothing reads here")
+
+    async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
+        return ()
+
+    async def check(self) -> bool:
+        return True
 
     async def ready(self) -> bool:
         return True

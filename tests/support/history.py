@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Integer, LargeBinary, Table, text
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Integer, LargeBinary, Table, TypeDecorator, text
 
 from consumer.columns import UtcDateTime
 from consumer.ledger import Database
@@ -111,7 +111,8 @@ def _past(column: Column[Any], at: str) -> str | None:
         return "'default'"
     if column.nullable and column.name not in _KNOWN_LATER:
         return None
-    match column.type:
+    is_ours = isinstance(column.type, TypeDecorator) and not isinstance(column.type, UtcDateTime)
+    match column.type.impl if is_ours else column.type:  # type: ignore[attr-defined]  # a decorator has what it decorates
         case UtcDateTime():
             return at
         case Boolean():

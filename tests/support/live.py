@@ -7,7 +7,7 @@ came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import import_module
@@ -16,14 +16,14 @@ from typing import Any
 
 from sqlalchemy import select
 
-from consumer.broker.base import Partition, Record
+from consumer.broker.base import Message, Partition, Record
 from consumer.clock import DrivenClock
 from consumer.console.checkouts import Body, register_checkout
 from consumer.events import Event, Locators
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.tables import OutboxRow, RunRow, RunStatus
-from consumer.plugin import Context, Handler
+from consumer.plugin import Context, Handler, RetryPolicy
 from consumer.wire import pack_event
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
@@ -53,7 +53,8 @@ class _Skewed(DrivenClock):
 
 class Live:
     """One application's workers. `stumbles`: (event id, handler) to how many attempts fail. `skew`: how far the clock
-    of the worker that makes up for them is off."""
+    of the worker that makes up for them is off. `attempts`: how many each handler has, if not as declared. `more`:
+    handlers of the test's own."""
 
     def __init__(
         self,
@@ -63,6 +64,8 @@ class Live:
         application: str,
         stumbles: Mapping[tuple[str, str], int] | None = None,
         skew: timedelta = timedelta(0),
+        attempts: int | None = None,
+        more: Sequence[Handler] = (),
     ) -> None:
         self.database = database
         self.application = application
@@ -73,13 +76,14 @@ class Live:
             for plugin in plugins
             for handler in handlers_of(import_module(f"handlers.{plugin}.handler"))
         ]
-        fails = stumbles or {}
+        fails = {} if stumbles is None else stumbles
         self._executor = Executor()
-        self._registry = Registry([replace(one, function=_stumbling(one, fails)) for one in self.plain])
+        given = [one if attempts is None else replace(one, retry=RetryPolicy(attempts=attempts)) for one in self.plain]
+        self.registry = Registry([*(replace(one, function=_stumbling(one, fails)) for one in given), *more])
         self._offsets = count()
         self._ingest = Ingest(
             database=database,
-            registry=self._registry,
+            registry=self.registry,
             locators={application: Locators()},
             contexts=Contexts(self.clock, plugins),
             executor=self._executor,
@@ -89,7 +93,7 @@ class Live:
         self._elsewhere = _Skewed(self.clock, skew)
         self._dispatcher = Dispatcher(
             database=database,
-            registry=self._registry,
+            registry=self.registry,
             contexts=Contexts(self._elsewhere, plugins),
             executor=self._executor,
             breakers=Breakers(),
@@ -106,6 +110,23 @@ class Live:
         """These come now, in one batch."""
         self.clock.advance(TICK_S)
         await self._ingest.take([self._record(event, plan) for event in events])
+
+    async def take(self, *messages: Message) -> None:
+        """These records come now, in one batch."""
+        self.clock.advance(TICK_S)
+        await self._ingest.take(
+            [
+                Record(
+                    partition=Partition("events", 0),
+                    offset=next(self._offsets),
+                    key=one.key,
+                    value=one.value,
+                    headers=one.headers,
+                    published_at=self.clock.now(),
+                )
+                for one in messages
+            ]
+        )
 
     def _record(self, event: Event, plan: str | None) -> Record:
         packed = pack_event(event, plan=plan)
@@ -138,7 +159,8 @@ class Live:
             rows = (await session.execute(due)).scalars().all()
             await outbox.mark_published(session, rows, now)
         if rows:
-            await self.arrive(*[derived_event(row, now) for row in rows])
+            self.clock.advance(TICK_S)
+            await self._ingest.take([self._record(derived_event(row, now), row.plan) for row in rows])
         return len(rows)
 
     async def pass_time(self, seconds: float, *, steps: int = 10) -> None:

@@ -19,8 +19,8 @@ SMALL = frozenset({
     "access_brake",
 })  # fmt: skip
 """Tables that do not grow with the business."""
-BOUNDED = frozenset({"hints"})
-"""Tables that hold at most so much: more than 200,000 hints are not kept (`flooded`)."""
+BOUNDED = frozenset({"hints", "quarantine"})
+"""Tables that hold at most so much: what strangers send is kept up to a limit (admission)."""
 OPEN_ONLY = frozenset({
     "ix_runs_queue", "ix_runs_parked", "ix_runs_dead", "ix_runs_discarded", "ix_runs_blocking",
     "ix_dead_letters_unpublished", "ix_fulfilment_order_held", "ix_fulfilment_finding_open", "ix_access_finding_open",

@@ -99,6 +99,11 @@ class ConsumerProcess:
         self._process.kill()
         self._process.wait(10)
 
+    def resume(self) -> None:
+        """SIGCONT: one that a test made hang must not outlive it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+
     def wait(self, within_s: float) -> int:
         """Its exit code, when it ends by itself. Raises TimeoutExpired."""
         assert self._process is not None

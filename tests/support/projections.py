@@ -21,6 +21,7 @@ from consumer.ledger.handling import events, outbox
 from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import AuditRow, OutboxRow, ReadRow
+from consumer.payload import known_types, payload_class
 from consumer.plugin import AuditNote, Context, Emission, Event, Handler, declared
 from consumer.wire import own_event
 
@@ -33,6 +34,13 @@ READS: Table = ReadRow.__table__
 def declared_in(module: str) -> list[Handler]:
     """The handlers of one module, in the order they stand there."""
     return [found for item in vars(import_module(module)).values() if (found := declared(item)) is not None]
+
+
+def held_to_the_catalogue(emission: Emission) -> None:
+    """What a projection emits is what the catalogue of payloads shows: every field named, each of its type."""
+    payload = payload_class(emission.type).read(emission.data, emission.type)
+    assert emission.type in known_types(), f"{emission.type} has no payload class"
+    assert not payload.more, f"{type(payload).__name__} does not name {sorted(payload.more)}"
 
 
 class Projections:
@@ -94,6 +102,8 @@ class Projections:
             )
             async with session.begin_nested():
                 await handler.function(event, ctx)
+            for one in ctx.emissions:
+                held_to_the_catalogue(one)
             emitted = [Emitted(emission=one, cause=event, handler=handler.name) for one in ctx.emissions]
             await outbox.put(session, emitted, self.now)
             await read_requests.ask(session, event.application, ctx.reads, self.now)

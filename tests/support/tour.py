@@ -19,6 +19,7 @@ from consumer.ledger import Database
 from consumer.ledger.handling import dead, lanes, outbox, runs
 from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.leases import Lease
+from consumer.ledger.log_memory import TopicMemory
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading.observations import Observed
 from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, ReadRow, RunStatus
@@ -96,7 +97,9 @@ BY_NAME: Mapping[str, Any] = {
     "checkout": Checkout(
         application="default", session_id="s", mode="payment", order_id="o", customer="c", expected_amount=None
     ),
-    "run": _CLAIMED, "data": {}, "handlers": declared_in(BUILT_IN[0])[:2],
+    "run": _CLAIMED, "data": {}, "events": [("default", "evt_5")], "topic": "payments.events",
+    "memory": TopicMemory(topic="payments.events"), "too_many_bytes": 1, "numbers": [1_000_001],
+    "runs": [{"handler": HANDLER}], "handlers": declared_in(BUILT_IN[0])[:2],
 }  # fmt: skip
 """What to give a parameter of this name."""
 
@@ -157,8 +160,9 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
 """Calls that want more than what the names say."""
 
 TESTS_OWN = "a test's own"
-ELSEWHERE = "ledger.engine.counting."
-"""What the others call."""
+ELSEWHERE = ("ledger.engine.counting.", "ledger.handling.past.", "ledger.plans.", "console.find.")
+"""What the others call; and what an operator does now and then, which may read much: a rebuild, a replay's plan, a look
+for any id."""
 
 
 async def walk(database: Database, statements: Statements) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
-from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
+from consumer.sync.reconcile.stage import Reconcile
 from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state
 from tests.sync.conftest import World
 from tests.sync.service import EventsList, Json

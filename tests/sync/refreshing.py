@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from consumer.events import Event
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
-from consumer.payments import Kind as BudgetKind
-from consumer.payments import PaymentsClient, Priority
+from consumer.payments import CallKind, PaymentsClient, Priority
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.api import ApplicationApi
 from consumer.sync.refresh.policy import RefreshPolicy
@@ -27,12 +26,12 @@ def refresh(world: World) -> Refresh:
 async def ask(world: World, kind: ReadKind, object_id: str, after_s: float = 0) -> None:
     request = ReadRequest(kind=kind, object_id=object_id, not_before=world.clock.now() + timedelta(seconds=after_s))
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", [request], world.clock.now())
+        await read_requests.ask(session, "default", [request], world.clock.now())
 
 
 async def pending(world: World) -> Sequence[ReadRow]:
     async with world.database.reading() as session:
-        return await reads.due(session, world.clock.now() + timedelta(days=365), 100)
+        return await read_requests.due(session, world.clock.now() + timedelta(days=365), 100)
 
 
 def subscription(world: World, status: str, name: str = "sub_1") -> None:
@@ -59,8 +58,8 @@ async def while_a_walk_goes_on(world: World, policy: RefreshPolicy) -> AsyncIter
         stage = Refresh(api, world.database, world.publisher, clock=world.clock, policy=policy)
 
         async def once() -> int:
-            while await client.budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:
-                await client.budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
+            while await client.budget.predict_s(CallKind.READ, Priority.BACKFILL) == 0:
+                await client.budget.acquire(CallKind.READ, Priority.BACKFILL, max_wait_s=0)
             return await stage.once()
 
         yield once

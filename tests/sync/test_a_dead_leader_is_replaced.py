@@ -19,7 +19,7 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.confirm.stage import ConfirmPolicy
 from consumer.sync.health.status import application_statuses
 from consumer.sync.identity import Identity

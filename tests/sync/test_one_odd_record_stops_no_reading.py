@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 import pytest
 
-from consumer.ledger.reading import hints, observations, quarantine, sync_state
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import hints, observations, quarantine, read_requests, sync_state
 from consumer.payments import EventRecord, Page, UnexpectedAnswer
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
 from consumer.sync import observation
-from consumer.sync.backfill.bookmark import Bookmark
-from consumer.sync.backfill.stage import WALK
-from consumer.sync.backfill.walk import EMPTY_PAGES_MAX
+from consumer.sync.backfill.bookmark import Bookmark, Resume
+from consumer.sync.backfill.pager import EMPTY_PAGES_MAX
+from consumer.sync.backfill.starting_point import WALK
 from tests.sync.backfilling import backfill
 from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
 from tests.sync.conftest import World, delivery
@@ -127,7 +127,7 @@ async def test_what_the_topic_takes_in_no_form_is_not_remembered_as_published(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # case: B18
-    monkeypatch.setattr("consumer.sync.reconcile.stage.reduced", lambda event: event)
+    monkeypatch.setattr("consumer.sync.reconcile.comparison.reduced", lambda event: event)
     await baselined(world)
     lists(world, orders=[{"id": "o", "order_id": "A1", "status": "PAID", "note": "x" * 3_000_000}])
     for _ in range(2):
@@ -153,12 +153,12 @@ async def test_a_read_asked_for_in_a_day_is_not_due_at_once(world: World) -> Non
     now = world.clock.now()
     await ask(world, "order", "A1")
     async with world.database.transaction() as session:
-        [row] = await reads.due(session, now, 10, "default", "order")
-        await reads.begin(session, [row])
+        [row] = await read_requests.due(session, now, 10, "default", "order")
+        await read_requests.begin(session, [row])
     await ask(world, "order", "A1", after_s=86_400)
     await ask(world, "order", "A1", after_s=3_600)
     async with world.database.transaction() as session:
-        await reads.done(session, [row], now)
+        await read_requests.done(session, [row], now)
     [left] = await pending(world)
     assert left.due_at == now + timedelta(hours=1)
 
@@ -169,12 +169,12 @@ async def test_a_read_asked_for_at_once_while_one_is_under_way_is_made(world: Wo
     await ask(world, "order", "A1")
     await ask(world, "order", "A2")
     async with world.database.transaction() as session:
-        rows = await reads.due(session, now, 10, "default", "order")
-        await reads.begin(session, rows)
+        rows = await read_requests.due(session, now, 10, "default", "order")
+        await read_requests.begin(session, rows)
     await ask(world, "order", "A1")
     async with world.database.transaction() as session:
-        await reads.done(session, rows, now)
-        assert [row.object_id for row in await reads.due(session, now, 10, "default", "order")] == ["A1"]
+        await read_requests.done(session, rows, now)
+        assert [row.object_id for row in await read_requests.due(session, now, 10, "default", "order")] == ["A1"]
 
 
 async def test_what_was_asked_between_looking_and_beginning_is_not_lost(world: World) -> None:
@@ -182,12 +182,12 @@ async def test_what_was_asked_between_looking_and_beginning_is_not_lost(world: W
     now = world.clock.now()
     await ask(world, "order", "A1")
     async with world.database.transaction() as session:
-        [row] = await reads.due(session, now, 10, "default", "order")
+        [row] = await read_requests.due(session, now, 10, "default", "order")
         session.expunge(row)
         request = ReadRequest(kind="order", object_id="A1", not_before=now + timedelta(hours=1))
-        await reads.ask(session, "default", [request], now)
-        await reads.begin(session, [row])
-        await reads.done(session, [row], now)
+        await read_requests.ask(session, "default", [request], now)
+        await read_requests.begin(session, [row])
+        await read_requests.done(session, [row], now)
     [left] = await pending(world)
     assert left.due_at <= now + timedelta(hours=1)
 
@@ -244,8 +244,7 @@ async def test_empty_pages_come_to_an_end(world: World) -> None:
 
     service = ScriptedList()
     follower = Follower(service)
-    walk = follower.walk()
-    walk.lister = Empty()
+    walk = replace(follower.walk(), lister=Empty())
     with pytest.raises(UnexpectedAnswer):
         async for _ in walk.pages():
             pass
@@ -283,3 +282,16 @@ async def test_a_delivery_that_differs_from_the_services_record_is_kept_beside_i
     await backfill(world).once()
     assert await kept(world) == [("evt_000001", forged)]
     assert world.metrics.value("body_mismatch", "default") == 1
+
+
+async def test_a_resume_cursor_that_this_walk_has_passed_leads_nowhere() -> None:
+    # case: B11
+    service = ScriptedList()
+    service.add(12)
+    ids = [f"evt_{number}" for number, _ in service.events][::-1]
+    second = ids[2]  # the cursor with which the second page was asked for
+    follower = Follower(service, bookmark=Bookmark(resume=Resume(head_ids=(ids[4],), cursor=second)))
+    walk = await follower.go()
+    assert walk.refused == 0
+    assert service.calls == 4
+    assert follower.seen == service.ids

@@ -21,7 +21,7 @@ from consumer.ledger.reading import quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.checks.certificate import Certifier
 from consumer.sync.confirm.stage import ConfirmPolicy
 from consumer.sync.role import Sync, SyncPolicy

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from consumer.clock import SystemClock
 from consumer.ledger import Database
 from consumer.ledger.reading.budgets import LedgerBudgetStore
-from consumer.payments import Budget, BudgetExhausted, Kind, Limit, Limits, Priority, Scope
+from consumer.payments import Budget, BudgetExhausted, CallKind, Limit, Limits, Priority, Scope
 
 
 async def test_counting_up_from_many_tasks_and_stores_loses_no_count(database: Database) -> None:
@@ -32,7 +32,7 @@ async def test_two_budgets_over_one_ledger_share_one_limit(database: Database) -
 
     async def take(number: int) -> bool:
         try:
-            await budgets[number % 2].acquire(Kind.READ, Priority.LIVE, max_wait_s=0)
+            await budgets[number % 2].acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)
         except BudgetExhausted:
             return False
         return True

@@ -70,3 +70,35 @@ def test_masking_takes_a_bounded_time() -> None:
 def test_a_secret_never_comes_through(value: Any) -> None:
     shown = repr(redacted({"a": value, "b": ["svc_sk_live_hush1", {"c": "whsec_hush2"}], "d": "x hush3@example.org"}))
     assert not any(f"hush{number}" in shown for number in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "paid by 7xKXtg2CW87d97TXJSDpbD5jBkheTqA83TZRuJosgAsU to us",
+        "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v",
+        "no such customer: customer_reference='7xKX-ada'",
+        'KeyError: {"customer": "7xKX"}',
+        "wallet=7xKXtg2",
+    ],
+)
+def test_who_paid_is_masked(text: str) -> None:
+    # case: S9
+    shown = scrub(text)
+    assert "7xKX" not in shown
+    assert "EPjF" not in shown
+    assert "[redacted]" in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "ik_1f2e3d4c5b6a7988a1b2c3d4e5f6a7b8c9d1e2f3",
+        "evt_01HZX9K3QJ5T7V2W4Y6B8D1F3G5H7J9K1M",
+        "error[idempotency_key_conflict]: theKeyOfAnotherRequestWasUsedHere",
+        "the customer waits",
+    ],
+)
+def test_ids_that_lead_to_a_cause_stay(text: str) -> None:
+    assert scrub(text) == text

@@ -152,8 +152,8 @@ def test_who_gives_up_when_the_answer_is_lost_is_judged_by_what_was_done() -> No
     async def tell(event: Event, ctx: Context, *parts: str) -> None:
         for part in parts:
             key = f"{ctx.idempotency_key}-{part}"
-            async with ctx.http.post(f"{URL}/{part}", json={}, headers={"Idempotency-Key": key}):
-                pass
+            async with ctx.http.post(f"{URL}/{part}", json={}, headers={"Idempotency-Key": key}) as answer:
+                answer.raise_for_status()
 
     @handles("fulfilment.requested", name="kit:rejects")
     async def rejects(event: Event, ctx: Context) -> None:

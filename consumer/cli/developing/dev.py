@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from consumer.app import App
-from consumer.cli.developing.simulator import sandbox_config
+from consumer.cli.developing.simulator import sandbox_config, tell_running
 from consumer.cli.output import Output
 from consumer.cli.process import announce, stop_on_signals
 from consumer.clock import SystemClock
@@ -25,6 +25,7 @@ async def develop(settings: Settings, output: Output, data: Path, sandbox_port: 
         sandbox, clock = None, None
         if not os.environ.get("SVC_BASE_URL"):
             sandbox = await started(stack, sandbox_config(settings, port=sandbox_port, data=data))
+            tell_running(data, sandbox.base_url)
             settings = at_sandbox(settings, sandbox.base_url)
             clock = SandboxTime(sandbox.engine.clock)
         app = await stack.enter_async_context(App(settings, clock=clock))

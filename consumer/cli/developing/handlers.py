@@ -9,25 +9,29 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app.options import option_problems
+from consumer.cli.cures import replay_command
+from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.scaffold import write_package
+from consumer.cli.developing.unmigrated import unmigrated
 from consumer.cli.output import Json, Output
+from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import LedgerError, NotFound
 from consumer.ledger import audit
 from consumer.ledger.handling import handlers as ledger_handlers
+from consumer.ledger.plans import candidates
 from consumer.ledger.tables import HandlerRow
 from consumer.settings import Role, Settings
-from consumer.work.inspection import Problem, inspect_plugins
-from consumer.work.registry import Registry, load_registry
+from consumer.work.inspection import Problem, inspect_plugins, warnings_of
+from consumer.work.registry import Registry
+
+MISSED_MAX = 1000
 
 app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_help=True)
+app.command("try")(try_handler)
+app.command("simulate")(simulate_module)
 Name = Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
-
-
-def registry_of(settings: Settings) -> Registry:
-    """The handlers that these settings load."""
-    return load_registry(settings.handlers, {new: old for old, new in settings.renamed_handlers.items()})
 
 
 @app.command("list")
@@ -35,19 +39,21 @@ def list_handlers(as_json: Json = False) -> None:
     """Every handler that is installed, what it wants, and whether it runs."""
     settings = settings_for(Role.OPERATE)
     registry = registry_of(settings)
-    known = run(_known(settings))
+    known, missed = run(_known(settings, registry))
     rows: list[dict[str, Any]] = [
         {
             "name": handler.name,
             "plugin": handler.plugin,
             "types": list(handler.types),
             "kind": "transactional" if handler.transactional else "effect",
+            "fulfils": handler.fulfils,
             "attempts": handler.retry.attempts,
             "timeout_s": handler.timeout_s,
             "on_dead": handler.on_dead,
             "version": handler.version,
             "breaker_after": handler.breaker_after,
             "pause_after": handler.pause_after,
+            "missed": missed.get(handler.name, 0),
             **_state(known.get(handler.name)),
         }
         for handler in registry.handlers
@@ -72,6 +78,13 @@ def list_handlers(as_json: Json = False) -> None:
             output.line(
                 f"waits: {row['name']}: what it depends on does not answer since {since}: {row['waiting_reason']}"
             )
+    for row in rows:
+        if row["missed"]:
+            count = f"at least {MISSED_MAX}" if row["missed"] == MISSED_MAX else row["missed"]
+            output.line(
+                f"missed: {row['name']}: {count} event(s) from before it was there: "
+                f"`{replay_command(row['name'])}` shows what acting on them would do"
+            )
     for plugin in broken:
         output.line(f"broken: {plugin['plugin']}: {plugin['reason']}")
 
@@ -83,18 +96,24 @@ def check(as_json: Json = False) -> None:
     registry = registry_of(settings)
     renamed = {new: old for old, new in settings.renamed_handlers.items()}
     problems = inspect_plugins(registry, allowed=settings.handlers, renamed=renamed)
+    problems += unmigrated(registry)
     told = [line.partition(": ") for line in option_problems(registry, settings.handler_options)]
     problems += [Problem(plugin=place, text=text) for place, _, text in told]
+    warnings = warnings_of(registry)
     output = Output(as_json)
     output.document(
         {
             "handlers": [handler.name for handler in registry.handlers],
             "problems": [{"plugin": one.plugin, "handler": one.handler, "problem": one.text} for one in problems],
+            "warnings": [{"plugin": one.plugin, "handler": one.handler, "warning": one.text} for one in warnings],
         }
     )
     for problem in problems:
         output.line(problem.line())
-    output.line(f"{len(registry.handlers)} handler(s), {len(problems)} problem(s)")
+    for warning in warnings:
+        output.line(f"warning: {warning.line()}")
+    more = f", {len(warnings)} warning(s)" if warnings else ""
+    output.line(f"{len(registry.handlers)} handler(s), {len(problems)} problem(s){more}")
     raise typer.Exit(1 if problems else 0)
 
 
@@ -103,10 +122,14 @@ def new(
     name: Annotated[str, typer.Argument(help="Name of the package, like shop-shipping.")],
     into: Annotated[Path, typer.Option(help="Folder in which its folder is made.")] = Path(),
     tables: Annotated[bool, typer.Option("--tables", help="A handler with a table of its own and migrations.")] = False,
+    consumer: Annotated[
+        str | None,
+        typer.Option(metavar="REQUIREMENT", help="Its dependency on the consumer, like `… @ git+https://…`."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a package with a handler, its tests and a pyproject.toml that installs."""
-    written = write_package(name, into, tables=tables)
+    written = write_package(name, into, tables=tables, consumer=consumer)
     output = Output(as_json)
     output.document({"name": name, "folder": str(into / name), "files": [str(one) for one in written]})
     for path in written:
@@ -146,13 +169,19 @@ def _said(name: str, state: str, as_json: bool) -> None:
     output.line(f"{name}: {state}")
 
 
-async def _known(settings: Settings) -> dict[str, HandlerRow]:
-    """What the ledger knows; nothing when there is none yet, since the list is useful without it."""
+async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, HandlerRow], dict[str, int]]:
+    """What the ledger knows of handlers, and how many events each missed; nothing when there is no ledger yet, since
+    the list is useful without it."""
     try:
         async with ledger(settings) as database, database.reading() as session:
-            return {row.name: row for row in await ledger_handlers.everyone(session)}
+            known = {row.name: row for row in await ledger_handlers.everyone(session)}
+            missed: dict[str, int] = {}
+            for one in registry.handlers:
+                since = known[one.name].first_seen_at if one.name in known else None
+                missed[one.name] = await candidates.missed(session, one.name, one.types, since, MISSED_MAX)
+            return known, missed
     except LedgerError:
-        return {}
+        return {}, {}
 
 
 async def _set(name: str, reason: str, *, paused: bool) -> None:

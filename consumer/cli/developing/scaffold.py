@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import keyword
 import re
 import sys
+from importlib.metadata import distribution
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,23 +15,26 @@ from pathlib import Path
 from consumer.errors import UsageError
 
 TEMPLATE = "handlers.template"
+DISTRIBUTION = "payments-consumer"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
 NAME_MAX_CHARS = 50
 REVISION_MAX_CHARS = 32
 _FIRST = "_0001"
 
 
-def write_package(name: str, into: Path, *, tables: bool = False) -> list[Path]:
+def write_package(name: str, into: Path, *, tables: bool = False, consumer: str | None = None) -> list[Path]:
     """Write the package `name` into the new folder `into / name`; returns the files. Raises UsageError.
 
-    With `tables`, its handler is transactional and has a table and a branch of migrations of its own.
+    With `tables`, its handler is transactional and has a table and a branch of migrations of its own. `consumer`: what
+    its dependency on the consumer is, by default the place from which this one was installed.
     """
     package = package_name(name)
     folder = into / name
     if folder.exists():
         raise UsageError("there is something of that name already", path=str(folder))
     files_of = _with_tables if tables else _with_an_effect
-    contents = {folder / path: text for path, text in files_of(name, package).items()}
+    words = {"name": name, "package": package, "plugin": package, "requirement": consumer or requirement()}
+    contents = {folder / path: text for path, text in files_of(package, words).items()}
     try:
         for path, content in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,9 +44,25 @@ def write_package(name: str, into: Path, *, tables: bool = False) -> list[Path]:
     return list(contents)
 
 
-def _with_an_effect(name: str, package: str) -> dict[str, str]:
-    words = {"name": name, "package": package, "plugin": package}
+def requirement() -> str:
+    """The dependency on this consumer, as an explicit reference to where it came from (PEP 610): a name alone could be
+    claimed by anybody on an index. By its version where nothing is known."""
+    found = distribution(DISTRIBUTION)
+    try:
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+    except ValueError:
+        origin = {}
+    url, version_control = origin.get("url"), origin.get("vcs_info") or {}
+    if not isinstance(url, str):
+        return f"{DISTRIBUTION} == {found.version}"
+    if version_control:
+        return f"{DISTRIBUTION} @ {version_control['vcs']}+{url}@{version_control['commit_id']}"
+    return f"{DISTRIBUTION} @ {url}"
+
+
+def _with_an_effect(package: str, words: dict[str, str]) -> dict[str, str]:
     return {
+        ".github/workflows/test.yml": _template("ci.yml"),
         "pyproject.toml": _filled(_template("package.toml"), words),
         "README.md": _filled(_template("package.md"), words),
         f"{package}/__init__.py": _introduction(package),
@@ -51,9 +72,10 @@ def _with_an_effect(name: str, package: str) -> dict[str, str]:
     }
 
 
-def _with_tables(name: str, package: str) -> dict[str, str]:
-    words = {"name": name, "package": package, "plugin": package, "revision": revision_id(package)}
+def _with_tables(package: str, words: dict[str, str]) -> dict[str, str]:
+    words = words | {"revision": revision_id(package)}
     return {
+        ".github/workflows/test.yml": _template("ci.yml"),
         "pyproject.toml": _filled(_template("package.toml") + _template("tables.toml"), words),
         "README.md": _filled(_template("tables.md"), words),
         f"{package}/__init__.py": _introduction(package),

@@ -6,6 +6,7 @@ import os
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import typer
@@ -23,6 +24,9 @@ from consumer.sandbox import (
 )
 from consumer.settings import Role, Settings, load_settings
 from consumer.telemetry.logs import configure_logging
+
+DEFAULT_URL = "http://127.0.0.1:4010"
+RUNNING = "running.url"
 
 app = typer.Typer(help="The simulator of the payments service, alone.", invoke_without_command=True)
 
@@ -63,7 +67,11 @@ def trigger(
     any_type: Annotated[
         bool, typer.Option("--any-type", help="Make the event up, of any type: --set is its object, nothing behind it.")
     ] = False,
-    base_url: Annotated[str, typer.Option(help="Where the sandbox runs; loopback only.")] = "http://127.0.0.1:4010",
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="Where the sandbox runs; left out: where `dev` here does, else port 4010."),
+    ] = None,
+    data: Annotated[Path, typer.Option(help="The folder that `dev` was started with.")] = Path("data"),
     as_json: Json = False,
 ) -> None:
     """Make an event happen in a running sandbox, with the state behind it."""
@@ -72,11 +80,31 @@ def trigger(
         raise UsageError("--set takes NAME=VALUE")
     body = {"type": event_type, "set": {name: value for name, _, value in pairs}, "any_type": any_type}
     targets = {"subscription": subscription, "order": order}
-    made = run(_trigger(base_url, body | {name: value for name, value in targets.items() if value is not None}))
+    made = run(
+        _trigger(
+            base_url or running_at(data / "sandbox") or DEFAULT_URL,
+            body | {name: value for name, value in targets.items() if value is not None},
+        )
+    )
     output = Output(as_json)
     output.document(made)
     for event in made["events"]:
         output.line(f"{event['type']}  {event['id']}")
+
+
+def tell_running(data: Path, base_url: str) -> None:
+    """Write down where the sandbox of this folder runs, for `trigger` to find it."""
+    data.mkdir(parents=True, exist_ok=True)
+    (data / RUNNING).write_text(base_url + "\n", encoding="utf-8")
+
+
+def running_at(data: Path) -> str | None:
+    """Where it runs, as far as it was written down; only an address on this machine counts."""
+    try:
+        found = (data / RUNNING).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return found if urlsplit(found).hostname in ("127.0.0.1", "::1", "localhost") else None
 
 
 async def _trigger(base_url: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consumer.app import App, parts
+from consumer.app import App, log_parts
 from consumer.app.syncing import opened_apis
 from consumer.broker import open_broker
 from consumer.cli.filters import Application
@@ -148,8 +148,8 @@ async def _handlers(settings: Settings) -> Check:
 async def _broker(settings: Settings) -> list[Check]:
     """The broker, its topics and its clock; nothing is made and nothing is published."""
     try:
-        broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
-        reports = await broker.look(parts.topics(settings))
+        broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
+        reports = await broker.look(log_parts.topics(settings))
     except BrokerError as error:
         return [Check(name="broker", grade=Grade.FAIL, text=error.line())]
     own_machine = settings.broker_url.startswith("embedded:")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from consumer.cli.filters import (
@@ -24,9 +26,12 @@ from consumer.cli.filters import (
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.errors import NotFound, UsageError
+from consumer.ledger import Database, audit
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
+from consumer.telemetry.masking import masked
+from consumer.telemetry.redaction import REDACTED
 
 app = typer.Typer(help="The recorded events.", no_args_is_help=True)
 
@@ -61,46 +66,120 @@ def list_events(
         until=parse_moment(until, now),
         limit=limit,
     )
-    rows = run(_search(wanted))
+    rows, states = run(_search(wanted))
     output = Output(as_json)
-    output.document({"events": [_event(row) for row in rows]})
+    output.document({"events": [_event(row) | _state(row, handler, states) for row in rows]})
+    more = ["run", "attempts", "code"] if handler is not None else []
     output.table(
-        ["received", "application", "id", "type", "key", "trust", "source"],
-        [[row.received_at, row.application, row.id, row.type, row.key, row.trust, row.source] for row in rows],
+        ["received", "application", "id", "type", "key", "trust", "source", *more],
+        [
+            [row.received_at, row.application, row.id, row.type, row.key, row.trust, row.source,
+             *[_state(row, handler, states)[name] for name in more]]
+            for row in rows
+        ],
         empty="no event fits",
-    )
+    )  # fmt: skip
 
 
 @app.command()
 def show(
     event_id: Annotated[str, typer.Argument(help="Event id.", metavar="ID")],
     application: Annotated[str, typer.Option(help="Application.")] = "default",
-    body: Annotated[bool, typer.Option("--body", help="Show the raw body too; it may hold personal data.")] = False,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", "--body", help="The body as it is, with personal data; written into the audit trail."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """One event: what it is, each handler's run, and the attempts that failed."""
-    row, of_event, attempts = run(_load(application, event_id))
+    """One event: what it is and says, each handler's run, and the attempts that failed, with the author's lines.
+
+    With --json it is a fixture: `workbench.event_from(FILE)` makes it an event again. Personal values are masked.
+    """
+    row, of_event, attempts = run(_load(application, event_id, raw=raw))
     output = Output(as_json)
-    raw = {"body": row.raw.decode("utf-8", "replace")} if body else {}
+    payload = _payload(row, raw=raw)
     output.document(
-        {**_event(row), **raw, "runs": [_run(one) for one in of_event], "attempts": [_attempt(one) for one in attempts]}
-    )
-    output.fields({**_event(row), **raw})
+        {**_event(row), "object_id": row.object_id, "customer": payload.customer, "payload": payload.body,
+         "runs": [_run(one) for one in of_event], "attempts": [_attempt(one) for one in attempts]}
+    )  # fmt: skip
+    output.fields(_event(row))
+    output.line("")
+    for line in orjson.dumps(payload.body, option=orjson.OPT_INDENT_2).decode().splitlines():
+        output.line(line)
     output.line("")
     output.table(
         ["handler", "status", "attempts", "next", "code", "reason"],
         [[one.handler, one.status, one.attempts, one.next_at, one.code, one.reason] for one in of_event],
         empty="no handler wants events of this type",
     )
+    for one in attempts:
+        if one.trace:
+            output.line(f"{one.handler}, attempt {one.number}: {one.code}: {one.reason}")
+            for place in one.trace.split(" < "):
+                output.line(f"  at {place}")
 
 
-async def _search(wanted: EventFilter) -> Sequence[EventRow]:
+@dataclass(frozen=True)
+class Shown:
+    """What of an event's body may be seen, and of whose it is."""
+
+    body: Any
+    customer: str | None
+
+
+def _payload(row: EventRow, *, raw: bool) -> Shown:
+    try:
+        body = orjson.loads(row.raw)
+    except orjson.JSONDecodeError:
+        body = row.raw.decode("utf-8", "replace")
+    if raw:
+        return Shown(body, row.customer)
+    return Shown(masked(body), None if row.customer is None else REDACTED)
+
+
+States = Mapping[tuple[str, str, str], RunRow]
+
+
+async def _search(wanted: EventFilter) -> tuple[Sequence[EventRow], States]:
     async with ledger(settings_looking()) as database, database.reading() as session:
-        return await events.search(session, wanted)
+        rows = await events.search(session, wanted)
+        if wanted.handler is None:
+            return rows, {}
+        return rows, await runs.of_handler(session, wanted.handler, [(row.application, row.id) for row in rows])
 
 
-async def _load(application: str, event_id: str) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow]]:
-    async with ledger(settings_looking()) as database, database.reading() as session:
+def _state(row: EventRow, handler: str | None, states: States) -> dict[str, Any]:
+    """How far the handler that was asked for is with the event."""
+    if handler is None:
+        return {}
+    found = states.get((row.application, row.id, handler))
+    return {name: getattr(found, field, None) for name, field in
+            (("run", "status"), ("attempts", "attempts"), ("code", "code"), ("next_at", "next_at"))}  # fmt: skip
+
+
+async def _load(
+    application: str, event_id: str, *, raw: bool
+) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow]]:
+    async with ledger(settings_looking()) as database:
+        if raw:
+            await _audit(database, application, event_id)
+        return await _read(database, application, event_id)
+
+
+async def _audit(database: Database, application: str, event_id: str) -> None:
+    """Who looked at what a payer said of himself."""
+    async with database.transaction() as session:
+        if await events.search(session, EventFilter(application=application, event_id=event_id, limit=1)):
+            audit.note(
+                session, at=datetime.now(UTC), application=application, actor="operator", action="event.shown_raw",
+                subject=f"event:{event_id}",
+            )  # fmt: skip
+
+
+async def _read(
+    database: Database, application: str, event_id: str
+) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow]]:
+    async with database.reading() as session:
         rows = await events.search(session, EventFilter(application=application, event_id=event_id, limit=1))
         if not rows:
             raise NotFound("the ledger has no such event", application=application, event_id=event_id[:100])
@@ -149,6 +228,7 @@ def _attempt(row: AttemptRow) -> dict[str, Any]:
         "code": row.code,
         "reason": row.reason,
         "fingerprint": row.fingerprint,
+        "trace": row.trace,
         "code_version": row.code_version,
         "started_at": row.started_at,
         "finished_at": row.finished_at,

@@ -8,10 +8,14 @@ from typing import Annotated, Any
 
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
+from typer.core import TyperGroup
 
 from consumer.app.options import option_problems
-from consumer.cli.developing.handlers import registry_of
+from consumer.cli.cures import replay_command, who_fulfils
+from consumer.cli.filters import Application
+from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
+from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
 from consumer.console.unread import is_read
@@ -19,7 +23,20 @@ from consumer.errors import SettingsError
 from consumer.settings import Settings
 from handlers.access.policy import Policy
 
-app = typer.Typer(help="Why something stands where it does, and what happens next.", no_args_is_help=True)
+
+class AnyId(TyperGroup):
+    """`explain ANYTHING`: what is no kind of subject is an id of whatever kind."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The subcommand and its arguments."""
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = ["anything", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=AnyId, help="Why something stands where it does, and what happens next. Any id will do.", no_args_is_help=True
+)
 In = Annotated[str, typer.Option("--application", help="Application.")]
 Explain = Callable[[AsyncSession, Policy, datetime, bool], Awaitable[dict[str, Any]]]
 
@@ -70,20 +87,43 @@ def customer(
     )
 
 
+@app.command(hidden=True)
+def anything(name: Name, application: Application = None, as_json: Json = False) -> None:
+    """Why what has this id, of any kind, stands where it does."""
+    found = run(look_up(name.strip(), application))
+    subjects = list(dict.fromkeys((one.application, *one.subject) for one in found if one.subject is not None))
+    if len(subjects) != 1:
+        show_found(found, as_json)
+        return
+    [(where, kind, id_)] = subjects
+    {"order": order, "subscription": subscription, "customer": customer}[kind](id_, where, as_json)
+
+
 def _explain(application: str, explain: Explain, as_json: bool) -> None:
-    found = run(_look(settings_looking(), application, explain))
+    found = run(_look(settings := settings_looking(), application, explain))
+    _name_cures(found["next"], found["state"], settings)
     output = Output(as_json)
     output.document(found)
     output.fields(_flat(found["state"]))
-    for part in ("subscriptions", "sources", "checkouts"):
+    for part in ("orders", "subscriptions", "sources", "checkouts"):
         for entry in found.get(part, []):
             output.line(f"{part.removesuffix('s')}: " + _words(entry))
     output.line("\nwhat happened")
     for entry in found["timeline"]:
         output.line("  " + _words(entry))
     output.line("what happens next")
-    for entry in found["next"] or [{"nothing": "is due"}]:
+    for entry in found["next"]:
         output.line("  " + _words(entry))
+    if not found["next"]:
+        output.line("  nothing: nothing is due, and nobody is waited for")
+
+
+def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], settings: Settings) -> None:
+    """What nobody handled and somebody could now: the command for it."""
+    for entry in entries:
+        if entry["code"] == "no_handler":
+            names = who_fulfils(registry_of(settings).handlers)
+            entry["run"] = [replay_command(name, order=state["order_id"]) for name in names]
 
 
 async def _look(settings: Settings, application: str, explain: Explain) -> dict[str, Any]:
@@ -94,7 +134,15 @@ async def _look(settings: Settings, application: str, explain: Explain) -> dict[
     one, now = settings.application(application), datetime.now(UTC)
     async with ledger(settings) as database, database.reading() as session:
         has_reader = (one is not None and one.has_credentials) or await is_read(session, application, now)
-        return await explain(session, policy, now, has_reader)
+        found = await explain(session, policy, now, has_reader)
+        return found | {"next": [_to_come(entry, now) for entry in found["next"]]}
+
+
+def _to_come(entry: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """A time that is over is no time to come: since then it is due."""
+    if entry["at"] is None or entry["at"] > now:
+        return dict(entry)
+    return {**entry, "at": None, "due_since": entry["at"]}
 
 
 def _flat(state: Mapping[str, Any]) -> dict[str, Any]:

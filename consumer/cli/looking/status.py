@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 
-from consumer.app import parts
-from consumer.broker import TopicReport, open_broker
-from consumer.cli.developing.handlers import registry_of
+from consumer.app.options import left_out
+from consumer.broker import GroupReport
+from consumer.causes import cure_of
+from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import Application, Limit
 from consumer.cli.looking.finding import Finding, Grade, worst
+from consumer.cli.looking.log import ask, judge_log, remembered
 from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
+from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.unread import Unread, unread
-from consumer.errors import BrokerError, LedgerError, SettingsError
+from consumer.errors import DatabaseMissing, LedgerError, SettingsError
 from consumer.ledger import health, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.health import Figures
@@ -33,7 +35,6 @@ from consumer.settings import Settings
 from consumer.sync.health.status import ApplicationStatus, application_statuses
 
 WALKS_LATE = 5
-BROKER_S = 10.0
 SHOWN_FOR = timedelta(hours=1)
 
 quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
@@ -52,6 +53,7 @@ class Look:
     findings: list[Finding] = field(default_factory=list)
     figures: Figures | None = None
     processes: list[Process] = field(default_factory=list)
+    groups: list[GroupReport] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
     held: list[HeldOrder] = field(default_factory=list)
     reading: list[ApplicationStatus] = field(default_factory=list)
@@ -77,6 +79,7 @@ def _document(found: Look) -> dict[str, Any]:
         "status": worst(found.findings).name.lower(),
         "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in found.findings],
         "processes": [asdict(one) for one in found.processes],
+        "groups": [asdict(one) for one in found.groups],
         "unfulfilled": [asdict(one) for one in found.waiting],
         "held": [asdict(one) for one in found.held],
         "reading": [asdict(one) for one in found.reading],
@@ -92,6 +95,9 @@ def _print(output: Output, found: Look) -> None:
     output.fields(asdict(found.figures) if found.figures else {})
     for one in found.processes:
         output.line(_process_line(one))
+    for group in found.groups:
+        since = f", the oldest since {shown_value(group.oldest_at)}" if group.oldest_at else ""
+        output.line(f"group {group.group}: {group.members} member(s), {group.records} record(s) wait{since}")
     for order in found.waiting:
         oldest = shown_value(order.oldest_at)
         output.line(f"{order.application}: {order.count} paid, not fulfilled ({order.reason}), the oldest at {oldest}")
@@ -117,6 +123,11 @@ def _process_line(one: Process) -> str:
     return f"{line} [{wrong}]" if wrong else line
 
 
+def _cure(error: LedgerError) -> str:
+    cure = cure_of(error.code)
+    return f" ({cure})" if cure else ""
+
+
 async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     # Where none has credentials, nobody meant to read: signed webhooks are all there is.
     reads = any(one.has_credentials for one in settings.applications)
@@ -133,34 +144,32 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             without = [one.name for one in settings.applications if not one.has_credentials]
             found.lost = await unread(session, without, figures.at)
             open_queues = await queues(session)
+            memories = await remembered(session, settings)
     except LedgerError as error:
-        return Look(findings=[Finding(Grade.UNKNOWN, error.code, error.message)])
+        told = Finding(Grade.UNKNOWN, error.code, error.message + _cure(error))
+        if isinstance(error, DatabaseMissing):
+            return Look(findings=[told])  # nothing was set up here yet
+        return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])
+    look = await ask(settings)
+    found.groups = list(look.groups)
+    registry = registry_of(settings)
     found.findings = judge(
         figures,
         unfulfilled=found.waiting,
         queues=open_queues,
-        broken_plugins=[plugin.plugin for plugin in registry_of(settings).broken],
-        topics=await _topics(settings),
+        broken_plugins=[plugin.plugin for plugin in registry.broken],
+        left_out=left_out(registry, settings.handlers),
+        log=judge_log(look, figures.at, memories=memories, statuses=found.reading, processes=found.processes),
+        shippers=who_fulfils(registry.handlers),
         application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
         processes=found.processes,
         expected=settings.expect,
         settings_problems=problems,
+        unproved_max_bytes=settings.unproved_max_bytes,
     )
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
     return found
-
-
-async def _topics(settings: Settings) -> Sequence[TopicReport] | None:
-    """How the topics stand; None when the broker does not answer. Makes nothing."""
-    broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
-    try:
-        async with asyncio.timeout(BROKER_S):
-            return await broker.look(parts.topics(settings))
-    except (BrokerError, TimeoutError):
-        return None
-    finally:
-        await broker.stop()
 
 
 @quarantine.command("list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from consumer.broker import TopicReport
+from consumer.cli.cures import replay_command
 from consumer.cli.looking.alive import alive
 from consumer.cli.looking.finding import Finding, Grade
 from consumer.console.queues import Queue
@@ -14,6 +14,7 @@ from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 from consumer.sync.health.status import ApplicationStatus
 from consumer.sync.loop import REFUSED
+from handlers.fulfilment.store import REQUESTED
 
 OVERDUE_STUCK_S = 300.0
 OUTBOX_STUCK_S = 120.0
@@ -33,30 +34,36 @@ def judge(
     unfulfilled: Sequence[Waiting] = (),
     queues: Sequence[Queue] = (),
     broken_plugins: Sequence[str] = (),
-    topics: Sequence[TopicReport] | None = (),
+    left_out: Sequence[str] = (),
+    log: Sequence[Finding] = (),
     application_statuses: Sequence[ApplicationStatus] = (),
     walk_late_s: float = WALK_LATE_S,
     processes: Sequence[Process] = (),
     expected: Collection[str] | None = None,
     settings_problems: Sequence[str] = (),
+    unproved_max_bytes: int = 0,
+    shippers: Sequence[str] = (),
 ) -> list[Finding]:
-    """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `topics`:
-    how they stand, None when the broker does not answer. `processes`, `expected`: see `alive`."""
+    """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `log`: what
+    is wrong with the log (`judge_log`). `processes`, `expected`: see `alive`. `shippers`: the
+    handlers that could fulfil an order."""
     found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
     found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
-    found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at)) is not None]
+    found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
     for one in application_statuses:
         found += _reading(one, figures.at, walk_late_s)
     for queue in queues:
         text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
         found.append(Finding(Grade.DEGRADED, "findings_open", text))
-    found += _log(topics)
+    found += log
     if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:
         found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
         found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
+    for plugin in left_out:
+        found.append(Finding(Grade.DEGRADED, "built_in_left_out", f"CONSUMER_HANDLERS leaves out {plugin}"))
     if figures.dead:
-        found.append(Finding(Grade.DEGRADED, "dead_runs", f"{figures.dead} dead run(s)"))
+        found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
     if figures.paused_handlers:
         found.append(Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}"))
     if figures.waiting_handlers:
@@ -67,19 +74,15 @@ def judge(
     if broken_plugins:
         found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
     found += _deliveries(figures)
+    for application, size in sorted(figures.unproved_bytes.items()):
+        if size > unproved_max_bytes / 2 > 0:
+            text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
+            found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
     return sorted(found, key=lambda finding: -finding.grade)
 
 
-def _log(topics: Sequence[TopicReport] | None) -> list[Finding]:
-    """Whether the log can be used, and is there."""
-    if topics is None:
-        return [Finding(Grade.STUCK, "broker_away", "the broker does not answer")]
-    wrong = [Finding(Grade.STUCK, "topic_misconfigured", f"{one.name}: {why}") for one in topics for why in one.wrong]
-    missing = [one.name for one in topics if one.partitions is None]
-    if missing:
-        text = f"not there: {', '.join(missing)}; the first of `serve`, `work`, `sync` to start makes what is missing"
-        wrong.append(Finding(Grade.DEGRADED, "topics_missing", text))
-    return wrong
+def _dead(count: int) -> str:
+    return f"{count} dead run(s): see `consumer dead list`; mended, `consumer replay plan` does them again"
 
 
 def _deliveries(figures: Figures) -> list[Finding]:
@@ -109,13 +112,26 @@ def _gone(waits: Mapping[str, int]) -> str:
     return f"runs wait for a handler nobody has: {names}; `consumer dead discard --handler NAME` gives them up"
 
 
-def _unfulfilled(waiting: Waiting, now: datetime) -> Finding | None:
+def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> Finding | None:
     """Money was taken and nothing shipped: the business's own alarm (case O5)."""
     age_s = _age_s(waiting.oldest_at, now)
     if age_s < UNFULFILLED_LATE_S:
         return None
     text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
-    return Finding(Grade.DEGRADED, "paid_unfulfilled", text)
+    return Finding(Grade.DEGRADED, "paid_unfulfilled", text + _cure(waiting, shippers))
+
+
+def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
+    """What to type, where a command is the cure."""
+    match waiting.reason:
+        case "dead":
+            return "; `consumer replay plan` shows what doing them again would do"
+        case "no_handler" if shippers:
+            return "; " + ", ".join(f"`{replay_command(one, since=waiting.oldest_at)}`" for one in shippers)
+        case "no_handler":
+            return f"; install a handler of {REQUESTED}, then `consumer replay plan --handler NAME`"
+        case _:
+            return ""
 
 
 def _reading(one: ApplicationStatus, now: datetime, walk_late_s: float) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import getpass
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
@@ -25,16 +26,17 @@ from consumer.cli.filters import (
     parse_moment,
     takes,
 )
-from consumer.cli.output import Json, Output
+from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import UsageError
-from consumer.ledger.handling import dead
+from consumer.ledger.handling import dead, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.tables import RunStatus
 from consumer.settings import Role
 
 app = typer.Typer(help="Dead runs: look, try again, give up.", no_args_is_help=True)
 
+SUBJECTS_MAX = 5
 Fingerprint = Annotated[str | None, typer.Option(help="Failures of the same kind and place, as `dead list` shows it.")]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, without a filter.")]
 
@@ -80,22 +82,60 @@ def chosen(
 def list_dead(
     wanted: DeadFilter,
     discarded: Annotated[bool, typer.Option("--discarded", help="Those that were given up instead.")] = False,
-    limit: Limit = 50,
+    each: Annotated[bool, typer.Option("--each", help="One line a run.")] = False,
+    limit: Limit = 1000,
     as_json: Json = False,
 ) -> None:
-    """The dead runs that fit, oldest event first."""
+    """The dead runs that fit, oldest event first, grouped by what they died of; `--each` shows every one."""
     found = run(_search(replace(wanted, discarded=discarded, limit=limit)))
     output = Output(as_json)
-    output.document({"dead": [_shown(one) for one in found]})
+    total = len(found) if len(found) < limit else None
+    output.document({"dead": [_shown(one) for one in found], "groups": _groups(found), "total": total})
+    if not each and len(found) > 1:
+        _print_groups(output, found)
+        if total is None:
+            output.line(f"there may be more: these are the first {limit} (--limit)")
+        return
     output.table(
-        ["died", "application", "event", "type", "handler", "attempts", "code", "fingerprint", "reason"],
+        ["died", "application", "event", "type", "handler", "attempts", "code", "fingerprint", "reason", "at"],
         [
             [one.died_at, one.application, one.event_id, one.type, one.handler, one.attempts, one.code,
-             one.fingerprint, one.reason]
+             one.fingerprint, one.reason, (one.trace or "").partition(" < ")[0]]
             for one in found
         ],
         empty="nothing is dead" if not discarded else "nothing was discarded",
     )  # fmt: skip
+
+
+def _groups(found: Sequence[DeadRun]) -> list[dict[str, Any]]:
+    """By fingerprint and handler: how many, since when, the last, what they died of, and whose they are."""
+    grouped: dict[tuple[str, str | None], list[DeadRun]] = {}
+    for one in found:
+        grouped.setdefault((one.handler, one.fingerprint), []).append(one)
+    return [
+        {
+            "handler": handler,
+            "fingerprint": fingerprint,
+            "count": len(runs),
+            "first": min(one.died_at for one in runs),
+            "last": max(one.died_at for one in runs),
+            "code": runs[-1].code,
+            "reason": runs[-1].reason,
+            "subjects": list(dict.fromkeys(one.key for one in runs))[:SUBJECTS_MAX],
+        }
+        for (handler, fingerprint), runs in grouped.items()
+    ]
+
+
+def _print_groups(output: Output, found: Sequence[DeadRun]) -> None:
+    groups = _groups(found)
+    output.line(f"{len(found)} dead run(s), {len(groups)} kind(s) of failure")
+    for one in groups:
+        output.line(f"{one['count']} x {one['handler']}  {one['code']}: {one['reason']}  [{one['fingerprint']}]")
+        more = "" if one["count"] <= SUBJECTS_MAX else ", …"
+        output.line(f"   from {shown(one['first'])} to {shown(one['last'])}: {', '.join(one['subjects'])}{more}")
+        mark = f" --fingerprint {one['fingerprint']}" if one["fingerprint"] else ""
+        output.line(f"   consumer dead redrive --handler {one['handler']}{mark} --reason …")
 
 
 @app.command()
@@ -138,6 +178,8 @@ def _act(
     if not everything and replace(wanted, limit=0, discarded=False) == DeadFilter(limit=0):
         raise UsageError(f"say which to {verb}: a filter, or --all")
     found = run(_search(wanted))
+    if not found and wanted.handler is not None:
+        run(_require_handler(wanted.handler))
     if found:
         consent(_question(verb, found), yes=yes)
     done = run(_do(found, reason, act)) if found else 0
@@ -153,6 +195,16 @@ def _question(verb: str, found: Sequence[DeadRun]) -> str:
     waiting = sum(one.status in (RunStatus.RETRYING, RunStatus.PARKED) for one in found)
     why = f", {waiting} of them not dead, but waiting for a handler nobody has" if waiting else ""
     return f"{verb} {len(found)} run(s) of {names}{why}?"
+
+
+async def _require_handler(name: str) -> None:
+    """Raise UsageError for a handler that nobody has ever had: "no run fits" would hide the slip of a finger."""
+    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+        known = [row.name for row in await handlers.everyone(session)]
+        if name in known or await dead.has_runs(session, name):
+            return
+    near = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.5))
+    raise UsageError("there is no such handler", handler=name[:100], near=near or None)
 
 
 async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
@@ -185,6 +237,7 @@ def _shown(one: DeadRun) -> dict[str, Any]:
         "code": one.code,
         "reason": one.reason,
         "fingerprint": one.fingerprint,
+        "trace": one.trace,
         "code_version": one.code_version,
         "died_at": one.died_at,
     }

@@ -10,6 +10,7 @@ import typer
 from consumer.cli.consent import Reason, Yes, checked_reason, consent, operator
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
+from consumer.console.subjects import MARKED_PAID, require_known_order
 from consumer.console.vocabulary import WORDS
 from consumer.console.words import check
 from consumer.console.words import say as say_word
@@ -25,6 +26,9 @@ def say(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="What the word needs; repeatable.")
     ] = None,
     application: Annotated[str, typer.Option(help="Application.")] = "default",
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="The order is paid although nobody here has heard of it.")
+    ] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -38,6 +42,8 @@ def say(
         async with ledger(settings) as database, database.reading() as session:
             now = datetime.now(UTC)
             await check(session, word, subject, application=application, by=who, reason=why, now=now, data=given)
+            if word == MARKED_PAID and not unknown:
+                await require_known_order(session, subject, application=application)
 
     async def write() -> str:
         async with ledger(settings) as database, database.transaction() as session:

@@ -40,6 +40,18 @@ async def _with_database(*, upgrade: bool) -> SchemaState:
 def _show(found: SchemaState, as_json: bool) -> None:
     output = Output(as_json)
     missing = sorted(found.missing)
-    output.document({"current": sorted(found.current), "wanted": sorted(found.wanted), "missing": missing})
+    output.document(
+        {
+            "current": sorted(found.current),
+            "wanted": sorted(found.wanted),
+            "missing": missing,
+            "lacking": list(found.lacking),
+        }
+    )
     output.line(f"schema at {', '.join(sorted(found.current)) or 'nothing'}")
-    output.line("up to date" if found.is_current else f"missing: {', '.join(missing)}; run `consumer db upgrade`")
+    if missing:
+        output.line(f"missing: {', '.join(missing)}; run `consumer db upgrade`")
+    elif found.lacking:
+        output.line(f"incompatible: this version needs {', '.join(found.lacking)}; run the version that made it")
+    else:
+        output.line("up to date")

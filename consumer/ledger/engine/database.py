@@ -15,11 +15,14 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, Programm
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
-from consumer.errors import DatabaseMissing, LedgerCorrupt, LedgerError, LedgerUnavailable, SchemaOutdated
+from consumer.causes import of_database
+from consumer.errors import DatabaseMissing, LedgerError, LedgerUnavailable, SchemaOutdated
 from consumer.ledger.engine.discretion import hide_values
 
 BUSY_TIMEOUT_S = 15.0
 POOL_SIZE = 10
+CHECK_WITHIN_S = 5.0
+PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (name) DO UPDATE SET value = ''"
 
 # SQLSTATE classes and codes after which the same may well work: connection, transaction rollback (deadlock), out of
 # resources, operator intervention, i/o error; a lock not had in time, a server that is a standby just now, a
@@ -37,6 +40,7 @@ class Database:
     def __init__(self, url: str, *, pool_size: int = POOL_SIZE, create: bool = True) -> None:
         self._engine, self.dialect = _engine(url, pool_size, create=create)
         # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
+        self._write_failed = False
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
 
     @property
@@ -57,9 +61,14 @@ class Database:
         async with AsyncExitStack() as stack:
             if self._writer is not None:
                 await stack.enter_async_context(self._writer)
-            with translated():
-                async with self._session(writes=True) as session, session.begin():
-                    yield session
+            try:
+                with translated():
+                    async with self._session(writes=True) as session, session.begin():
+                        yield session
+            except LedgerError:
+                self._write_failed = True  # a full disk still reads: only a write tells when there is room again
+                raise
+            self._write_failed = False
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
@@ -68,15 +77,26 @@ class Database:
             async with self._session(writes=False) as session:
                 yield session
 
-    async def ready(self) -> bool:
-        """Whether the database answers now; bounded, never raises."""
+    async def check(self) -> bool:
+        """Whether the database answers now and, after a failed write, takes writes again; bounded. Raises LedgerError,
+        which says why not."""
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(CHECK_WITHIN_S):
+                if self._write_failed:
+                    async with self.transaction() as session:
+                        await session.execute(text(PROBE))
                 async with self.reading() as session:
                     await session.execute(text("SELECT 1"))
-        except (LedgerError, TimeoutError):
-            return False
+        except TimeoutError as error:
+            raise LedgerUnavailable(reason=f"no answer within {CHECK_WITHIN_S:g} s") from error
         return True
+
+    async def ready(self) -> bool:
+        """Whether the database answers now and, after a failed write, takes writes again; bounded, never raises."""
+        try:
+            return await self.check()
+        except LedgerError:
+            return False
 
     def _session(self, *, writes: bool) -> AsyncSession:
         engine = self._engine.execution_options(consumer_writes=writes) if self.dialect == "sqlite" else self._engine
@@ -90,15 +110,19 @@ class translated:  # noqa: N801 - reads as a word: with translated():
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, PoolTimeout | OSError | ConnectionError):
-            raise LedgerUnavailable(reason=type(error).__name__) from error
+        if error is None:
+            return
+        # A failed connect raises what the driver says as it is, known by its SQLSTATE.
+        if isinstance(error, PoolTimeout | OSError | ConnectionError) or hasattr(error, "sqlstate"):
+            raise of_database(error) or LedgerUnavailable(reason=type(error).__name__) from error
         if isinstance(error, DBAPIError):
+            known = of_database(error)
+            if known is not None:
+                raise known from error
             if is_unavailable(error):
                 raise LedgerUnavailable(reason=type(error.orig).__name__) from error
             if is_missing_table(error):
                 raise SchemaOutdated from error
-            if is_corrupt(error):
-                raise LedgerCorrupt(reason=str(error.orig)) from error
 
 
 def is_unavailable(error: DBAPIError) -> bool:
@@ -124,13 +148,6 @@ def is_missing_table(error: DBAPIError) -> bool:
     return isinstance(error, OperationalError | ProgrammingError) and (
         "no such table" in words or "no such column" in words or "undefinedtable" in words or "does not exist" in words
     )
-
-
-def is_corrupt(error: DBAPIError) -> bool:
-    """Whether the file is no database any more."""
-    words = str(error.orig).lower()
-    is_file = getattr(error.orig, "sqlstate", None) is None  # PostgreSQL calls a wrong literal malformed, too
-    return is_file and ("file is not a database" in words or "malformed" in words)
 
 
 def _engine(url: str, pool_size: int, *, create: bool) -> tuple[AsyncEngine, str]:

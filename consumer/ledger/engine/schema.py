@@ -7,10 +7,7 @@ package that contains `versions`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from importlib.metadata import entry_points
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from alembic.config import Config
@@ -19,22 +16,26 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from consumer.errors import HandlerInvalid, SchemaOutdated
+from consumer.errors import SchemaIncompatible, SchemaOutdated
 from consumer.ledger.engine import revisions
+from consumer.ledger.engine.branches import GROUP as GROUP
+from consumer.ledger.engine.branches import LEDGER as LEDGER
+from consumer.ledger.engine.branches import branches as branches
 from consumer.ledger.engine.database import Database, translated
+from consumer.ledger.engine.shape import missing_of
 
-GROUP = "consumer.migrations"
-LEDGER = "ledger"
 _LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for each other
 
 
 @dataclass(frozen=True)
 class SchemaState:
-    """The newest revision the database has of each branch, those this version wants, and all that were applied."""
+    """The newest revision the database has of each branch, those this version wants, and all that were applied.
+    `lacking`: what this version needs and the tables do not give."""
 
     current: frozenset[str]
     wanted: frozenset[str]
     applied: frozenset[str]
+    lacking: tuple[str, ...] = ()
 
     @property
     def missing(self) -> frozenset[str]:
@@ -43,20 +44,9 @@ class SchemaState:
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing is missing; a newer database (expand first, contract later) is fine too (case O9)."""
-        return not self.missing
-
-
-def branches() -> Mapping[str, Path]:
-    """Branch label to the folder of its migrations. Raises HandlerInvalid for a package that cannot be imported."""
-    found = {LEDGER: Path(__file__).parents[1] / "migrations" / "versions"}
-    for entry in entry_points(group=GROUP):
-        try:
-            package = import_module(entry.value)
-        except Exception as error:
-            raise HandlerInvalid("a plugin's migrations cannot be imported", plugin=entry.name) from error
-        found[entry.name] = Path(package.__path__[0]) / "versions"
-    return found
+        """Whether nothing is missing; a newer database (expand first, contract later) is fine too (case O9), as long
+        as its tables give what this version needs."""
+        return not self.missing and not self.lacking
 
 
 def alembic_config() -> Config:
@@ -104,7 +94,8 @@ async def state(database: Database) -> SchemaState:
 
     def look(connection: Connection) -> SchemaState:
         current = revisions.heads_of(connection)
-        return SchemaState(current=current, wanted=wanted, applied=revisions.applied_to(connection, script))
+        found = SchemaState(current=current, wanted=wanted, applied=revisions.applied_to(connection, script))
+        return found if found.missing else replace(found, lacking=missing_of(connection, branches().keys()))
 
     with translated():
         # It only looks: on SQLite it must not wait for whoever writes.
@@ -113,7 +104,10 @@ async def state(database: Database) -> SchemaState:
 
 
 async def require_current(database: Database) -> None:
-    """Raise SchemaOutdated when the database lacks a migration of this version."""
+    """Raise SchemaOutdated when the database lacks a migration of this version, SchemaIncompatible when it has them
+    all, and its tables are others all the same: a newer version changed what this one needs."""
     found = await state(database)
-    if not found.is_current:
+    if found.missing:
         raise SchemaOutdated(missing=",".join(sorted(found.missing)))
+    if found.lacking:
+        raise SchemaIncompatible(lacking=",".join(found.lacking))

@@ -55,7 +55,7 @@ class DeadFilter:
 @dataclass(frozen=True, kw_only=True)
 class DeadRun:
     """A dead (or discarded, or waiting) run with what there is to know of its event. `died_at` of one that is not
-    dead: when it was changed last."""
+    dead: when it was changed last. `trace`: the author's lines that its last attempt failed in, innermost first."""
 
     application: str
     event_id: str
@@ -71,6 +71,7 @@ class DeadRun:
     fingerprint: str | None
     code_version: str
     died_at: datetime
+    trace: str | None = None
 
     @property
     def id(self) -> RunId:
@@ -132,6 +133,12 @@ async def mark_published(session: AsyncSession, letters: Sequence[Letter], now: 
         await session.execute(update(_LETTERS).where(among(_LETTERS.c.id, numbers)).values(published_at=now))
 
 
+async def has_runs(session: AsyncSession, handler: str) -> bool:
+    """Whether any run of this handler was ever recorded."""
+    found = await session.scalar(select(_RUNS.c.event_id).where(_RUNS.c.handler == handler).limit(1))
+    return found is not None
+
+
 # --- looking ---------------------------------------------------------------------------------------------------
 
 
@@ -147,12 +154,18 @@ def _matching(wanted: DeadFilter, state: Any) -> Select[Any]:
     """Those in one state, which a partial index of just that state finds."""
     return (
         select(*[_RUNS.c[name] for name in _KEPT], _RUNS.c.seq, _RUNS.c.key, _RUNS.c.status,
-               _RUNS.c.updated_at.label("died_at"), _EVENTS.c.type)
+               _RUNS.c.updated_at.label("died_at"), _EVENTS.c.type, _last_trace())
         .join(_EVENTS, and_(_EVENTS.c.application == _RUNS.c.application, _EVENTS.c.id == _RUNS.c.event_id))
         .where(state, *_conditions(wanted))
         .order_by(_RUNS.c.seq, _RUNS.c.handler)
         .limit(wanted.limit)
     )  # fmt: skip
+
+
+def _last_trace() -> Any:
+    same = and_(*[_ATTEMPTS.c[name] == _RUNS.c[name] for name in ("application", "event_id", "handler")])
+    newest = select(_ATTEMPTS.c.trace).where(same).order_by(_ATTEMPTS.c.id.desc()).limit(1)
+    return newest.scalar_subquery().label("trace")
 
 
 async def _states(session: AsyncSession, wanted: DeadFilter) -> list[Any]:

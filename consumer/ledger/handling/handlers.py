@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Table, select, update
+from sqlalchemy import Select, Table, func, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -26,7 +26,7 @@ async def register(session: AsyncSession, handlers: Sequence[Handler], now: date
             index_elements=["name"],
             set_={
                 name: insert.excluded[name]
-                for name in ("plugin", "types", "transactional", "code_version", "last_seen_at")
+                for name in ("plugin", "types", "transactional", "fulfils", "code_version", "last_seen_at")
             },
         )
         rows = [
@@ -35,6 +35,7 @@ async def register(session: AsyncSession, handlers: Sequence[Handler], now: date
                 "plugin": handler.plugin,
                 "types": " ".join(handler.types),
                 "transactional": handler.transactional,
+                "fulfils": handler.fulfils,
                 "code_version": handler.version,
                 "first_seen_at": now,
                 "last_seen_at": now,
@@ -52,6 +53,11 @@ async def paused(session: AsyncSession) -> frozenset[str]:
 async def everyone(session: AsyncSession) -> Sequence[HandlerRow]:
     """All handlers the ledger has seen, by name."""
     return (await session.execute(select(HandlerRow).order_by(_HANDLERS.c.name))).scalars().all()
+
+
+def bystanders() -> Select[tuple[str]]:
+    """The names of handlers by whose success no order is fulfilled. One that the ledger does not know is none."""
+    return select(_HANDLERS.c.name).where(not_(func.coalesce(_HANDLERS.c.fulfils, not_(_HANDLERS.c.transactional))))
 
 
 async def living(session: AsyncSession, now: datetime) -> frozenset[str]:

@@ -29,7 +29,7 @@ _RUNS: Table = RunRow.__table__
 _ATTEMPTS: Table = AttemptRow.__table__
 _IS_RETRYING = lanes.is_status(RunStatus.RETRYING)
 _IS_PARKED = lanes.is_status(RunStatus.PARKED)
-_CLAIMED = ("application", "event_id", "handler", "seq", "key", "attempts", "plan", "created_at", "next_at")
+_CLAIMED = ("application", "event_id", "handler", "seq", "key", "attempts", "plan", "key_plan", "created_at", "next_at")
 
 Lane = lanes.Lane
 RunId = lanes.RunId
@@ -40,7 +40,7 @@ PARKED_A_LOOK = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as it is to be stored."""
+    """A run as it is to be stored; `trace` is its attempt's, for the log."""
 
     application: str
     event_id: str
@@ -56,6 +56,7 @@ class Run:
     fingerprint: str | None = None
     code_version: str = ""
     plan: str | None = None
+    trace: str | None = None
 
     @property
     def id(self) -> RunId:
@@ -81,6 +82,7 @@ class ClaimedRun:
     plan: str | None
     created_at: datetime
     due_at: datetime
+    key_plan: str | None = None
 
     @property
     def id(self) -> tuple[str, str, str]:
@@ -104,6 +106,7 @@ class Attempt:
     worker: str
     started_at: datetime
     finished_at: datetime
+    trace: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,6 +416,15 @@ async def of_event(session: AsyncSession, application: str, event_id: str) -> Se
     """All runs of an event."""
     statement = select(RunRow).where(_RUNS.c.application == application, _RUNS.c.event_id == event_id)
     return (await session.execute(statement.order_by(_RUNS.c.handler))).scalars().all()
+
+
+async def of_handler(session: AsyncSession, handler: str, events: Collection[tuple[str, str]]) -> dict[RunId, RunRow]:
+    """A handler's runs on these (application, event id), by their ids."""
+    found: dict[RunId, RunRow] = {}
+    for condition in these((application, event_id, handler) for application, event_id in events):
+        rows = (await session.execute(select(RunRow).where(condition))).scalars()
+        found |= {(row.application, row.event_id, row.handler): row for row in rows}
+    return found
 
 
 async def attempts_of(session: AsyncSession, application: str, event_id: str) -> Sequence[AttemptRow]:

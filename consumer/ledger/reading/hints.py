@@ -41,6 +41,14 @@ async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datet
         await session.execute(statement, [_hint_values(delivery, now) for delivery in unique.values()])
 
 
+async def held(session: AsyncSession) -> dict[str, tuple[int, int]]:
+    """How many hints of each application wait, and how many bytes their bodies take; one that has none is left out."""
+    column = _HINTS.c.application
+    size = func.coalesce(func.sum(func.length(_HINTS.c.raw)), 0)
+    rows = await session.execute(select(column, func.count(), size).group_by(column))
+    return {row[0]: (row[1], int(row[2])) for row in rows}
+
+
 async def differing(session: AsyncSession, deliveries: Sequence[Delivery]) -> list[Delivery]:
     """Those whose event id has a hint already, or comes twice here, with another body: only the first is asked about.
     At most a few hundred at once."""

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 import orjson
-from sqlalchemy import Table, func, select
+from sqlalchemy import Table, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
 from consumer.events import Delivery
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered, up_to
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, stored_as
 
 _QUARANTINE: Table = QuarantineRow.__table__
+PRUNED_AT_ONCE: Final = 5000
+# What nobody has proved to be the service's word: it is kept as far as there is room for it.
+_STRANGERS = _QUARANTINE.c.reason.in_(
+    [
+        stored
+        for reason in (
+            Reason.NOT_JSON, Reason.NOT_AN_OBJECT, Reason.NO_EVENT_ID, Reason.UNSUPPORTED_CONTENT_TYPE,
+            Reason.FLOODED, Reason.NOT_CONFIRMED, Reason.OTHER_BODY,
+        )
+        for stored in stored_as(reason)
+    ]
+)  # fmt: skip
 
 
 async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, Reason]], now: datetime) -> None:
@@ -24,6 +37,30 @@ async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, Reason
         insert = insert_into(_QUARANTINE, session.get_bind().dialect.name)
         statement = insert.on_conflict_do_nothing(index_elements=["application", "delivery_id"])
         await session.execute(statement, [_values(delivery, reason, now) for delivery, reason in deliveries])
+
+
+async def unproved_bytes(session: AsyncSession) -> dict[str, int]:
+    """How many bytes of each application lie here that a stranger may have sent; one that has none is left out."""
+    column = _QUARANTINE.c.application
+    size = func.coalesce(func.sum(func.length(_QUARANTINE.c.raw)), 0)
+    rows = await session.execute(select(column, size).where(_STRANGERS).group_by(column))
+    return {row[0]: int(row[1]) for row in rows}
+
+
+async def prune(session: AsyncSession, application: str, too_many_bytes: int) -> int:
+    """Forget the oldest of what a stranger may have sent, at least so many bytes, at most `PRUNED_AT_ONCE` deliveries;
+    returns how many. What the service itself said is never forgotten here."""
+    mine = _STRANGERS & (_QUARANTINE.c.application == application)
+    oldest = select(_QUARANTINE.c.id, func.length(_QUARANTINE.c.raw)).where(mine).order_by(_QUARANTINE.c.id)
+    ids: list[int] = []
+    for row in await session.execute(oldest.limit(PRUNED_AT_ONCE)):
+        if too_many_bytes <= 0:
+            break
+        ids.append(row[0])
+        too_many_bytes -= row[1]
+    for start in range(0, len(ids), 500):
+        await session.execute(delete(_QUARANTINE).where(_QUARANTINE.c.id.in_(ids[start : start + 500])))
+    return len(ids)
 
 
 def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, object]:
@@ -51,12 +88,15 @@ async def newest(
     application: str | None = None,
     reason: Reason | None = None,
     event_id: str | None = None,
+    number: int | None = None,
     limit: int = 100,
 ) -> Sequence[QuarantineRow]:
     """The newest quarantined deliveries, newest first; `reason_of` reads the column, whose old rows hold sentences."""
     statement = select(QuarantineRow).order_by(_QUARANTINE.c.id.desc()).limit(limit)
     if application is not None:
         statement = statement.where(_QUARANTINE.c.application == application)
+    if number is not None:
+        statement = statement.where(_QUARANTINE.c.id == number)
     if event_id is not None:
         statement = statement.where(_QUARANTINE.c.event_id == event_id)
     if reason is None:
@@ -65,6 +105,11 @@ async def newest(
     for word in stored_as(reason):  # each by the index of reasons, newest first
         found += (await session.execute(statement.where(_QUARANTINE.c.reason == word))).scalars()
     return sorted(found, key=lambda row: -row.id)[:limit]
+
+
+async def drop(session: AsyncSession, numbers: Sequence[int]) -> None:
+    """These were taken in again, or thrown away. At most a few hundred at once."""
+    await session.execute(delete(_QUARANTINE).where(among(_QUARANTINE.c.id, numbers)))
 
 
 async def count(session: AsyncSession) -> int:

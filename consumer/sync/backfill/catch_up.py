@@ -46,7 +46,7 @@ class CatchUp:
             return await self._look_at_newest()
         async with self._backfill.walking:
             # Hints are in a hurry: the loop looks for what is listed late.
-            begun = await self._backfill.begin(BackfillOptions(), self._lister, sweeps=False)
+            begun = await self._backfill.start.begin(BackfillOptions(), self._lister, sweeps=False)
             if await self._backfill.read(begun, pages_max=WALK_PAGES_MAX):
                 await self._backfill.conclude(begun)
                 return Coverage.ALL
@@ -55,9 +55,12 @@ class CatchUp:
 
     async def _look_at_newest(self) -> Coverage:
         """Look at what came to a newest-first list since the walk under way began. The bookmark stays."""
-        bookmark = await self._backfill.bookmark()
+        start = self._backfill.start
+        bookmark = await start.bookmark()
         known = frozenset(bookmark.resume.head_ids if bookmark.resume else bookmark.head_ids) | self._looked_at
-        begun = await self._backfill.begin_look(self._lister, bookmark.order, stop_ids=known, pages_max=LOOK_PAGES_MAX)
+        begun = await self._backfill.start.begin_look(
+            self._lister, bookmark.order, stop_ids=known, pages_max=LOOK_PAGES_MAX
+        )
         head: list[str] = []
         with suppress(UnexpectedAnswer):  # more news than a look may take: the next look begins at the head again
             try:

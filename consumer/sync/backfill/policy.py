@@ -1,8 +1,8 @@
-"""Policy of a walk: how much of the list a walk reads, and what it takes for a gap."""
+"""Policy of backfill: how often it walks, how much of the list a walk reads, and what it takes for a gap."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 
@@ -20,3 +20,18 @@ class WalkPolicy:
     overlap_pages_max: int = 60
     gap_after: timedelta = timedelta(hours=1)
     limit: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillPolicy:
+    """`interval_s`: from the start of one walk of the loop to the next; `silent_interval_s` while webhooks are silent.
+    `walk`: how a walk behaves.
+
+    `history`: events older than this when the very first walk begins are history: not published, because somebody
+    else has acted on them already (case B30). `--seed --full` archives them, `--full` acts on them.
+    """
+
+    interval_s: float = 60.0
+    silent_interval_s: float = 10.0
+    history: timedelta = timedelta(hours=1)
+    walk: WalkPolicy = field(default_factory=WalkPolicy)

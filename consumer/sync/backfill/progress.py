@@ -14,7 +14,8 @@ from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.report import Progress
-from consumer.sync.backfill.walk import Walk, WalkPage
+from consumer.sync.backfill.walk import Walk
+from consumer.sync.backfill.walk_orders import WalkPage
 
 WALK: Final = "list_begins"  # a row among the bookmarks, of no leader: whoever walks to the end of the list writes it
 

@@ -19,7 +19,7 @@ from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.cutover import CutOver
 from consumer.sync.backfill.page import kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, ReportBuilder
-from consumer.sync.backfill.walk import WalkPage
+from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.settlement import Settlement
 from consumer.wire import SEED
@@ -82,6 +82,8 @@ class Recovery:
 
     async def _too_large(self, refused: Sequence[Event], now: datetime) -> list[Delivery]:
         """Those the topic does not take, raw, by their ids, for whoever makes room for them; no hint waits for them."""
+        if not refused:
+            return []
         self._settlement.published.add([event.id for event in refused])
         async with self._database.transaction() as session:
             await hints.drop(session, [(self._application, event.id) for event in refused])

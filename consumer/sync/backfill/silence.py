@@ -140,6 +140,13 @@ async def note_walk(
     return found
 
 
+async def note_gap(session: AsyncSession, application: str, *, at: datetime, token: int) -> None:
+    """Events were lost unread then, elsewhere than in the service's list: a gap like any other. Raises LeaseLost."""
+    before = await delivery_health(session, application)
+    if before.gap_at is None:
+        await sync_state.keep(session, application, WALK, replace(before, gap_at=at).dump(), token=token, now=at)
+
+
 async def note_reconciled(session: AsyncSession, application: str, *, began: datetime, token: int) -> None:
     """A reconcile walk that began then is complete: a gap found before is closed as far as it can be."""
     before = await delivery_health(session, application)

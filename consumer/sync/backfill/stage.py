@@ -8,55 +8,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from consumer.clock import Clock
-from consumer.errors import UsageError
 from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import silence
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
-from consumer.sync.backfill.cutover import CutOver, FirstWalk
-from consumer.sync.backfill.policy import WalkPolicy
+from consumer.sync.backfill.cutover import FirstWalk
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
-from consumer.sync.backfill.recovery import Recovery, Taking
+from consumer.sync.backfill.recovery import Recovery
 from consumer.sync.backfill.refused_cursors import RefusedCursors
-from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, ReportBuilder, say
-from consumer.sync.backfill.walk import EventLister, Walk, WalkPage
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
+from consumer.sync.backfill.starting_point import WALK, Begun, StartingPoint
+from consumer.sync.backfill.walk import Walk
+from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.settlement import Settlement
 
-WALK: Final = "events"
 SAY_HISTORY_EVERY_S: Final = 3600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackfillPolicy:
-    """`interval_s`: from the start of one walk of the loop to the next; `silent_interval_s` while webhooks are silent.
-    `walk`: how a walk behaves.
-
-    `history`: events older than this when the very first walk begins are history: not published, because somebody
-    else has acted on them already (case B30). `--seed --full` archives them, `--full` acts on them.
-    """
-
-    interval_s: float = 60.0
-    silent_interval_s: float = 10.0
-    history: timedelta = timedelta(hours=1)
-    walk: WalkPolicy = field(default_factory=WalkPolicy)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A walk that has begun at `at`: which, and what is done about its pages."""
-
-    walk: Walk
-    taking: Taking
-    at: datetime
 
 
 class Backfill:
@@ -95,6 +69,9 @@ class Backfill:
         self._recovery = Recovery(api, database, settlement, clock=clock, metrics=self.metrics)
         self._list_start = ListStart(database, api.application)
         self._say_history_at = 0.0
+        self.start = StartingPoint(
+            api.application, api.locators, database, self.first_walk, clock=clock, policy=self._policy
+        )
         self.interval_s = self._policy.interval_s
         self.wake = asyncio.Event()
         self.failure = StageFailure(f"backfill {api.application}")
@@ -116,57 +93,11 @@ class Backfill:
         On a failure the next walk goes on where this one was cut (case B10); a 429 is waited out on the way (B24).
         """
         async with self.walking:
-            begun = await self.begin(options or BackfillOptions(), self._lister, sweeps=True)
+            begun = await self.start.begin(options or BackfillOptions(), self._lister, sweeps=True)
             await self.read(begun, on_progress)
             return await self.conclude(begun)
 
     # --- the parts of a walk, which catching up uses as well ----------------------------------------------------
-
-    async def begin(self, options: BackfillOptions, lister: EventLister, *, sweeps: bool) -> Begun:
-        """Begin a walk from where the options say. `sweeps`: whether it looks for what is listed late, if that is due.
-
-        Raises LedgerError, and UsageError for a seed that cannot be told how far it goes.
-        """
-        bookmark = await self.bookmark() if options.reads_bookmark else Bookmark()
-        now = self._clock.now()
-        cut_over = await self._cut_over(options, now) if options.seed else None
-        floor = await self._floor(options, now) if options.reads_bookmark else options.since
-        walk = Walk(
-            lister=lister,
-            locators=self._api.locators,
-            bookmark=bookmark,
-            now=now,
-            policy=self._policy.walk,
-            since=floor if bookmark.walked_at is None else None,
-            sweeps=sweeps,
-        )
-        return self._begun(walk, options, floor, cut_over)
-
-    async def begin_look(
-        self, lister: EventLister, order: ListOrder, *, stop_ids: frozenset[str], pages_max: int
-    ) -> Begun:
-        """Begin to look from the head down to one of `stop_ids`, `pages_max` pages at most; the bookmark stays. Raises
-        LedgerError."""
-        options = BackfillOptions(full=True)
-        floor = await self._floor(options, self._clock.now())
-        walk = Walk(
-            lister=lister,
-            locators=self._api.locators,
-            bookmark=Bookmark(order=order),
-            now=self._clock.now(),
-            policy=self._policy.walk,
-            stop_ids=stop_ids,
-            pages_max=pages_max,
-        )
-        return self._begun(walk, options, floor)
-
-    def _begun(
-        self, walk: Walk, options: BackfillOptions, floor: datetime | None, cut_over: CutOver | None = None
-    ) -> Begun:
-        builder = ReportBuilder(began_s=self._clock.monotonic())
-        return Begun(
-            walk=walk, taking=Taking(options=options, builder=builder, floor=floor, cut_over=cut_over), at=walk.now
-        )
 
     async def read(
         self,
@@ -257,27 +188,6 @@ class Backfill:
         if not report.dry_run:
             self.metrics.count("walk_s", self.application, report.seconds)
             self.metrics.gauge("last_walk_at", self.application, self._clock.now().timestamp())
-
-    # --- where a walk begins ------------------------------------------------------------------------------------
-
-    async def bookmark(self) -> Bookmark:
-        """The stored bookmark."""
-        async with self._database.reading() as session:
-            return Bookmark.load(await sync_state.load(session, self.application, WALK))
-
-    async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
-        """From when on events are acted on: what is older when the first walk of all begins is history."""
-        if options.dry_run:
-            began = await self.first_walk.began() or now
-        else:
-            began = await self.first_walk.begin(now, now)
-        return began - self._policy.history
-
-    async def _cut_over(self, options: BackfillOptions, now: datetime) -> CutOver:
-        """Where a seed ends. Raises UsageError for one that says neither how far back nor how far on it goes."""
-        if not (options.full or options.since) and (await self.bookmark()).walked_at is not None:
-            raise UsageError("a walk has been completed here: a seed needs --full or --since as well")
-        return await self.first_walk.cut_over(options.until, now, self._policy.history)
 
     async def predict_s(self, pages: int) -> float:
         """Seconds that many pages take within the budget, if nothing more urgent asks."""

@@ -29,7 +29,8 @@ from consumer.sync.backfill.page import understand
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import Progress
-from consumer.sync.backfill.walk import Walk, WalkPage
+from consumer.sync.backfill.walk import Walk
+from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.chunks import chunks
 from consumer.sync.identity import Identity
 

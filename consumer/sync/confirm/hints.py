@@ -9,6 +9,7 @@ from datetime import datetime
 
 import orjson
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker import Broker, Record, Subscription
 from consumer.broker.base import next_offsets
@@ -27,6 +28,9 @@ LOG = structlog.get_logger()
 
 GROUP = "confirm"
 MAX_HINTS = 200_000
+MAX_BYTES = 256 * 1024 * 1024
+COUNT_EVERY_S = 1.0
+PRUNE_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +73,9 @@ def _unreadable(record: Record) -> Delivery:
 class HintConsumer:
     """Reads topic `deliveries` in group `confirm`. Every process may run one; it needs no API.
 
-    `wakes` are set, by application, when hints of it were stored. `max_hints` bounds how many hints wait in all: what a
-    flood brings beyond it goes to quarantine as `flooded`, and what was real among it is found by backfill.
+    `wakes` are set, by application, when hints of it were stored. `max_hints` and `max_bytes` bound what waits of each
+    application: what a flood brings beyond it goes to quarantine as `flooded`, and what was real among it is found by
+    backfill. Of the quarantine, what strangers sent is kept up to `max_bytes` of each application, the newest.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class HintConsumer:
         group: str = GROUP,
         batch: int = 500,
         max_hints: int = MAX_HINTS,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         self._broker = broker
         self._database = database
@@ -97,6 +103,9 @@ class HintConsumer:
         self._wakes = wakes or {}
         self._batch = batch
         self._max_hints = max_hints
+        self._max_bytes = max_bytes
+        self._held: dict[str, tuple[int, int]] = {}
+        self._counted_at = self._pruned_at = float("-inf")
         self._subscription: Subscription | None = None
         self.failure = StageFailure("intake of deliveries")
 
@@ -149,8 +158,7 @@ class HintConsumer:
     async def _store(self, records: Sequence[Record], now: datetime) -> None:
         found = sort_deliveries(records, self._applications)
         async with self._database.transaction() as session:
-            room = self._max_hints - await hints.count(session)
-            kept, flooded = found.hints[: max(0, room)], found.hints[max(0, room) :]
+            kept, flooded = self._admitted(found.hints, await self._waiting(session))
             others = [other_body(delivery) for delivery in await hints.differing(session, kept)]
             refused = [
                 *found.refused,
@@ -163,10 +171,44 @@ class HintConsumer:
             self.metrics.count(f"quarantined_{reason}", self._known(delivery.application))
         for delivery in kept:
             self.metrics.count("hints_taken", delivery.application)
+        await self._prune()
         if flooded:
             LOG.error("too many hints wait: deliveries go to quarantine unread", deliveries=len(flooded))
         for name in {delivery.application for delivery in kept} & self._wakes.keys():
             self._wakes[name].set()
+
+    async def _waiting(self, session: AsyncSession) -> dict[str, tuple[int, int]]:
+        """How many hints of each application wait, and their bytes; counted anew every second at most."""
+        if self._clock.monotonic() - self._counted_at >= COUNT_EVERY_S:
+            self._held, self._counted_at = await hints.held(session), self._clock.monotonic()
+            for application in self._applications:
+                self.metrics.gauge("unproved_hint_bytes", application, self._held.get(application, (0, 0))[1])
+        return self._held
+
+    def _admitted(
+        self, arrived: Sequence[Delivery], waiting: dict[str, tuple[int, int]]
+    ) -> tuple[list[Delivery], list[Delivery]]:
+        """Those for which there is room, and the others. Each application has a room of its own."""
+        kept, flooded = list[Delivery](), list[Delivery]()
+        for one in arrived:
+            count, size = waiting.get(one.application, (0, 0))
+            fits = count < self._max_hints and size + len(one.raw) <= self._max_bytes
+            (kept if fits else flooded).append(one)
+            if fits:
+                waiting[one.application] = (count + 1, size + len(one.raw))
+        return kept, flooded
+
+    async def _prune(self) -> None:
+        """Now and then, the oldest of what strangers sent makes room."""
+        if self._clock.monotonic() - self._pruned_at < PRUNE_EVERY_S:
+            return
+        self._pruned_at = self._clock.monotonic()
+        async with self._database.transaction() as session:
+            for application, size in (await quarantine.unproved_bytes(session)).items():
+                self.metrics.gauge("unproved_quarantine_bytes", self._known(application), size)
+                if size > self._max_bytes:
+                    gone = await quarantine.prune(session, application, size - self._max_bytes)
+                    LOG.warning("quarantine_pruned", application=self._known(application), deliveries=gone)
 
     def _known(self, application: str) -> str:
         return application if application in self._applications else "unknown"

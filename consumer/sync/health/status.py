@@ -13,8 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import parse_time
 from consumer.ledger.reading import budgets, hints, sync_state
 from consumer.payments.circuit import PROBE_EVERY_S
-from consumer.sync.backfill import silence
-from consumer.sync.backfill import stage as backfill
+from consumer.sync.backfill import silence, starting_point
 from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.health.stalled import StalledStage, stalled_stages
 from consumer.sync.reconcile import state as reconcile
@@ -50,7 +49,7 @@ async def application_status(
     waiting = await hints.count(session, application)
     if app_id is None:
         return ApplicationStatus(application=application, has_credentials=False, hints=waiting)
-    bookmark = Bookmark.load(await sync_state.load(session, application, backfill.WALK))
+    bookmark = Bookmark.load(await sync_state.load(session, application, starting_point.WALK))
     delivery_health = await silence.delivery_health(session, application)
     reconciled = await sync_state.load(session, application, reconcile.WALK) or {}
     circuit = await budgets.load(session, f"circuit/{app_id}")

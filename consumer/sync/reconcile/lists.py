@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from consumer.clock import Clock
 from consumer.ledger import Database
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.payments import ApiError, Order, Page, Payment, Priority, Subscription
 from consumer.sync.api import ApplicationApi, held_up_s
 from consumer.sync.observation import PAID, ObjectKind, Observation
@@ -64,7 +64,7 @@ class ServiceLists:
 
     async def _versions(self, count: int) -> int:
         async with self._database.transaction() as session:
-            return await reads.next_version(session, count)
+            return await read_requests.next_version(session, count)
 
     async def _order(self, order: Order, version: int) -> Listed:
         """An order by the merchant's id; what the list does not show is read singly (case B22). A read that failed and

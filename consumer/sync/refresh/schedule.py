@@ -10,7 +10,7 @@ from typing import Literal
 
 from consumer.clock import Clock
 from consumer.ledger.tables import ReadRow
-from consumer.payments import Budget, Kind, PaymentsError, Priority
+from consumer.payments import Budget, CallKind, PaymentsError, Priority
 from consumer.sync.quota import TokenBucket
 from consumer.sync.refresh.policy import RefreshPolicy
 
@@ -61,7 +61,7 @@ class ReadQuota:
         is_urgent = kind == "subscription"
         if is_urgent in self._refused or True in self._refused:
             return False
-        if self._grants(is_urgent) or await self._budget.predict_s(Kind.READ, Priority.RECONCILE) == 0:
+        if self._grants(is_urgent) or await self._budget.predict_s(CallKind.READ, Priority.RECONCILE) == 0:
             if is_urgent:
                 self.since_other += 1
             else:

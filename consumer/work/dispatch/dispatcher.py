@@ -188,7 +188,8 @@ class Dispatcher:
 
         def make(loop: LoopThread) -> Context:
             http = None if self._contexts.http is not None else loop.http
-            return self._contexts.make(handler, event, attempt=attempt, plan=run.plan, http=http, home=home)
+            return self._contexts.make(handler, event, attempt=attempt, plan=run.plan, key_plan=run.key_plan, http=http,
+                                       home=home)  # fmt: skip
 
         try:
             outcome = await self._executor.effect(handler, event, make)

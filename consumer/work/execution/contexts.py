@@ -18,6 +18,7 @@ from consumer.plugin import Context, Event, Handler
 from consumer.plugin.snapshot import Snapshot, SnapshotKind, SnapshotSource
 from consumer.wire import SEED
 from consumer.work.execution.loop_proxy import LoopProxy, on_loop
+from consumer.work.execution.options import options_for
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,15 @@ class Contexts:
         *,
         attempt: int,
         plan: str | None,
+        key_plan: str | None = None,
         session: AsyncSession | None = None,
         http: Any = None,
         home: asyncio.AbstractEventLoop | None = None,
     ) -> Context:
         """A context for one attempt; `plan` is what sent the event, `session` is for transactional handlers only.
 
-        `home`: the loop that the payments clients and the ledger belong to, when the handler runs on another.
+        `key_plan`: the plan that renewed the run's idempotency key. `home`: the loop that the payments clients and the
+        ledger belong to, when the handler runs on another.
         """
         payments = self.payments.get(event.application)
         return Context(
@@ -61,11 +64,12 @@ class Contexts:
             log=structlog.get_logger("handler").bind(
                 application=event.application, event_id=event.id, type=event.type, handler=handler.name, attempt=attempt
             ),
-            options=self.options.get(handler.plugin, {}),
+            options=options_for(handler.function, self.options.get(handler.plugin, {})),
             session=session,
             http=http if http is not None else self.http,
             payments=LoopProxy(payments, home) if payments is not None and home is not None else payments,
             snapshots=self._snapshots(event.application, session, home),
+            key_plan=key_plan,
         )
 
     def _snapshots(

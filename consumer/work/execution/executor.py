@@ -19,6 +19,7 @@ from consumer.work.execution.loop_call import LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
 from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.outcome import Outcome, Succeeded, failed
+from consumer.work.place import home_of
 
 CANCEL_GRACE_S = 2.0
 BREATH_S = 0.05
@@ -67,7 +68,8 @@ class Executor:
             self.pool.forget(call)
         if not done and call.is_running:
             self._abandon(call)
-        return failed(HandlerTimeout(f"the handler did not finish in {handler.timeout_s:g} s"))
+        late = HandlerTimeout(f"the handler did not finish in {handler.timeout_s:g} s")
+        return failed(late, home_of(handler.function))
 
     async def transactional(
         self, handler: Handler, event: Event, ctx: Context, *, limit_s: float | None = None
@@ -100,10 +102,11 @@ async def _in_time(handler: Handler, event: Event, ctx: Context, allowed_s: floa
     try:
         async with asyncio.timeout(allowed_s) as limit:
             return await _guarded(handler, event, ctx)
-    except TimeoutError:
+    except TimeoutError as error:
         if not limit.expired():
             raise
-        return failed(HandlerTimeout(f"the handler did not finish in {allowed_s:g} s"))
+        late = HandlerTimeout(f"the handler did not finish in {allowed_s:g} s")
+        return failed(late, home_of(handler.function), came_by=error)
 
 
 async def _guarded(handler: Handler, event: Event, ctx: Context) -> Outcome:
@@ -115,9 +118,10 @@ async def _guarded(handler: Handler, event: Event, ctx: Context) -> Outcome:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return failed(HandlerCrashed("the handler raised CancelledError"))
+        return failed(HandlerCrashed("the handler raised CancelledError"), home_of(handler.function))
     except BaseException as error:  # noqa: BLE001 - sys.exit() and the like must not end the worker
-        return failed(error)
+        return failed(error, home_of(handler.function), customer=event.customer)
     if result is not None:
-        return failed(HandlerMisuse(f"a handler returns None, this one returned {type(result).__name__}"))
+        misuse = HandlerMisuse(f"a handler returns None, this one returned {type(result).__name__}")
+        return failed(misuse, home_of(handler.function))
     return Succeeded()

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic
 from types import FrameType
+from typing import Any
 
 from consumer.errors import HandlerError
 from consumer.plugin import Context, Event, Handler
@@ -37,7 +38,8 @@ class Cut(BaseException):
 
 @dataclass(eq=False)
 class HandlerCall:
-    """One call of a handler. `package`: where its code lives; `cuts`: how often it was cut off, and what that hit."""
+    """One call of a handler. `package`: where its code lives; `cuts`: how often it was cut off, and what that hit.
+    `function` is the author's, `work` its coroutine once it has begun."""
 
     handler: str
     package: str
@@ -46,6 +48,8 @@ class HandlerCall:
     blocked_s: float = 0.0
     at: str = ""
     fingerprint: str = ""
+    function: Callable[..., Any] | None = None
+    work: object = None
 
     def cut(self, frame: FrameType, blocked_s: float) -> Cut:
         """It is cut off here; the first place is the one that is told."""
@@ -72,7 +76,9 @@ def was_cut(outcome: Outcome) -> bool:
 @contextmanager
 def calling(handler: Handler) -> Iterator[HandlerCall]:
     """For the time of a call of the handler, in the task that makes it (and those that the handler starts)."""
-    call = HandlerCall(handler.name, _package(handler.function.__module__), monotonic())
+    call = HandlerCall(
+        handler.name, _package(handler.function.__module__ or ""), monotonic(), function=handler.function
+    )
     token = _current.set(call)
     try:
         yield call
@@ -82,7 +88,15 @@ def calling(handler: Handler) -> Iterator[HandlerCall]:
 
 async def entered(function: Callable[[Event, Context], Awaitable[object]], event: Event, ctx: Context) -> object:
     """Call the handler. On the stack this frame is the border: what lies inside is the handler's doing."""
-    return await function(event, ctx)
+    work, call = function(event, ctx), _current.get()
+    if call is not None:
+        call.work = work
+    return await work
+
+
+def current_call() -> HandlerCall | None:
+    """The call of a transactional handler that this task belongs to, if any."""
+    return _current.get()
 
 
 def call_at(frame: FrameType | None) -> HandlerCall | None:

@@ -29,11 +29,13 @@ from consumer.ledger.reading import heard, quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
 from consumer.reason import Reason
-from consumer.wire import SEED, plan_of, unpack_event
+from consumer.wire import SEED, is_replay, plan_of, unpack_event
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut
 from consumer.work.execution.savepoint import in_savepoint
+from consumer.work.ingest import replayed
+from consumer.work.ingest.replayed import Replayed
 from consumer.work.ingest.rolling_deploy import RollingDeploy
 from consumer.work.ingest.slow_handlers import SlowHandlers
 from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
@@ -169,10 +171,14 @@ class Ingest:
             heard_at = event.received_at if event.source is Source.WEBHOOK else None
             incoming = Incoming(event, plan_of(record.headers), heard_at)
             first = arrived.setdefault(incoming.id, incoming)
-            others = () if event.raw == first.event.raw else (event,)
-            if others or (first.heard_at is None and heard_at is not None):
-                heard_at = first.heard_at or heard_at
-                arrived[incoming.id] = replace(first, heard_at=heard_at, others=(*first.others, *others))
+            if first is not incoming:
+                others = () if event.raw == first.event.raw else (event,)
+                arrived[incoming.id] = replace(
+                    first,
+                    plan=incoming.plan if is_replay(incoming.plan) else first.plan,
+                    heard_at=first.heard_at or heard_at,
+                    others=(*first.others, *others),
+                )
         return list(arrived.values()), refused
 
     async def _store(
@@ -188,8 +194,12 @@ class Ingest:
             others = await self._other_bodies(session, arrived, new)
             await quarantine.put(session, [*refused, *others], unit.now)
             fresh = [incoming for incoming in arrived if incoming.id in new]
-            lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in fresh})
+            again = await replayed.take(session, arrived, frozenset(new), unit.now)
+            coming = [*fresh, *(one.incoming for one in again)]
+            lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in coming})
             registry = await self._rolling_deploy.registry(session)
+            for one in again:
+                await self._handle_again(session, unit, lanes, registry, one, way, broken)
             for incoming in fresh:
                 for handler in registry.wanting(incoming.event.type):
                     await self._handle(session, unit, lanes, handler, incoming, new[incoming.id], way, broken)
@@ -257,6 +267,26 @@ class Ingest:
             )  # fmt: skip
         if transition.blocking:
             lanes.add(lane)
+
+    async def _handle_again(
+        self,
+        session: AsyncSession,
+        unit: UnitOfWork,
+        lanes: set[Lane],
+        registry: Registry,
+        one: Replayed,
+        way: Way,
+        broken: Failed | None,
+    ) -> None:
+        """A pair that a replay plan begins: as when its event came, for this handler alone."""
+        event = one.incoming.event
+        handler = next((found for found in registry.wanting(event.type) if found.name == one.handler), None)
+        if handler is not None:
+            await self._handle(session, unit, lanes, handler, one.incoming, one.seq, way, broken)
+            return
+        lane = (event.application, one.handler, event.key)
+        unit.add(replayed.waits_for_handler(one, unit.now, blocked=lane in lanes))
+        lanes.add(lane)
 
     def _may_run(self, unit: UnitOfWork, handler: Handler) -> bool:
         return (

@@ -131,6 +131,7 @@ def _attempt(row: AttemptRow) -> dict[str, object]:
         "code": row.code,
         "reason": row.reason,
         "fingerprint": row.fingerprint,
+        "trace": row.trace,
         "code_version": row.code_version,
         "worker": row.worker,
         "started_at": row.started_at,

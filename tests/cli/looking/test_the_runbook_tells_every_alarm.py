@@ -9,8 +9,8 @@ from typing import Any
 
 import typer.main
 
-from consumer.cli.entry import app
 from consumer.cli.looking import alive, verdict
+from consumer.cli.tree import tree
 from consumer.reason import Reason
 from consumer.sync.health.stalled import STAGES
 from consumer.telemetry.metrics import Metrics
@@ -65,7 +65,7 @@ def test_every_command_it_names_is_one_with_these_options() -> None:
 
 def _wrong(line: str) -> str | None:
     """What is not there, of a command line as it is documented; None when it is one."""
-    node: Any = typer.main.get_command(app)
+    node: Any = typer.main.get_command(tree())
     words = shlex.split(line.replace("…", "x"))
     while words and (commands := getattr(node, "commands", None)) is not None:
         if words[0] not in commands:

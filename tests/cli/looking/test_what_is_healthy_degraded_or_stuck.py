@@ -9,8 +9,10 @@ import pytest
 
 from consumer.broker import TopicReport
 from consumer.cli.looking.finding import Grade, worst
+from consumer.cli.looking.log import LogLook, judge_log
 from consumer.cli.looking.verdict import judge
 from consumer.console.queues import Queue
+from consumer.errors import BrokerUnavailable
 from consumer.ledger.health import Figures
 from consumer.sync.health.stalled import StalledStage
 from consumer.sync.health.status import ApplicationStatus, refused_at
@@ -41,6 +43,7 @@ WELL = Figures(
     worker_seen_at=NOW,
 )
 LONG_AGO = NOW - timedelta(hours=1)
+AWAY = LogLook(refused=BrokerUnavailable())
 
 
 def test_all_is_well() -> None:
@@ -89,7 +92,7 @@ def test_what_waits_for_an_operator_is_told() -> None:
 
 
 def test_the_worst_counts() -> None:
-    findings = judge(replace(WELL, dead=1), broken_plugins=["shop"], topics=None)
+    findings = judge(replace(WELL, dead=1), broken_plugins=["shop"], log=judge_log(AWAY, NOW))
     assert [finding.code for finding in findings] == ["broker_away", "dead_runs", "plugins_broken"]
     assert worst(findings) is Grade.STUCK
 
@@ -165,8 +168,8 @@ def test_a_log_that_could_lose_records_or_lacks_a_topic_is_told() -> None:
     good = TopicReport(name="payments.events", partitions=12)
     wrong = TopicReport(name="payments.deliveries", partitions=12, wrong=("retention.ms is 60000", "one replica"))
     missing = TopicReport(name="payments.events.dead", partitions=None)
-    assert judge(WELL, topics=[good]) == []
-    findings = judge(WELL, topics=[good, wrong, missing])
+    assert judge_log(LogLook(topics=[good]), NOW) == []
+    findings = judge_log(LogLook(topics=[good, wrong, missing]), NOW)
     assert [(finding.grade, finding.code) for finding in findings] == [
         (Grade.STUCK, "topic_misconfigured"),
         (Grade.STUCK, "topic_misconfigured"),

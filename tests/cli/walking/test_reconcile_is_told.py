@@ -12,8 +12,8 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from consumer.cli import entry
 from consumer.cli.output import Output
+from consumer.cli.tree import tree
 from consumer.cli.walking import reconcile as command
 from consumer.errors import BrokerUnavailable
 from consumer.sync.reconcile.drift import Difference, Drift, DriftReport
@@ -90,12 +90,12 @@ def test_a_walk_that_fails_tells_what_it_did_and_keeps_nobody_from_the_others(mo
     # case: B31, S7
     monkeypatch.setattr(command, "open_syncing", syncing)
     monkeypatch.setattr(command, "settings_for", lambda _: None)
-    done = CliRunner().invoke(entry.app, ["reconcile", "--dry-run"])
+    done = CliRunner().invoke(tree(), ["reconcile", "--dry-run"])
     assert done.exit_code == 1
     assert "shop: 600 order(s), 1 subscription(s) listed, 0 observation(s) published, in 0:00" in done.stdout
     assert "broken: 100 order(s) listed, 7 observation(s) published, and then it failed" in done.stdout
     assert done.stderr.startswith("error[broker_unavailable]: broken: ")
-    answer = orjson.loads(CliRunner().invoke(entry.app, ["reconcile", "--json"]).stdout)
+    answer = orjson.loads(CliRunner().invoke(tree(), ["reconcile", "--json"]).stdout)
     walked, broken = answer["walks"]
     assert (walked["application"], walked["complete"], walked["drifted"]) == ("shop", True, True)
     assert (broken["application"], broken["published"], broken["error"]) == ("broken", 7, "broker_unavailable")

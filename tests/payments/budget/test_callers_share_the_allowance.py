@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consumer.payments import Budget, BudgetExhausted, Kind, MemoryBudgetStore, Priority, Scope
+from consumer.payments import Budget, BudgetExhausted, CallKind, MemoryBudgetStore, Priority, Scope
 from tests.payments.budget.limiters import LIMITERS, most_in_a_window
 from tests.payments.support import TurnClock
 
@@ -26,7 +26,7 @@ def budget(store: MemoryBudgetStore, clock: TurnClock, *, ip: str = "one", app: 
 
 
 async def saturate(
-    one: Budget, clock: TurnClock, trace: Trace, name: str, priority: Priority, kind: Kind = Kind.READ
+    one: Budget, clock: TurnClock, trace: Trace, name: str, priority: Priority, kind: CallKind = CallKind.READ
 ) -> None:
     """Ask as fast as it is let."""
     while True:
@@ -36,7 +36,7 @@ async def saturate(
 
 async def steady(
     one: Budget, clock: TurnClock, trace: Trace, waits: list[float], name: str, priority: Priority, per_minute: float,
-    kind: Kind = Kind.READ,
+    kind: CallKind = CallKind.READ,
 ) -> None:  # fmt: skip
     """Ask at an even rate, and note how long each had to wait."""
     at = clock.monotonic()
@@ -91,7 +91,7 @@ async def test_six_applications_share_the_merchants_writes(clock: TurnClock) -> 
         300,
         *(
             lambda app=app, number=number: steady(
-                app, clock, trace, [], str(number), Priority.LIVE, 100, kind=Kind.WRITE
+                app, clock, trace, [], str(number), Priority.LIVE, 100, kind=CallKind.WRITE
             )
             for number, app in enumerate(apps)
         ),
@@ -160,7 +160,7 @@ async def test_callers_of_one_class_are_served_in_their_order(clock: TurnClock) 
     served: list[int] = []
 
     async def one(number: int) -> None:
-        await shared.acquire(Kind.READ, Priority.BACKFILL, max_wait_s=100)
+        await shared.acquire(CallKind.READ, Priority.BACKFILL, max_wait_s=100)
         served.append(number)
 
     await run(clock, 60, *(lambda number=number: one(number) for number in range(60)))
@@ -170,36 +170,38 @@ async def test_callers_of_one_class_are_served_in_their_order(clock: TurnClock) 
 async def test_who_would_wait_too_long_is_told_at_once_and_takes_nothing(clock: TurnClock) -> None:
     # case: C6
     shared = budget(MemoryBudgetStore(clock), clock)
-    await shared.pause(Kind.READ, 45)
+    await shared.pause(CallKind.READ, 45)
     with pytest.raises(BudgetExhausted) as caught:
-        await shared.acquire(Kind.READ, Priority.LIVE, max_wait_s=10)
+        await shared.acquire(CallKind.READ, Priority.LIVE, max_wait_s=10)
     assert caught.value.retry_after_s == pytest.approx(45)
     assert clock.monotonic() == 0
-    assert await shared.predict_s(Kind.READ, Priority.LIVE) == pytest.approx(45)
-    assert await shared.predict_s(Kind.TEST_EVENT, Priority.LIVE) == pytest.approx(45), "it leaves by the same address"
+    assert await shared.predict_s(CallKind.READ, Priority.LIVE) == pytest.approx(45)
+    assert await shared.predict_s(CallKind.TEST_EVENT, Priority.LIVE) == pytest.approx(45), (
+        "it leaves by the same address"
+    )
 
 
 async def test_a_pause_of_test_events_holds_up_nothing_else(clock: TurnClock) -> None:
     # case: C34
     shared = budget(MemoryBudgetStore(clock), clock)
-    await shared.pause(Kind.TEST_EVENT, 1800)
-    assert await shared.acquire(Kind.READ, Priority.RECONCILE, max_wait_s=0) == 0
-    assert await shared.acquire(Kind.WRITE, Priority.RECONCILE, max_wait_s=0) == 0
+    await shared.pause(CallKind.TEST_EVENT, 1800)
+    assert await shared.acquire(CallKind.READ, Priority.RECONCILE, max_wait_s=0) == 0
+    assert await shared.acquire(CallKind.WRITE, Priority.RECONCILE, max_wait_s=0) == 0
     with pytest.raises(BudgetExhausted):
-        await shared.acquire(Kind.TEST_EVENT, Priority.LIVE, max_wait_s=10)
+        await shared.acquire(CallKind.TEST_EVENT, Priority.LIVE, max_wait_s=10)
 
 
 async def test_a_cancelled_waiter_takes_no_place_and_lets_the_next_one_in(clock: TurnClock) -> None:
     # case: C15
     shared = budget(MemoryBudgetStore(clock), clock)
-    await shared.pause(Kind.READ, 5)
-    first = asyncio.create_task(shared.acquire(Kind.READ, Priority.LIVE, max_wait_s=10))
-    second = asyncio.create_task(shared.acquire(Kind.READ, Priority.LIVE, max_wait_s=10))
+    await shared.pause(CallKind.READ, 5)
+    first = asyncio.create_task(shared.acquire(CallKind.READ, Priority.LIVE, max_wait_s=10))
+    second = asyncio.create_task(shared.acquire(CallKind.READ, Priority.LIVE, max_wait_s=10))
     while not clock.sleepers:  # noqa: ASYNC110 - the clock under test is what tells
         await asyncio.sleep(0)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await clock.run(second, seconds=20)
     assert second.result() == pytest.approx(5)
-    before = await shared.predict_s(Kind.READ, Priority.LIVE, 293)
+    before = await shared.predict_s(CallKind.READ, Priority.LIVE, 293)
     assert before == 0, "one place of 294 is taken, not two"

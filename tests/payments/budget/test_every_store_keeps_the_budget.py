@@ -17,10 +17,10 @@ from consumer.payments import (
     Budget,
     BudgetExhausted,
     BudgetStore,
+    CallKind,
     CircuitOpen,
     CredentialCircuit,
     IdempotencyKeys,
-    Kind,
     Limit,
     Limits,
     MemoryBudgetStore,
@@ -114,14 +114,14 @@ async def test_budgets_over_one_store_share_a_limit_and_a_pause(store: BudgetSto
     limits = Limits(ip=Limit(requests=20, window_s=600))
     pods = [Budget(store, Scope(ip="one", application="a"), SystemClock(), limits) for _ in range(3)]
     for number in range(20):
-        await pods[number % 3].acquire(Kind.READ, Priority.LIVE, max_wait_s=0)
+        await pods[number % 3].acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)
     for pod in pods:
         with pytest.raises(BudgetExhausted):
-            await pod.acquire(Kind.READ, Priority.LIVE, max_wait_s=0)
+            await pod.acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)
     other = [Budget(store, Scope(ip="two", application="a"), SystemClock(), limits) for _ in range(2)]
-    await other[0].pause(Kind.READ, 60)
+    await other[0].pause(CallKind.READ, 60)
     with pytest.raises(BudgetExhausted) as caught:
-        await other[1].acquire(Kind.READ, Priority.LIVE, max_wait_s=0)
+        await other[1].acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)
     assert 50 < caught.value.retry_after_s <= 60
 
 

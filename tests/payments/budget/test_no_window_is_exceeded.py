@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.payments import Kind, Limit, Limits, Priority, Scope
+from consumer.payments import CallKind, Limit, Limits, Priority, Scope
 from consumer.payments.budget import PAUSE_MAX_S, Bucket, Granted, Wait, decide, paused, predict_s
 from tests.payments.budget.limiters import LIMITERS, SlidingWindow, TokenBucket, most_in_a_window
 
 MINUTE = Limit(requests=300, window_s=60)
 SCOPE = Scope(ip="one", application="svc_app_a")
-READ = SCOPE.buckets(Kind.READ, Limits())
+READ = SCOPE.buckets(CallKind.READ, Limits())
 FRESH = dict.fromkeys(READ, Bucket())
 
 GAPS = st.sampled_from([0.0, 0.001, 0.2, 0.5, 1.0, 7.3, 29.9, 60.0, 61.0])
@@ -91,8 +91,8 @@ def test_the_named_wait_is_enough_and_not_too_long(
 
 
 @pytest.mark.parametrize("priority", Priority)
-@pytest.mark.parametrize("kind", [Kind.READ, Kind.WRITE])
-def test_whoever_is_alone_gets_at_least_95_percent(priority: Priority, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [CallKind.READ, CallKind.WRITE])
+def test_whoever_is_alone_gets_at_least_95_percent(priority: Priority, kind: CallKind) -> None:
     # case: C15, B23
     limits = SCOPE.buckets(kind, Limits())
     state, now, sent = dict.fromkeys(limits, Bucket()), 0.0, 0
@@ -105,8 +105,8 @@ def test_whoever_is_alone_gets_at_least_95_percent(priority: Priority, kind: Kin
             continue
         state.update(verdict.changed)
         sent += 1
-    full = 4 * (300 if kind is Kind.READ else 120)
-    assert sent >= (0.95 if kind is Kind.READ else 0.90) * full
+    full = 4 * (300 if kind is CallKind.READ else 120)
+    assert sent >= (0.95 if kind is CallKind.READ else 0.90) * full
     assert sent <= full
 
 
@@ -135,13 +135,13 @@ def test_background_work_does_not_burst() -> None:
 def test_each_kind_draws_on_its_own_buckets() -> None:
     # case: C15, C34
     limits = Limits()
-    assert set(SCOPE.buckets(Kind.READ, limits)) == {"ip/one", "application/svc_app_a/reads"}
+    assert set(SCOPE.buckets(CallKind.READ, limits)) == {"ip/one", "application/svc_app_a/reads"}
     writes = {"ip/one", "application/svc_app_a/writes", "merchant/default/writes"}
-    assert set(SCOPE.buckets(Kind.WRITE, limits)) == writes
-    assert set(SCOPE.buckets(Kind.TEST_EVENT, limits)) == writes | {"application/svc_app_a/test-events"}
-    assert set(SCOPE.paused_by(Kind.TEST_EVENT, limits)) == {"application/svc_app_a/test-events"}
+    assert set(SCOPE.buckets(CallKind.WRITE, limits)) == writes
+    assert set(SCOPE.buckets(CallKind.TEST_EVENT, limits)) == writes | {"application/svc_app_a/test-events"}
+    assert set(SCOPE.paused_by(CallKind.TEST_EVENT, limits)) == {"application/svc_app_a/test-events"}
     documented = {
-        name: (limit.requests, limit.window_s) for name, limit in SCOPE.buckets(Kind.TEST_EVENT, limits).items()
+        name: (limit.requests, limit.window_s) for name, limit in SCOPE.buckets(CallKind.TEST_EVENT, limits).items()
     }
     assert documented == {
         "ip/one": (300, 60),
@@ -154,7 +154,7 @@ def test_each_kind_draws_on_its_own_buckets() -> None:
 
 def test_a_request_takes_a_place_in_all_of_its_buckets_or_in_none() -> None:
     # case: C15
-    limits = SCOPE.buckets(Kind.WRITE, Limits())
+    limits = SCOPE.buckets(CallKind.WRITE, Limits())
     state = dict.fromkeys(limits, Bucket())
     while isinstance(verdict := decide(state, limits, Priority.LIVE, 0.0), Granted):
         state.update(verdict.changed)

@@ -21,7 +21,7 @@ import asyncio, sys, time
 from consumer.clock import SystemClock
 from consumer.ledger import Database
 from consumer.ledger.reading.budgets import LedgerBudgetStore
-from consumer.payments import Budget, Kind, Limit, Limits, Priority, Scope
+from consumer.payments import Budget, CallKind, Limit, Limits, Priority, Scope
 
 class Noting:
     def __init__(self, store):
@@ -46,7 +46,7 @@ async def main(url, until):
     limits = Limits(ip=Limit(requests=50, window_s=2))
     budget = Budget(Noting(LedgerBudgetStore(database, clock)), Scope(ip="one", application="a"), clock, limits)
     while time.time() < until:
-        await budget.acquire(Kind.READ, Priority.LIVE, max_wait_s=10)
+        await budget.acquire(CallKind.READ, Priority.LIVE, max_wait_s=10)
     await database.stop()
 
 asyncio.run(main(sys.argv[1], float(sys.argv[2])))

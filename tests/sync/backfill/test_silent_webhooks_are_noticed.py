@@ -12,8 +12,9 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints
 from consumer.sync.backfill.catch_up import CatchUp
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.silence import DeliveryHealth, after_walk, delivery_health
-from consumer.sync.backfill.stage import Backfill, BackfillPolicy
+from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.stage import Confirm
 from tests.sync.conftest import SteppedClock, World, delivery
 

@@ -13,8 +13,7 @@ from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.tables import LeaseRow
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill import silence
-from consumer.sync.backfill import stage as backfill
+from consumer.sync.backfill import silence, starting_point
 from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.health.gauges import FLAGS, TIMES
@@ -76,7 +75,7 @@ async def _leave_alarms(world: World) -> None:
     delivery_health = DeliveryHealth(silent_since=ago, gap_at=ago)
     reconciled = {"began": ago.isoformat(), "braked": True}
     kept = {
-        backfill.WALK: Bookmark(walked_at=ago).dump(),
+        starting_point.WALK: Bookmark(walked_at=ago).dump(),
         silence.WALK: delivery_health.dump(),
         reconcile.WALK: reconciled,
     }

@@ -10,7 +10,7 @@ import pytest
 from consumer.clock import SystemClock
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.stage import BackfillPolicy
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.health.stalled import FRESH_FOR, SAY_AGAIN, StalledStage, Watch, after, stalled_stages
 from consumer.sync.role import SyncPolicy
 from tests.support.ports import eventually

@@ -13,7 +13,8 @@ from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.reconcile.stage import Reconcile, ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
+from consumer.sync.reconcile.stage import Reconcile
 from consumer.sync.reconcile.state import WALK, keep_state, note_beside
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, listing, lists, order, reconcile, remembered, seen

@@ -8,12 +8,11 @@ import pytest
 
 from consumer.errors import WrongApplication
 from consumer.events import Event, Source, Trust
-from consumer.ledger.reading import read_requests as reads
-from consumer.ledger.reading import sync_state
+from consumer.ledger.reading import read_requests, sync_state
 from consumer.payments import AuthenticationError, ServerError
 from consumer.sync.backfill import silence
 from consumer.sync.reconcile.drift import Drift
-from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.reconcile.state import WALK
 from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World
@@ -115,7 +114,9 @@ async def test_lists_and_single_reads_of_different_shape_do_not_call_each_other_
     async with world.database.transaction() as session:
         from consumer.plugin import ReadRequest
 
-        await reads.ask(session, "default", [ReadRequest(kind="subscription", object_id="sub_1")], world.clock.now())
+        await read_requests.ask(
+            session, "default", [ReadRequest(kind="subscription", object_id="sub_1")], world.clock.now()
+        )
     await Refresh(world.api, world.database, world.publisher, clock=world.clock).once()
     stage = reconcile(world)
     assert (await stage.once()).published == 0
@@ -139,7 +140,7 @@ async def test_a_dry_run_reports_and_changes_nothing(world: World) -> None:
     ]
     assert await seen(world) == before
     async with world.database.reading() as session:
-        assert await reads.due(session, world.clock.now() + timedelta(days=1), 10) == []
+        assert await read_requests.due(session, world.clock.now() + timedelta(days=1), 10) == []
 
 
 async def test_the_baseline_remembers_old_orders_and_acts_only_on_what_changes_from_then_on(world: World) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from consumer.ledger.reading import sync_state
 from consumer.sync.backfill import silence
-from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.reconcile.state import WALK
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, lists, order, reconcile, remembered, seen, subscription

@@ -6,12 +6,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.errors import BrokerUnavailable
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.payments import PaymentsError
 from consumer.sync.backfill import silence
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import Drift
-from consumer.sync.reconcile.stage import ReconcilePolicy
+from consumer.sync.reconcile.policy import ReconcilePolicy
 from tests.sync.conftest import World
 from tests.sync.reconciling import baselined, listing, lists, order, reconcile, recorded, remembered, seen, subscription
 
@@ -43,7 +43,7 @@ async def test_more_changes_than_allowed_are_not_made_at_all(world: World) -> No
     assert report.braked
     assert len(await seen(world)) == 30
     async with world.database.reading() as session:
-        due = await reads.due(session, world.clock.now(), 100)
+        due = await read_requests.due(session, world.clock.now(), 100)
     assert due == [], "the brake is not walked around by single reads"
     assert (await stage.once(max_changes=29)).braked
     assert (await stage.once(max_changes=30)).published == 30
@@ -231,7 +231,7 @@ async def test_a_dry_run_tells_what_the_list_no_longer_shows(world: World) -> No
     lists(world, subscriptions=[subscription(1)])
     assert (await stage.once(dry_run=True)).absent == 1
     async with world.database.reading() as session:
-        assert await reads.due(session, world.clock.now(), 10) == []
+        assert await read_requests.due(session, world.clock.now(), 10) == []
 
 
 async def test_the_limit_that_a_dry_run_advises_is_enough(world: World) -> None:

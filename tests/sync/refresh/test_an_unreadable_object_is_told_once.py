@@ -9,9 +9,8 @@ from contextlib import suppress
 import pytest
 
 from consumer.events import Event, Source, Trust
-from consumer.ledger.reading import read_requests as reads
-from consumer.payments import Attempt, PaymentsClient, PaymentsError, Priority
-from consumer.payments import Kind as BudgetKind
+from consumer.ledger.reading import read_requests
+from consumer.payments import Attempt, CallKind, PaymentsClient, PaymentsError, Priority
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.api import ApplicationApi
 from consumer.sync.refresh.policy import RefreshPolicy
@@ -148,7 +147,7 @@ def orders(count: int, **more: object) -> list[dict[str, object]]:
 async def ask_for_orders(world: World, count: int, *, since: int = 0) -> None:
     requests = [ReadRequest(kind="order", object_id=f"A-{number}") for number in range(since, count)]
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", requests, world.clock.now())
+        await read_requests.ask(session, "default", requests, world.clock.now())
 
 
 def refresh_from(world: World, page_from: int, singles: int = 50) -> Refresh:
@@ -234,8 +233,8 @@ async def test_a_backlog_of_orders_keeps_neither_a_subscription_nor_a_walk_of_th
         world.service.address, world.api.client.credentials, clock=world.clock, on_attempt=attempts.append
     )
     async with client:
-        while await client.budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:  # a walk takes what it can get
-            await client.budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
+        while await client.budget.predict_s(CallKind.READ, Priority.BACKFILL) == 0:  # a walk takes what it can get
+            await client.budget.acquire(CallKind.READ, Priority.BACKFILL, max_wait_s=0)
         stage = Refresh(
             ApplicationApi(application="default", client=client), world.database, world.publisher, clock=world.clock,
             metrics=world.metrics, policy=RefreshPolicy(page_orders_from=50, order_per_s=1, order_burst=3),
@@ -322,7 +321,7 @@ async def test_what_lies_here_and_there_among_answered_ones_is_found_by_one_pass
     some = random.Random(1).sample(range(3_000), 270)  # nine a page: of some less than pays by itself
     requests = [ReadRequest(kind="order", object_id=f"A-{number}") for number in some]
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", requests, world.clock.now())
+        await read_requests.ask(session, "default", requests, world.clock.now())
     for number in some:
         world.service.records[f"/v1/orders/lookup?A-{number}"] = listed[number]
     began = world.clock.monotonic()

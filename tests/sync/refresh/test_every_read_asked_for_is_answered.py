@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from consumer.events import Source, Trust
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.payments import PaymentsClient, PaymentsError
 from consumer.plugin import ReadRequest
 from consumer.sync.api import ApplicationApi
@@ -102,7 +102,7 @@ async def test_the_version_is_taken_before_the_request_leaves(world: World) -> N
     async with asyncio.timeout(5):
         await world.service.entered.wait()
     async with world.database.transaction() as session:
-        later = await reads.next_version(session)
+        later = await read_requests.next_version(session)
     subscription(world, "ENDED")
     world.service.gate.set()
     await under_way
@@ -178,13 +178,13 @@ async def observe(world: World, count: int) -> None:
         world.service.records[f"/v1/subscriptions/{one['id']}"] = one | {"status": "ACTIVE"}
     requests = [ReadRequest(kind="subscription", object_id=f"sub_{number}") for number in range(count)]
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", requests, world.clock.now())
+        await read_requests.ask(session, "default", requests, world.clock.now())
     stage = refresh(world)
     while await pending(world):
         await stage.once()
     world.service.calls.clear()
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", requests, world.clock.now())
+        await read_requests.ask(session, "default", requests, world.clock.now())
 
 
 async def test_many_reads_are_done_by_paging_the_list(world: World) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from consumer.ledger.reading import read_requests as reads
+from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
-from consumer.payments import Kind as BudgetKind
-from consumer.payments import Priority
+from consumer.payments import CallKind, Priority
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.schedule import in_turn
@@ -31,12 +30,12 @@ async def test_reads_without_end_leave_a_walk_of_the_events_its_part(world: Worl
     stage, budget = refresh(world), world.api.client.budget
     pages, wait_until = 0, 0.0
     while world.clock.monotonic() < 60:
-        while await budget.predict_s(BudgetKind.READ, Priority.BACKFILL) == 0:  # a walk never rests
-            await budget.acquire(BudgetKind.READ, Priority.BACKFILL, max_wait_s=0)
+        while await budget.predict_s(CallKind.READ, Priority.BACKFILL) == 0:  # a walk never rests
+            await budget.acquire(CallKind.READ, Priority.BACKFILL, max_wait_s=0)
             pages += 1
         if world.clock.monotonic() >= wait_until:
             async with world.database.transaction() as session:  # a handler that asks again with every answer
-                await reads.ask(session, "default", requests, world.clock.now())
+                await read_requests.ask(session, "default", requests, world.clock.now())
             wait_until = await stage._step() + world.clock.monotonic()
         world.clock.advance(0.1)
     assert pages >= 60, "a walk of sixty pages takes a minute at most"
@@ -54,7 +53,7 @@ async def test_reads_of_subscriptions_alone_take_all_there_is(world: World) -> N
     stage = refresh(world)
     while world.clock.monotonic() < 60:
         async with world.database.transaction() as session:
-            await reads.ask(session, "default", requests, world.clock.now())
+            await read_requests.ask(session, "default", requests, world.clock.now())
         world.clock.advance(await stage._step())
     assert world.metrics.value("reads_answered", "default") >= 0.95 * 4.79 * 60
 
@@ -63,7 +62,7 @@ async def test_older_subscriptions_keep_neither_orders_nor_sessions_waiting(worl
     # case: B22, B23, F5
     requests = [ReadRequest(kind="subscription", object_id=f"sub_{number}") for number in range(1_500)]
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", requests, world.clock.now())
+        await read_requests.ask(session, "default", requests, world.clock.now())
     world.clock.advance(60)
     for number in range(1_500):
         subscription(world, "ACTIVE", f"sub_{number}")
@@ -88,7 +87,7 @@ async def test_the_smallest_share_is_not_all_for_subscriptions(world: World) -> 
         subscription(world, "ACTIVE", f"sub_{number}")
     subscriptions = [ReadRequest(kind="subscription", object_id=f"sub_{number}") for number in range(30)]
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", subscriptions, world.clock.now())
+        await read_requests.ask(session, "default", subscriptions, world.clock.now())
     world.clock.advance(60)
     for number in range(3):
         world.service.records[f"/v1/checkout-sessions/cs_{number}"] = {"id": f"cs_{number}", "order": None}
@@ -115,7 +114,7 @@ def orders_and_sessions(world: World, count: int) -> dict[str, ReadRequest]:
 
 async def ask_all(world: World, requests: Iterable[ReadRequest]) -> None:
     async with world.database.transaction() as session:
-        await reads.ask(session, "default", list(requests), world.clock.now())
+        await read_requests.ask(session, "default", list(requests), world.clock.now())
 
 
 def endless(items: Sequence[Json]) -> EventsList:

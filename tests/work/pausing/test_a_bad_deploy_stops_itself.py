@@ -8,7 +8,7 @@ from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers
 from consumer.ledger.tables import RunStatus
-from consumer.plugin import Context, Event, Handler, handles
+from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.work.pausing.rules import PauseRules
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
@@ -88,3 +88,17 @@ def test_it_can_be_turned_off_and_starts_anew_when_resumed() -> None:
 
 def status_of(is_dead: bool) -> RunStatus:
     return RunStatus.DEAD if is_dead else RunStatus.SUCCEEDED
+
+
+def test_deaths_with_a_success_in_between_are_not_in_a_row() -> None:
+    @handles("order.paid", attempts=1, pause_after=5)
+    async def shaky(event: Event, ctx: Context) -> None:
+        return None
+
+    handler = declared(shaky)
+    assert handler is not None
+    rules = PauseRules()
+    for _ in range(20):  # the share of the dead stays under what stops it by itself
+        assert [rules.saw(handler, RunStatus.DEAD) for _ in range(4)] == [None] * 4
+        assert [rules.saw(handler, RunStatus.SUCCEEDED) for _ in range(12)] == [None] * 12
+    assert [rules.saw(handler, RunStatus.DEAD) for _ in range(5)][4] == "5 runs dead in a row"

@@ -27,7 +27,7 @@ from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
 from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
 from consumer.sync.backfill.bookmark import Bookmark
-from consumer.sync.backfill.stage import WALK
+from consumer.sync.backfill.starting_point import WALK
 from consumer.telemetry.logs import configure_logging
 from consumer.telemetry.metrics import Metrics
 

@@ -1,4 +1,4 @@
-"""fulfilment: an index begins with what is sought; open findings have one of their own, and checkouts of a customer"""
+"""fulfilment: an index begins with what is sought; open findings have one of their own, and what is of a customer"""
 
 from __future__ import annotations
 
@@ -22,12 +22,21 @@ SOUGHT = {
 
 def upgrade() -> None:
     op.create_index("ix_fulfilment_checkout_customer", "fulfilment_checkout", ["customer", "application"])
+    known = sa.text("customer IS NOT NULL")
+    op.create_index(
+        "ix_fulfilment_order_customer",
+        "fulfilment_order",
+        ["customer", "application"],
+        postgresql_where=known,
+        sqlite_where=known,
+    )
     for name, (table, column) in SOUGHT.items():
         _replace(name, table, [column, "application"])
     _replace("ix_fulfilment_finding_open", "fulfilment_finding", ["application", "kind", "subject"], OPEN)
 
 
 def downgrade() -> None:
+    op.drop_index("ix_fulfilment_order_customer", table_name="fulfilment_order")
     op.drop_index("ix_fulfilment_checkout_customer", table_name="fulfilment_checkout")
     for name, (table, column) in SOUGHT.items():
         _replace(name, table, ["application", column])

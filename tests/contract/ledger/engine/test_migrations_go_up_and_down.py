@@ -26,7 +26,12 @@ from consumer.ledger.engine import schema
 from tests.support.plugin import install_migrations
 from tests.support.postgres import copy_database
 
-MODELS = ("consumer.ledger.tables", "handlers.fulfilment.tables", "handlers.access.tables")
+MODELS = (
+    "consumer.ledger.tables",
+    "consumer.ledger.plans.tables",
+    "handlers.fulfilment.tables",
+    "handlers.access.tables",
+)
 SHIPPED = {"ledger", "fulfilment", "access"}
 
 

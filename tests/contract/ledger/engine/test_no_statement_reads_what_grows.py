@@ -28,6 +28,8 @@ REASONS: Mapping[str, str] = {
     tour.TESTS_OWN: "not of the product",
     "console.unfulfilled.unfulfilled": "the 10,000 that wait for longest, by the index of what waits",
     "console.unread.unread": "reads that wait, in the order in which they are due",
+    "console.subjects.require_known_order": "names like a mistyped one, among those of the newest 2,000 events",
+    "ledger.handling.dead.has_runs": "once a command, for a handler that nobody knows",
     "ledger.handling.events.search": "a list for an operator, from the newest on until it is long enough",
     "ledger.reading.quarantine.count_each": "what lies there of one application, up to COUNT_MAX",
     "ledger.reading.observations.unseen": "once a reconcile walk: all subscriptions of the application",

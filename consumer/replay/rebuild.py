@@ -20,19 +20,14 @@ from typing import Any
 
 import orjson
 import structlog
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.errors import RebuildDiffers
 from consumer.ledger import Database
-from consumer.ledger.handling.events import to_event
-from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, RunRow, RunStatus
+from consumer.ledger.handling import past
 from consumer.plugin import Context, Emission, Event, Handler, Reject, Source
 from consumer.wire import SEED, own_event
-
-EVENTS: Table = EventRow.__table__
-RUNS: Table = RunRow.__table__
-AUDIT: Table = AuditRow.__table__
-OUTBOX: Table = OutboxRow.__table__
 
 WriteAtOnce = Callable[[AsyncSession, str, Mapping[str, Any], datetime], Awaitable[None]]
 """What the query API writes beside its word: (session, application, the word's data, when)."""
@@ -51,8 +46,19 @@ class Step:
     place: int | None = None
 
 
-class Differs(Exception):
-    """Derived again, the runs would have decided otherwise: nothing was changed."""
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """What a rebuild made of one table of one application."""
+
+    application: str
+    table: str
+    rows_before: int
+    rows_after: int
+    is_same: bool
+
+
+class _Undo(Exception):
+    """The end of a dry run."""
 
 
 class Rebuild:
@@ -77,46 +83,40 @@ class Rebuild:
         self._honours = honours
         self._at_once = at_once
 
-    async def run(self, application: str) -> None:
-        """Do it, in one transaction. Raises Differs, and has changed nothing then."""
-        async with self._database.transaction() as session:
-            for table in self._tables:
-                await session.execute(delete(table).where(table.c.application == application))
-            emitted = await _emitted(session, application)
-            steps = in_order(await self._changes(session, application))
-            await _Play(session, self, emitted).all(steps)
+    async def run(self, application: str, *, dry_run: bool = False) -> list[Rebuilt]:
+        """Do it, in one transaction, and say what came of each table; a dry run is undone. Raises RebuildDiffers, and
+        has changed nothing then."""
+        found: list[Rebuilt] = []
+        try:
+            async with self._database.transaction() as session:
+                before = {table: await past.contents(session, table, application) for table in self._tables}
+                for table in self._tables:
+                    await past.clear(session, table, application)
+                emitted = await past.emitted(session, application)
+                await _Play(session, self, emitted).all(in_order(await self._changes(session, application)))
+                for table, then in before.items():
+                    now = await past.contents(session, table, application)
+                    found.append(
+                        Rebuilt(application=application, table=table.name, rows_before=then.rows, rows_after=now.rows,
+                                is_same=then == now)
+                    )  # fmt: skip
+                if dry_run:
+                    raise _Undo
+        except _Undo:
+            pass
+        return found
 
     async def _changes(self, session: AsyncSession, application: str) -> list[Step]:
-        places: dict[tuple[str, str], int] = {}
+        places: dict[tuple[str | None, str], int] = {}
         steps: list[Step] = []
-        notes = select(AUDIT.c.id, AUDIT.c.at, AUDIT.c.actor, AUDIT.c.action, AUDIT.c.reason, AUDIT.c.after)
-        for note in await session.execute(notes.where(AUDIT.c.application == application).order_by(AUDIT.c.id)):
+        for note in await past.notes(session, application):
             places.setdefault((note.reason, note.actor), note.id)
             if (note.action, note.actor) in self._at_once:
-                said = orjson.loads(note.after)
-                word = own_event(
-                    application=application,
-                    id=said["id"],
-                    type=note.action,
-                    key="",
-                    source=Source.RELAY,
-                    at=note.at,
-                    data=said["data"] | {"by": note.actor},
-                )
-                steps.append(Step(event=word, handler=None, at=note.at, place=note.id))
-        done = (
-            select(EventRow, RUNS.c.handler, RUNS.c.plan, RUNS.c.updated_at)
-            .join(RUNS, (RUNS.c.application == EVENTS.c.application) & (RUNS.c.event_id == EVENTS.c.id))
-            .where(
-                EVENTS.c.application == application,
-                RUNS.c.status == RunStatus.SUCCEEDED.value,
-                RUNS.c.handler.in_(list(self._handlers)),
-            )
-        )
-        for row, name, plan, at in await session.execute(done):
-            place = places.get((row.id, name[:100]))
-            handler = self._handlers[name]
-            steps.append(Step(event=to_event(row), handler=handler, at=at, seq=row.seq, plan=plan, place=place))
+                steps.append(_spoken(application, note))
+        for one in await past.handled(session, application, self._handlers):
+            place = places.get((one.event.id, one.handler[:100]))
+            handler = self._handlers[one.handler]
+            steps.append(Step(event=one.event, handler=handler, at=one.at, seq=one.seq, plan=one.plan, place=place))
         return sorted(steps, key=lambda step: (step.seq, self._order[step.handler.name] if step.handler else 0))
 
     async def handle(self, session: AsyncSession, step: Step, handler: Handler) -> Context:
@@ -130,7 +130,7 @@ class Rebuild:
             log=structlog.get_logger("rebuild"),
             is_replay=True,
             is_history=step.plan == SEED,
-            options=self._options[handler.plugin],
+            options=self._options.get(handler.plugin, {}),
             session=session,
         )
         await handler.function(step.event, ctx)
@@ -183,14 +183,14 @@ class _Play:
             await savepoint.rollback()
             if step.place is None and isinstance(error, Reject):
                 return
-            raise Differs(f"{handler.name} fails on {step.event.id}, and did not then") from error
+            raise RebuildDiffers(f"{handler.name} fails on {step.event.id}, and did not then") from error
         news = [one for one in ctx.emissions if one.id not in self._by_now]
         if step.place is None and (news or ctx.notes):
             await savepoint.rollback()  # then it found something else, and left it as it was
             return
         sent = [one for one in news if self._rebuild.is_for_others(one)]
         if sent:
-            raise Differs(f"{sent[0].type} by {handler.name} on {step.event.id} was never sent")
+            raise RebuildDiffers(f"{sent[0].type} by {handler.name} on {step.event.id} was never sent")
         await savepoint.commit()
         missing = {one.id: one for one in then if one.id not in {now.id for now in ctx.emissions}}
         for emission in filter(self._rebuild.is_for_others, missing.values()):
@@ -200,17 +200,22 @@ class _Play:
         made = self._rebuild.by_hand(emission, step.event.received_at, step.event.application)
         ctx = await self._rebuild.handle(self._session, *made) if made else None
         if ctx is None or emission.id not in {one.id for one in ctx.emissions}:
-            raise Differs(f"{emission.type} by {handler.name} on {step.event.id} was sent, and would not be now")
+            raise RebuildDiffers(f"{emission.type} by {handler.name} on {step.event.id} was sent, and would not be now")
 
 
-async def _emitted(session: AsyncSession, application: str) -> dict[tuple[str, str], list[Emission]]:
-    """(event id, handler) to what it was the first to emit."""
-    found: dict[tuple[str, str], list[Emission]] = {}
-    rows = select(OUTBOX).where(OUTBOX.c.application == application).order_by(OUTBOX.c.seq)
-    for row in (await session.execute(rows)).mappings():
-        one = Emission(id=row["event_id"], type=row["type"], key=row["key"], data=orjson.loads(row["data"]))
-        found.setdefault((row["cause"], row["handler"]), []).append(one)
-    return found
+def _spoken(application: str, note: past.Note) -> Step:
+    """A word whose speaker wrote beside it."""
+    said = orjson.loads(note.after or "{}")
+    word = own_event(
+        application=application,
+        id=said["id"],
+        type=note.action,
+        key="",
+        source=Source.RELAY,
+        at=note.at,
+        data=said["data"] | {"by": note.actor},
+    )
+    return Step(event=word, handler=None, at=note.at, place=note.id)
 
 
 def in_order(steps: Sequence[Step]) -> Iterator[Step]:

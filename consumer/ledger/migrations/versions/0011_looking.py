@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "ledger_0009"
-down_revision = "ledger_0008"
+revision = "ledger_0011"
+down_revision = "ledger_0010"
 branch_labels = None
 depends_on = None
 

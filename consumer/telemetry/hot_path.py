@@ -1,4 +1,4 @@
-"""Tally: a counter and a histogram for the busiest path. Plain numbers, turned into samples when somebody scrapes.
+"""Hot path: a counter and a histogram for the busiest path. Plain numbers, turned into samples when somebody scrapes.
 
 prometheus_client takes a lock for each of several numbers on every observation; a request would spend more on being
 counted than on being checked. Only the event loop's thread may count here; a scrape may come from anywhere.
@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 
-class TallyCounter(Collector):
+class PlainCounter(Collector):
     """Counts by label values; `inc` takes them in the order of `labels`."""
 
     def __init__(self, name: str, meaning: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
@@ -41,7 +41,7 @@ class TallyCounter(Collector):
         yield family
 
 
-class TallyHistogram(Collector):
+class PlainHistogram(Collector):
     """A histogram without labels."""
 
     def __init__(self, name: str, meaning: str, bounds: tuple[float, ...], registry: CollectorRegistry) -> None:

@@ -1,0 +1,89 @@
+"""LogWatch: asks the log how far each group is, as nobody who may be blind can; remembers the topics, and has state
+reconciled when one of them was made anew, since what lay in it unread is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+
+import structlog
+
+from consumer.broker import Broker, GroupReport
+from consumer.clock import Clock
+from consumer.errors import BrokerError, ConsumerError, LedgerError
+from consumer.ledger import Database, log_memory
+from consumer.telemetry.metrics import Metrics
+
+LOOK_EVERY_S = 20.0
+LIMIT_S = 15.0
+
+_log = structlog.get_logger(__name__)
+
+
+class LogWatch:
+    """`groups`: group to topic. `on_replaced` is told at each look when a topic was found to be another than it was."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        database: Database,
+        groups: Mapping[str, str],
+        *,
+        metrics: Metrics,
+        clock: Clock,
+        on_replaced: Callable[[datetime], Awaitable[None]],
+    ) -> None:
+        self._broker = broker
+        self._database = database
+        self._groups = groups
+        self._metrics = metrics
+        self._clock = clock
+        self._on_replaced = on_replaced
+        self._untold: str | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        while not stop.is_set():
+            await self._try()
+            try:
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    async def _try(self) -> None:
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                reports = await self._broker.look_at_groups(self._groups)
+                self._show(reports)
+                replaced_at = await self._remember(reports)
+                if replaced_at is not None:
+                    await self._on_replaced(replaced_at)
+        except (BrokerError, LedgerError, TimeoutError) as error:
+            code = error.code if isinstance(error, ConsumerError) else "no_answer"
+            if code != self._untold:
+                _log.warning("log_not_looked_at", code=code)
+            self._untold = code
+        else:
+            self._untold = None
+
+    def _show(self, reports: Sequence[GroupReport]) -> None:
+        for report in reports:
+            self._metrics.group_lag_records.labels(report.group).set(report.records)
+            self._metrics.group_members.labels(report.group).set(report.members)
+            self._metrics.group_oldest.labels(report.group).set(report.oldest_at.timestamp() if report.oldest_at else 0)
+
+    async def _remember(self, reports: Sequence[GroupReport]) -> datetime | None:
+        """When a topic was last found to be another than it was, as far as the ledger remembers."""
+        replaced = []
+        async with self._database.transaction() as session:
+            for report in reports:
+                before = await log_memory.load(session, report.topic)
+                found = log_memory.after(before, report.topic_id, report.ends, self._clock.now())
+                if found != before:
+                    await log_memory.keep(session, found)
+                if found.replaced_at != before.replaced_at:
+                    _log.error("log_replaced", topic=report.topic, group=report.group)
+                replaced.append(found.replaced_at)
+        return max(filter(None, replaced), default=None)

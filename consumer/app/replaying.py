@@ -1,0 +1,86 @@
+"""Replaying: what a command that replays is built from: the handlers as the workers have them, tried in a transaction
+that is rolled back, and the log that copies go to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.app import parts
+from consumer.app.options import option_problems
+from consumer.broker import open_broker
+from consumer.clock import Clock, SystemClock
+from consumer.errors import SettingsError
+from consumer.ledger import Database
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import Event, Handler
+from consumer.replay.apply import Apply
+from consumer.replay.plan import Planner
+from consumer.replay.prediction import Predictor, Tried
+from consumer.settings import Settings
+from consumer.work.execution.contexts import Contexts
+from consumer.work.execution.executor import Executor
+from consumer.work.execution.savepoint import in_savepoint
+from consumer.work.outcome import Failed
+from consumer.work.registry import Registry, load_registry
+from consumer.work.transition import transition_after
+from consumer.work.worker import worker_id
+
+
+class Trier:
+    """Calls a transactional handler as a worker would; the caller rolls back what it wrote."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        self._contexts = contexts
+        self._executor = Executor()
+
+    async def __call__(self, session: AsyncSession, handler: Handler, event: Event, plan: str) -> Tried:
+        """One first attempt under the plan, in a savepoint of its own."""
+        now: datetime = self._contexts.clock.now()
+        ctx = self._contexts.make(handler, event, attempt=1, plan=plan, session=session)
+        outcome = await in_savepoint(session, self._executor, handler, event, ctx)
+        result = transition_after(handler, outcome, used=0, now=now)
+        return Tried(None if isinstance(outcome, Failed) else ctx, RunStatus(result.status), result.code)
+
+
+def planner(database: Database, registry: Registry, settings: Settings, clock: Clock | None = None) -> Planner:
+    """Makes plans with these handlers. Raises SettingsError when a plugin refuses its options."""
+    problems = option_problems(registry, settings.handler_options)
+    if problems:
+        raise SettingsError(problems)
+    clock = clock or SystemClock()
+    trier = Trier(Contexts(clock, settings.handler_options))
+    return Planner(
+        database=database,
+        predictor=Predictor(database=database, handlers=registry, attempt=trier),
+        clock=clock,
+    )
+
+
+def registry_for(settings: Settings) -> Registry:
+    """The handlers that these settings load."""
+    return load_registry(settings.handlers, {new: old for old, new in settings.renamed_handlers.items()})
+
+
+@asynccontextmanager
+async def applying(
+    database: Database, settings: Settings, *, rate_per_s: float, clock: Clock | None = None
+) -> AsyncIterator[Apply]:
+    """What applies a plan, on the deployment's log. Raises BrokerError when that does not answer."""
+    clock = clock or SystemClock()
+    broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
+    try:
+        await broker.start()
+        yield Apply(
+            planner=planner(database, registry_for(settings), settings, clock),
+            broker=broker,
+            topic=parts.topic(settings, "events"),
+            clock=clock,
+            holder=f"{worker_id()}/replay"[-64:],
+            rate_per_s=rate_per_s,
+        )
+    finally:
+        await broker.stop()

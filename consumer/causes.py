@@ -1,0 +1,184 @@
+"""Causes: what a server or a file says, in its own code, and what that is here: our error, the operator's sentence and
+the cure. One table, so that no cause is named differently in two places, and none is called `internal`.
+
+PostgreSQL speaks SQLSTATE (by code, or by its class of two characters), SQLite primary result codes, Kafka the names
+that aiokafka gives its error codes.
+"""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from consumer import errors
+from consumer.errors import BrokerError, ConsumerError, LedgerError
+
+
+@dataclass(frozen=True)
+class Cause:
+    """`error`'s code is ours, its docstring the sentence; `cure`: what mends it."""
+
+    error: type[ConsumerError]
+    cure: str
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, for an operator."""
+        return (self.error.__doc__ or "").strip().splitlines()[0]
+
+
+_SERVER = Cause(errors.DatabaseNotUp, "wait until the server is up; its own log says what keeps it")
+_LOGIN = Cause(errors.DatabaseLoginRefused, "put user and password of CONSUMER_DATABASE_URL right, or pg_hba.conf")
+_FORBIDDEN = Cause(errors.DatabaseForbidden, "GRANT it to the user of CONSUMER_DATABASE_URL")
+_FULL = Cause(errors.LedgerDiskFull, "make room on the database's disk; nothing needs a restart")
+_READ_ONLY = Cause(errors.LedgerReadOnly, "make it writable, or point CONSUMER_DATABASE_URL at the primary")
+_LOCKED = Cause(errors.LedgerLocked, "find who holds the lock: a backup, a shell, a long transaction")
+_CLOSED = Cause(
+    errors.LedgerNotOpened, "check path and permissions of the file and its folder, for the user of the role"
+)
+_CORRUPT = Cause(errors.LedgerCorrupt, "restore the ledger from a backup, then `consumer backfill --full`")
+_AWAY = Cause(errors.LedgerUnavailable, "see whether the server runs and the network lets us to it")
+
+SQLSTATES: Final[Mapping[str, Cause]] = {
+    "3D000": Cause(errors.DatabaseUnknown, "create the database, or put the name in CONSUMER_DATABASE_URL right"),
+    "28000": _LOGIN,
+    "28P01": _LOGIN,
+    "42501": _FORBIDDEN,
+    "25006": _READ_ONLY,
+    "53100": _FULL,
+    "53300": Cause(errors.DatabaseTooManyClients, "raise max_connections, or put a pooler in between"),
+    "55P03": _LOCKED,
+    "57P01": _SERVER,
+    "57P02": _SERVER,
+    "57P03": _SERVER,
+    "XX001": _CORRUPT,
+    "XX002": _CORRUPT,
+    "08": _AWAY,
+}
+SQLITE: Final[Mapping[str, Cause]] = {
+    "SQLITE_FULL": _FULL,
+    "SQLITE_READONLY": _READ_ONLY,
+    "SQLITE_BUSY": _LOCKED,
+    "SQLITE_LOCKED": _LOCKED,
+    "SQLITE_CANTOPEN": _CLOSED,
+    "SQLITE_PERM": _CLOSED,
+    "SQLITE_AUTH": _CLOSED,
+    "SQLITE_CORRUPT": _CORRUPT,
+    "SQLITE_NOTADB": _CORRUPT,
+}
+_LOG_CORRUPT = Cause(errors.LogCorrupt, "stop the roles, move the file away, start them; then `consumer reconcile`")
+_LOG_CLOSED = Cause(
+    errors.LogNotOpened, "check path and permissions of the file and its folder, for the user of the role"
+)
+_LOG_LOCKED = Cause(errors.LogLocked, "find which process holds the file: a backup, a shell")
+SQLITE_LOG: Final[Mapping[str, Cause]] = {
+    "SQLITE_FULL": Cause(errors.LogDiskFull, "make room on the log's disk; nothing needs a restart"),
+    "SQLITE_READONLY": Cause(errors.LogReadOnly, "make the file and its folder writable for the user of the role"),
+    "SQLITE_BUSY": _LOG_LOCKED,
+    "SQLITE_LOCKED": _LOG_LOCKED,
+    "SQLITE_CANTOPEN": _LOG_CLOSED,
+    "SQLITE_PERM": _LOG_CLOSED,
+    "SQLITE_CORRUPT": _LOG_CORRUPT,
+    "SQLITE_NOTADB": _LOG_CORRUPT,
+}
+_SASL = Cause(errors.BrokerLoginRefused, "put CONSUMER_KAFKA_SASL_USERNAME, _PASSWORD and _MECHANISM right")
+_REPLICAS = Cause(errors.LogNotReplicated, "bring the missing brokers back: fewer replicas are in sync than needed")
+KAFKA: Final[Mapping[str, Cause]] = {
+    "TopicAuthorizationFailedError": Cause(
+        errors.TopicForbidden, "grant the topic: kafka-acls.sh --add --allow-principal … --operation … --topic …"
+    ),
+    "GroupAuthorizationFailedError": Cause(
+        errors.GroupForbidden, "grant the group: kafka-acls.sh --add --allow-principal … --operation READ --group …"
+    ),
+    "ClusterAuthorizationFailedError": Cause(
+        errors.ClusterForbidden, "grant IDEMPOTENT_WRITE and DESCRIBE on the cluster, or create the topics by hand"
+    ),
+    "SaslAuthenticationFailed": _SASL,
+    "AuthenticationFailedError": _SASL,
+    "UnsupportedSaslMechanismError": _SASL,
+    "AuthenticationMethodNotSupported": _SASL,
+    "IllegalSaslStateError": _SASL,
+    "NotEnoughReplicasError": _REPLICAS,
+    "NotEnoughReplicasAfterAppendError": _REPLICAS,
+    "KafkaStorageError": Cause(errors.LogDiskFull, "look at the broker's disk and its own log"),
+    "UnknownTopicOrPartitionError": Cause(errors.TopicUnknown, "restart a role: it makes what is missing"),
+}
+TLS: Final = Cause(errors.BrokerTlsFailed, "check CONSUMER_KAFKA_CA_FILE, the certificate's names and its dates")
+DATABASE_TLS: Final = Cause(errors.DatabaseTlsFailed, "check the server's certificate, its names and its dates")
+
+
+def every() -> Iterator[Cause]:
+    """Each cause once, for the operator's table."""
+    tables = (SQLSTATES, SQLITE, SQLITE_LOG, KAFKA)
+    yield from dict.fromkeys([*(cause for table in tables for cause in table.values()), TLS, DATABASE_TLS])
+
+
+def cure_of(code: str) -> str | None:
+    """What mends the error with this code of ours, where the table knows it."""
+    return next((cause.cure for cause in every() if cause.error.code == code), None)
+
+
+def of_database(error: BaseException) -> LedgerError | None:
+    """Our error for what a database's driver raised; None when it is none of these. `error` may be SQLAlchemy's, whose
+    `orig` is the driver's, or the driver's own, as a failed connect raises it."""
+    for told in _chain(error):
+        state = getattr(told, "sqlstate", None)
+        if isinstance(state, str):
+            found = SQLSTATES.get(state) or SQLSTATES.get(state[:2])
+            return _ledger_error(found, state) if found else None
+        name = getattr(told, "sqlite_errorname", None)
+        if isinstance(name, str):
+            found = _sqlite(SQLITE, name)
+            return _ledger_error(found, name) if found else None
+        if isinstance(told, ssl.SSLError):
+            return _ledger_error(DATABASE_TLS, _tls_reason(told))
+        if isinstance(told, OSError) and told.errno == errno.ENOSPC:
+            return _ledger_error(_FULL, "ENOSPC")
+    return None
+
+
+def of_log_file(name: str | None) -> type[BrokerError] | None:
+    """Our error for SQLite's code, of the embedded log's file."""
+    found = _sqlite(SQLITE_LOG, name) if name else None
+    return found.error if found and issubclass(found.error, BrokerError) else None
+
+
+def of_kafka(error: BaseException) -> BrokerError | None:
+    """Our error for what Kafka or the way to it said; None when it is none of these."""
+    for told in _chain(error):
+        if isinstance(told, ssl.SSLError):
+            return errors.BrokerTlsFailed(reason=_tls_reason(told))
+        found = KAFKA.get(type(told).__name__)
+        if found is not None and issubclass(found.error, BrokerError):
+            return found.error(reason=type(told).__name__)
+    return None
+
+
+def _sqlite(table: Mapping[str, Cause], name: str) -> Cause | None:
+    """By its name, or by the primary code that an extended one (SQLITE_READONLY_DBMOVED) begins with."""
+    return table.get(name) or next((cause for code, cause in table.items() if name.startswith(f"{code}_")), None)
+
+
+def _ledger_error(cause: Cause, state: str) -> LedgerError | None:
+    return cause.error(state=state) if issubclass(cause.error, LedgerError) else None
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    verify = getattr(error, "verify_message", None)
+    return str(verify or error.reason or type(error).__name__)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, what the driver said beneath it, and what caused it; bounded."""
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting and len(seen) < 10:
+        told = waiting.pop(0)
+        if told is None or told in seen:
+            continue
+        seen.append(told)
+        yield told
+        waiting += [getattr(told, "orig", None), told.__cause__, told.__context__]

@@ -1,0 +1,143 @@
+"""`consumer handlers try` and `simulate`: what a handler would do, and what becomes of it when things go wrong."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from consumer.cli.developing.trying import Tried, attempt, event_named
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_for
+from consumer.errors import NotFound, UsageError
+from consumer.plugin import Handler
+from consumer.settings import Role, Settings
+from consumer.telemetry.masking import masked
+from consumer.testing.simulation import History, as_test, simulate
+from consumer.work.registry import Registry, handlers_of, load_registry
+
+FOUND = 1
+
+
+def try_handler(
+    name: Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")],
+    event: Annotated[str, typer.Option(help="Id of a recorded event, or a file of `events show ID --json`.")],
+    application: Annotated[str, typer.Option(help="Application.")] = "default",
+    as_json: Json = False,
+) -> None:
+    """Run one handler on one event and undo it: what it would write, emit and call. Exit 1 if it fails."""
+    settings = settings_for(Role.OPERATE)
+    tried = run(_try(settings, name, event, application))
+    output = Output(as_json)
+    output.document(_document(tried))
+    _print(output, tried)
+    if tried.refused or tried.transition.code is not None:
+        raise typer.Exit(FOUND)
+
+
+def simulate_module(
+    module: Annotated[str, typer.Argument(help="Module of the handlers, like shop.handler.")],
+    runs: Annotated[int, typer.Option(min=1, max=100_000, help="How many histories for each handler.")] = 1000,
+    seed: Annotated[int, typer.Option(help="The same seed plays the same histories.")] = 1,
+    handler: Annotated[str | None, typer.Option(help="Only the handler of this name.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="ctx.options; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play handlers under duplicates, reorderings, replicas at once, crashes, lost answers and late events. Prints the
+    smallest failing history as a test to paste, and exits 1."""
+    found = {one.name: one for one in _handlers(module) if handler in (None, one.name)}
+    if not found:
+        raise NotFound("the module declares no such handler", handler=handler)
+    options = _options(option or [])
+    told = {name: simulate(one.function, runs=runs, seed=seed, options=options) for name, one in found.items()}
+    output = Output(as_json)
+    output.document(
+        {"runs": runs, "seed": seed, "handlers": [_told(found[name], one, options) for name, one in told.items()]}
+    )
+    for name, history in told.items():
+        if history is None:
+            output.line(f"{name}: {runs} histories, and each left what it should")
+            continue
+        output.line(f"{name}: fails\n\n{history.tells}\n\nthe smallest history, as a test:\n")
+        for line in as_test(found[name].function, history, options).splitlines():
+            output.line(f"    {line}" if line else "")
+    if any(told.values()):
+        raise typer.Exit(FOUND)
+
+
+def _told(handler: Handler, history: History | None, options: dict[str, Any]) -> dict[str, Any]:
+    if history is None:
+        return {"handler": handler.name, "failed": False}
+    steps = [str(step) for step in history.steps]
+    test = as_test(handler.function, history, options)
+    return {"handler": handler.name, "failed": True, "tells": history.tells, "steps": steps, "test": test}
+
+
+def _handlers(module: str) -> list[Handler]:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return handlers_of(import_module(module))
+    except ImportError as error:
+        raise UsageError(f"the module cannot be imported: {error}", module=module[:100]) from error
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    pairs = [one.partition("=") for one in given]
+    if any(not sign or not name for name, sign, _ in pairs):
+        raise UsageError("--option takes NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+async def _try(settings: Settings, name: str, event: str, application: str) -> Tried:
+    handler = _named(_registry(settings), name)
+    async with ledger(settings) as database:
+        return await attempt(
+            database, handler, await event_named(database, event, application), settings.handler_options
+        )
+
+
+def _registry(settings: Settings) -> Registry:
+    return load_registry(settings.handlers, {new: old for old, new in settings.renamed_handlers.items()})
+
+
+def _named(registry: Registry, name: str) -> Handler:
+    found = registry.get(name)
+    if found is None:
+        raise NotFound("no such handler is installed; see `consumer handlers list`", handler=name[:100])
+    return found
+
+
+def _document(tried: Tried) -> dict[str, Any]:
+    transition = tried.transition
+    return {
+        "handler": tried.handler, "event_id": tried.event.id, "status": transition.status.value,
+        "code": transition.code,
+        "reason": transition.reason, "trace": transition.trace, "refused": tried.refused, "wrote": masked(tried.wrote),
+        "emitted": masked(tried.emitted), "reads": tried.reads, "called": masked(tried.called),
+    }  # fmt: skip
+
+
+def _print(output: Output, tried: Tried) -> None:
+    transition = tried.transition
+    said = f": {transition.code}: {transition.reason}" if transition.code else ""
+    output.line(f"{tried.handler} on {tried.event.type} {tried.event.id}: {transition.status.value}{said}")
+    for place in (transition.trace or "").split(" < "):
+        if place:
+            output.line(f"  at {place}")
+    for text in tried.refused:
+        output.line(f"refused: {text}")
+    for what, entries in (
+        ("write", tried.wrote),
+        ("emit", tried.emitted),
+        ("read", tried.reads),
+        ("call", tried.called),
+    ):
+        for entry in entries:
+            output.line(f"would {what}: {orjson.dumps(masked(entry), default=str).decode()}")
+    output.line("nothing was written, emitted or sent")

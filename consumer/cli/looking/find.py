@@ -1,0 +1,62 @@
+"""`consumer find ANYTHING`: from any id to what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from consumer.cli.filters import Application
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_looking
+from consumer.console.find import Found, find, near
+from consumer.errors import NotFound
+
+Name = Annotated[str, typer.Argument(metavar="ANYTHING", help="An id of any kind, a customer reference, a key.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put this command into the tree."""
+    app.command(name="find")(find_anything)
+
+
+def find_anything(name: Name, application: Application = None, as_json: Json = False) -> None:
+    """What has this id: order, session, payment, subscription, customer, event, delivery, idempotency key."""
+    show_found(run(look_up(name.strip(), application)), as_json)
+
+
+def show_found(found: Sequence[Found], as_json: bool) -> None:
+    """What was found, and which command tells the rest."""
+    output = Output(as_json)
+    output.document({"found": [asdict(one) for one in found]})
+    output.table(
+        ["kind", "application", "about", "at", "detail"],
+        [[one.kind, one.application, about(one), one.at, one.detail] for one in found],
+        empty="nothing",
+    )
+    for line in dict.fromkeys(explain_line(one) for one in found if one.subject is not None):
+        output.line(line)
+
+
+async def look_up(name: str, application: str | None) -> list[Found]:
+    """Everything of this name. Raises NotFound that says what is near."""
+    async with ledger(settings_looking()) as database, database.reading() as session:
+        found = await find(session, name, application=application)
+        if found:
+            return found
+        alike = await near(session, name, application=application)
+    raise NotFound("nothing has this name", name=name[:100], near=", ".join(alike) or None)
+
+
+def about(one: Found) -> str:
+    """Its subject, as people read it."""
+    return " ".join(one.subject) if one.subject is not None else "nothing known"
+
+
+def explain_line(one: Found) -> str:
+    """The command that tells the rest."""
+    elsewhere = f" --application {one.application}" if one.application != "default" else ""
+    kind, id_ = one.subject or ("", "")
+    return f"consumer explain {kind} {id_}{elsewhere}"

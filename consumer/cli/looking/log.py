@@ -1,0 +1,145 @@
+"""Log: whether the log can be used, is the one it was, and is read, as the log itself and the ledger's memory say. The
+judging is pure; `ask` looks, and makes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.app import log_parts
+from consumer.broker import GroupReport, TopicReport, open_broker
+from consumer.causes import cure_of
+from consumer.cli.looking.finding import Finding, Grade
+from consumer.errors import BrokerError, BrokerUnavailable
+from consumer.ledger import log_memory
+from consumer.ledger.log_memory import TopicMemory, is_another
+from consumer.ledger.processes import Process
+from consumer.settings import Settings
+from consumer.sync.health.status import ApplicationStatus
+
+WITHIN_S: Final = 12.0
+BEHIND: Final = timedelta(minutes=2)
+BEHIND_STUCK: Final = timedelta(minutes=5)
+SETTLED_AFTER: Final = timedelta(seconds=45)
+REMEMBERED: Final = timedelta(days=1)
+ROLE_OF: Final = {"work": "work", "confirm": "sync"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLook:
+    """What the log answered. `refused`: why it did not."""
+
+    topics: Sequence[TopicReport] = ()
+    groups: Sequence[GroupReport] = ()
+    refused: BrokerError | None = None
+
+
+async def ask(settings: Settings) -> LogLook:
+    """How topics and groups stand. Never raises."""
+    try:
+        broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
+    except BrokerError as error:
+        return LogLook(refused=error)
+    topics: Sequence[TopicReport] = ()
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            topics = await broker.look(log_parts.topics(settings))
+            return LogLook(topics=topics, groups=await broker.look_at_groups(log_parts.groups(settings)))
+    except TimeoutError:
+        return LogLook(topics=topics, refused=BrokerUnavailable(f"the broker did not answer within {WITHIN_S:g} s"))
+    except BrokerError as error:
+        return LogLook(topics=topics, refused=error)
+    finally:
+        await broker.stop()
+
+
+async def remembered(session: AsyncSession, settings: Settings) -> list[TopicMemory]:
+    """What the ledger remembers of the topics that groups read."""
+    return [await log_memory.load(session, topic) for topic in log_parts.groups(settings).values()]
+
+
+def judge_log(
+    look: LogLook,
+    now: datetime,
+    *,
+    memories: Sequence[TopicMemory] = (),
+    statuses: Sequence[ApplicationStatus] = (),
+    processes: Sequence[Process] = (),
+) -> list[Finding]:
+    """What is wrong with the log, and with who reads it. Pure."""
+    found = []
+    if look.refused is not None:
+        code = "broker_away" if type(look.refused) is BrokerUnavailable else look.refused.code
+        cure = cure_of(look.refused.code)
+        found.append(Finding(Grade.STUCK, code, look.refused.message + (f" ({cure})" if cure else "")))
+    found += _topics(look.topics)
+    for report in look.groups:
+        found += _group(report, now, processes)
+    return found + _replaced(look.groups, memories, statuses, now)
+
+
+def _topics(topics: Sequence[TopicReport]) -> list[Finding]:
+    found = [Finding(Grade.STUCK, "topic_misconfigured", f"{one.name}: {why}") for one in topics for why in one.wrong]
+    missing = [one.name for one in topics if one.partitions is None]
+    if missing:
+        text = f"not there: {', '.join(missing)}; the first of `serve`, `work`, `sync` to start makes what is missing"
+        found.append(Finding(Grade.DEGRADED, "topics_missing", text))
+    return found
+
+
+def _group(report: GroupReport, now: datetime, processes: Sequence[Process]) -> list[Finding]:
+    found = []
+    role = ROLE_OF.get(report.group.rpartition(".")[2], "")
+    alive = [one for one in processes if one.role == role and one.stopped_at is None]
+    settled = [one for one in alive if now - one.started_at > SETTLED_AFTER and now - one.seen_at < SETTLED_AFTER]
+    if not report.members and settled:
+        text = f"nobody reads as group {report.group}, though `{role}` runs; {report.records} record(s) wait"
+        found.append(Finding(Grade.STUCK, "group_without_members", text))
+    behind = now - report.oldest_at if report.oldest_at is not None else timedelta(0)
+    if behind > BEHIND:
+        grade = Grade.STUCK if behind > BEHIND_STUCK else Grade.DEGRADED
+        minutes = behind.total_seconds() / 60
+        text = f"{report.records} record(s) of {report.topic} wait for group {report.group}"
+        found.append(Finding(grade, "log_behind", f"{text}, the oldest for {minutes:.0f} min"))
+    if report.lost:
+        text = f"{report.lost} record(s) of {report.topic} were deleted before group {report.group} read them"
+        found.append(Finding(Grade.STUCK, "log_records_lost", f"{text}: `consumer reconcile`"))
+    if report.beyond:
+        text = f"group {report.group} has read further than {report.topic} goes: the topic was made anew"
+        found.append(Finding(Grade.STUCK, "log_replaced", text))
+    return found
+
+
+def _replaced(
+    groups: Sequence[GroupReport], memories: Sequence[TopicMemory], statuses: Sequence[ApplicationStatus], now: datetime
+) -> list[Finding]:
+    """Topics that are not the ones they were, until state was reconciled since."""
+    looks = {report.topic: report for report in groups}
+    gone = [
+        memory.topic
+        for memory in memories
+        if (memory.topic_id or memory.ends)
+        and (
+            (memory.topic in looks and is_another(memory, looks[memory.topic].topic_id, looks[memory.topic].ends))
+            or _is_open(memory, statuses, now)
+        )
+    ]
+    if not gone:
+        return []
+    text = f"{', '.join(gone)}: not the log it was; what lay there unread is gone. `consumer reconcile` sets right"
+    return [Finding(Grade.STUCK, "log_replaced", text)]
+
+
+def _is_open(memory: TopicMemory, statuses: Sequence[ApplicationStatus], now: datetime) -> bool:
+    at = memory.replaced_at
+    if at is None:
+        return False
+    read = [one for one in statuses if one.has_credentials]
+    if not read:
+        return now - at < REMEMBERED
+    return any(one.reconciled_at is None or one.reconciled_at < at for one in read)

@@ -1,0 +1,67 @@
+"""`consumer findings …`: what waits for a person's decision, and the word that closes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from consumer.cli.consent import Reason, Yes
+from consumer.cli.filters import Limit
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_looking
+from consumer.cli.repairing.say import say
+from consumer.console.queues import findings
+from consumer.errors import NotFound
+
+app = typer.Typer(help="What waits for a person's decision.", no_args_is_help=True)
+In = Annotated[str, typer.Option("--application", help="Application.")]
+Kind = Annotated[str | None, typer.Option(help="Only this kind.")]
+Subject = Annotated[str, typer.Argument(help="What it is about, as `findings list` shows it.")]
+
+
+@app.command("list")
+def list_findings(application: In = "default", kind: Kind = None, limit: Limit = 50, as_json: Json = False) -> None:
+    """What is open, oldest first."""
+    found = run(_open(application, kind))
+    output = Output(as_json)
+    output.document({"findings": found[:limit], "total": len(found)})
+    columns = ["opened_at", "plugin", "kind", "subject", "detail"]
+    output.table(columns, [[one[name] for name in columns] for one in found[:limit]], empty="nothing is open")
+    if len(found) > limit:
+        output.line(f"{len(found) - limit} more: --limit {len(found)}")
+
+
+@app.command()
+def show(subject: Subject, application: In = "default", as_json: Json = False) -> None:
+    """What is open about one order, payment, subscription or customer, and how to close it."""
+    found = [one for one in run(_open(application, None)) if one["subject"] == subject]
+    if not found:
+        raise NotFound("nothing is open about this", subject=subject[:100])
+    output = Output(as_json)
+    output.document({"findings": found})
+    for one in found:
+        output.fields(one)
+        output.line(f"close it: consumer findings close {subject} {one['kind']} --reason …")
+
+
+@app.command()
+def close(
+    subject: Subject,
+    kind: Annotated[str, typer.Argument(help="Which kind, as `findings list` shows it.")],
+    reason: Reason,
+    application: In = "default",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Say that one is settled; audited. It closes when `work` has handled the word."""
+    found = [one for one in run(_open(application, kind)) if one["subject"] == subject]
+    if not found:
+        raise NotFound("no such finding is open", subject=subject[:100], kind=kind[:40])
+    word = f"{found[0]['plugin']}.finding_closed"
+    say(word, subject, reason, data=[f"kind={kind}"], application=application, yes=yes, as_json=as_json)
+
+
+async def _open(application: str, kind: str | None) -> list[dict[str, Any]]:
+    async with ledger(settings_looking()) as database, database.reading() as session:
+        return await findings(session, application, kind)

@@ -1,0 +1,160 @@
+"""`consumer quarantine show|retry|discard`: look at one delivery, have the service asked about it again, give it up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from consumer.app import log_parts
+from consumer.broker import Message, open_broker
+from consumer.cli.consent import Reason as Why
+from consumer.cli.consent import Yes, checked_reason, consent, operator
+from consumer.cli.filters import Application, Limit
+from consumer.cli.looking.status import quarantine as app
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_for, settings_looking
+from consumer.errors import NotFound, UsageError
+from consumer.events import Delivery, Locators
+from consumer.ledger import audit
+from consumer.ledger.reading import quarantine
+from consumer.ledger.tables import QuarantineRow
+from consumer.reason import Reason, reason_of
+from consumer.settings import Role, Settings
+from consumer.wire import pack_delivery
+
+Id = Annotated[int | None, typer.Option("--id", help="One of them, by its number in `quarantine list`.")]
+Because = Annotated[Reason | None, typer.Option("--because", help="Those that lie there for this reason.")]
+SHOWN_BYTES = 4_000
+
+
+@app.command()
+def show(
+    number: Annotated[int, typer.Argument(metavar="ID", help="Its number in `quarantine list`.")],
+    raw: Annotated[bool, typer.Option("--raw", help="Its body, too: it holds what somebody sent.")] = False,
+    as_json: Json = False,
+) -> None:
+    """One delivery: where it came from, why it lies there; its body only with --raw."""
+    [row] = run(_rows(settings_looking(), number, None, None, 1))
+    found: dict[str, Any] = {
+        "id": row.id,
+        "application": row.application,
+        "event_id": row.event_id,
+        "delivery_id": row.delivery_id,
+        "reason": reason_of(row.reason).value,
+        "detail": reason_of(row.reason).detail,
+        "received_at": row.received_at,
+        "headers": orjson.loads(row.headers),
+        "bytes": len(row.raw),
+    }
+    if raw:
+        found["body"] = row.raw[:SHOWN_BYTES].decode("utf-8", "replace")
+    output = Output(as_json)
+    output.document(found)
+    output.fields(found)
+
+
+@app.command()
+def retry(
+    reason: Why,
+    number: Id = None,
+    because: Because = None,
+    application: Application = None,
+    limit: Limit = 100,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Have these taken in again, as if they had just come: the service is asked about each."""
+    settings = settings_for(Role.OPERATE)
+    rows = _chosen(settings, number, because, application, limit)
+    consent(f"take {len(rows)} delivery(s) in again?", yes=yes)
+    run(_publish(settings, rows))
+    run(_gone(settings, rows, "quarantine.retried", checked_reason(reason)))
+    _say(as_json, "retried", rows)
+
+
+@app.command()
+def discard(
+    reason: Why,
+    number: Id = None,
+    because: Because = None,
+    application: Application = None,
+    limit: Limit = 100,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Throw these away; who did it and why stays in the audit trail."""
+    settings = settings_for(Role.OPERATE)
+    rows = _chosen(settings, number, because, application, limit)
+    consent(f"discard {len(rows)} delivery(s)?", yes=yes)
+    run(_gone(settings, rows, "quarantine.discarded", checked_reason(reason)))
+    _say(as_json, "discarded", rows)
+
+
+def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow]) -> None:
+    output = Output(as_json)
+    output.document({done: [row.id for row in rows]})
+    output.line(f"{done}: {len(rows)} delivery(s)")
+
+
+def _chosen(
+    settings: Settings, number: int | None, because: Reason | None, application: str | None, limit: int
+) -> Sequence[QuarantineRow]:
+    if number is None and because is None:
+        raise UsageError("say which: --id or --because")
+    return run(_rows(settings, number, because, application, limit))
+
+
+async def _rows(
+    settings: Settings, number: int | None, because: Reason | None, application: str | None, limit: int
+) -> Sequence[QuarantineRow]:
+    async with ledger(settings) as database, database.reading() as session:
+        rows = await quarantine.newest(session, application=application, reason=because, number=number, limit=limit)
+    if not rows:
+        raise NotFound("nothing like that lies in quarantine")
+    return rows
+
+
+async def _publish(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+    from consumer.app.syncing import connect  # every part of `sync`: not for who only looks
+
+    broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
+    try:
+        await connect(broker, settings)
+        for row in rows:
+            known = settings.application(row.application)
+            packed = pack_delivery(_delivery(row), known.locators if known is not None else Locators())
+            message = Message(key=packed.key, value=packed.value, headers=packed.headers)
+            await broker.publish(log_parts.topic(settings, "deliveries"), message)
+    finally:
+        await broker.stop()
+
+
+def _delivery(row: QuarantineRow) -> Delivery:
+    return Delivery(
+        application=row.application,
+        id=row.delivery_id,
+        raw=row.raw,
+        received_at=datetime.now(UTC),
+        headers=orjson.loads(row.headers),
+        event_id=row.event_id,
+    )
+
+
+async def _gone(settings: Settings, rows: Sequence[QuarantineRow], action: str, reason: str) -> None:
+    async with ledger(settings) as database, database.transaction() as session:
+        await quarantine.drop(session, [row.id for row in rows])
+        for row in rows:
+            audit.note(
+                session,
+                at=datetime.now(UTC),
+                application=row.application,
+                actor=f"operator:{operator()}"[:100],
+                action=action,
+                subject=f"delivery:{row.delivery_id}",
+                before=reason_of(row.reason).value,
+                reason=reason,
+            )

@@ -1,0 +1,84 @@
+"""`consumer rebuild`: a plugin's tables, dropped and derived again from what the ledger keeps (case G9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from consumer.app.options import option_problems
+from consumer.app.rebuilding import chosen, rebuild_of, tables_of
+from consumer.app.replaying import registry_for
+from consumer.cli.consent import Yes, consent
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_for
+from consumer.errors import SettingsError, WorkGoesOn
+from consumer.ledger import Database, processes
+from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.handling import past
+from consumer.replay.rebuild import Rebuilt
+from consumer.settings import Role, Settings
+from consumer.work.registry import Registry
+
+ALIVE = timedelta(seconds=30)
+WORKS = ("work", "dev", "demo")
+
+
+def rebuild(
+    plugin: Annotated[str, typer.Argument(metavar="PLUGIN|all", help="A plugin's name, or `all`.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Derive them, compare, and undo it.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Drop a plugin's tables and derive them again from the runs that the ledger has, with `work` stopped. Refused when
+    anybody would be told something else than was told."""
+    settings = settings_for(Role.OPERATE)
+    registry = registry_for(settings)
+    problems = option_problems(registry, settings.handler_options)
+    if problems:
+        raise SettingsError(problems)
+    plugins = chosen(plugin, registry)
+    if not dry_run:
+        tables = ", ".join(table.name for one in plugins for table in tables_of(one, registry))
+        consent(f"drop the rows of {tables} and derive them again?", yes=yes)
+    found = run(_rebuild(settings, registry, plugins, dry_run=dry_run))
+    output = Output(as_json)
+    output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found]})
+    output.table(
+        ["application", "table", "rows before", "rows after", "same"],
+        [[one.application, one.table, one.rows_before, one.rows_after, one.is_same] for one in found],
+        empty="nothing was recorded yet",
+    )
+    if dry_run:
+        output.line("a dry run: all of it was undone")
+
+
+async def _rebuild(
+    settings: Settings, registry: Registry, plugins: Sequence[str], *, dry_run: bool
+) -> Sequence[Rebuilt]:
+    found: list[Rebuilt] = []
+    async with ledger(settings) as database:
+        if not dry_run:
+            await _require_rest(database)
+        async with database.reading() as session:
+            names = await past.applications(session)
+        made = rebuild_of(plugins, database, registry, settings.handler_options)
+        for name in names:
+            found += await made.run(name, dry_run=dry_run)
+    return found
+
+
+async def _require_rest(database: Database) -> None:
+    """Raises WorkGoesOn while a worker lives."""
+    async with database.reading() as session:
+        now = await shared_time(session)
+        alive = [
+            one.process
+            for one in await processes.listed(session)
+            if one.role in WORKS and one.stopped_at is None and now - one.seen_at < ALIVE
+        ]
+    if alive:
+        raise WorkGoesOn(processes=", ".join(sorted(alive)))

@@ -1,0 +1,143 @@
+"""Tree: which module brings which command. A call loads only the module of its first word, so that who looks does not
+wait for the simulator, the demo and every role to be imported; help, and whoever asks for all, loads all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import typer
+
+Add = Callable[[typer.Typer], None]
+
+
+def _roles(app: typer.Typer) -> None:
+    from consumer.cli import roles
+
+    roles.add_to(app)
+
+
+def _status(app: typer.Typer) -> None:
+    from consumer.cli.looking import status
+    from consumer.cli.repairing import quarantine as quarantine  # its commands join the list's
+
+    status.add_to(app)
+
+
+def _backfill(app: typer.Typer) -> None:
+    from consumer.cli.walking import backfill
+
+    backfill.add_to(app)
+
+
+def _reconcile(app: typer.Typer) -> None:
+    from consumer.cli.walking import reconcile
+
+    reconcile.add_to(app)
+
+
+def _doctor(app: typer.Typer) -> None:
+    from consumer.cli.looking import doctor
+
+    doctor.add_to(app)
+
+
+def _events(app: typer.Typer) -> None:
+    from consumer.cli.looking import events
+
+    app.add_typer(events.app, name="events")
+
+
+def _dead(app: typer.Typer) -> None:
+    from consumer.cli.repairing import dead
+
+    app.add_typer(dead.app, name="dead")
+
+
+def _replay(app: typer.Typer) -> None:
+    from consumer.cli.repairing import replay
+
+    app.add_typer(replay.app, name="replay")
+
+
+def _rebuild(app: typer.Typer) -> None:
+    from consumer.cli.repairing import rebuild
+
+    app.command()(rebuild.rebuild)
+
+
+def _explain(app: typer.Typer) -> None:
+    from consumer.cli.looking import explain
+
+    app.add_typer(explain.app, name="explain")
+
+
+def _find(app: typer.Typer) -> None:
+    from consumer.cli.looking import find
+
+    find.add_to(app)
+
+
+def _findings(app: typer.Typer) -> None:
+    from consumer.cli.repairing import findings
+
+    app.add_typer(findings.app, name="findings")
+
+
+def _say(app: typer.Typer) -> None:
+    from consumer.cli.repairing import say
+
+    app.command()(say.say)
+
+
+def _db(app: typer.Typer) -> None:
+    from consumer.cli.repairing import schema
+
+    app.add_typer(schema.app, name="db")
+
+
+def _handlers(app: typer.Typer) -> None:
+    from consumer.cli.developing import handlers
+
+    app.add_typer(handlers.app, name="handlers")
+
+
+# In the order of the help; the words that each of them brings.
+PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
+    _roles: ("demo", "dev", "serve", "work", "sync", "console", "sandbox"),
+    _status: ("status", "quarantine"),
+    _backfill: ("backfill",),
+    _reconcile: ("reconcile",),
+    _doctor: ("doctor",),
+    _events: ("events",),
+    _dead: ("dead",),
+    _replay: ("replay",),
+    _rebuild: ("rebuild",),
+    _explain: ("explain",),
+    _find: ("find",),
+    _findings: ("findings",),
+    _say: ("say",),
+    _db: ("db",),
+    _handlers: ("handlers",),
+}
+
+
+def tree(word: str | None = None) -> typer.Typer:
+    """All commands; only those of the module that brings `word`, where it is one of theirs."""
+    app = typer.Typer(
+        name="consumer",
+        help="Webhook consumer and fulfilment worker for the payments service.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_nothing)  # with a single command in it, it stays a tree
+    found = [add for add, words in PARTS.items() if word in words]
+    for add in found or PARTS:
+        add(app)
+    return app
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,226 @@
+"""Find: any id that somebody may hold leads to what it is about: the merchant's order, a session, a payment, the
+service's order, a subscription, a customer, an event, a delivery (quarantined or waiting, too), an idempotency key.
+
+It looks into every table that knows the id, in every application or in one; bounded. A slip of the finger finds
+nothing, and what is near.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Column, Table, and_, or_, select, true
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import unindexed
+from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow
+from consumer.plugin.emission import idempotency_key
+from consumer.reason import reason_of
+from handlers.access import tables as access
+from handlers.fulfilment import tables as fulfilment
+
+EVENTS: Table = EventRow.__table__
+HINTS: Table = HintRow.__table__
+OUTBOX: Table = OutboxRow.__table__
+QUARANTINE: Table = QuarantineRow.__table__
+RUNS: Table = RunRow.__table__
+FOUND_MAX: Final = 20
+NEAR_FROM: Final = 2_000
+NEAR_MAX: Final = 5
+KEYS_FROM: Final = 20_000
+RECEIVED_WITHIN: Final = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """One thing that has this name. `subject` (`order`, `subscription`, `customer` and its id) is what to explain; None
+    where it belongs to none, as a forged delivery does. `detail` says what is known of it."""
+
+    application: str
+    kind: str
+    id: str
+    subject: tuple[str, str] | None = None
+    at: datetime | None = None
+    detail: str | None = None
+
+
+async def find(session: AsyncSession, name: str, *, application: str | None = None) -> list[Found]:
+    """Everything that has this name, what it is about first; empty when nothing has."""
+    found = await _orders(session, name, application)
+    found += await _subscriptions(session, name, application)
+    found += await _customers(session, name, application)
+    found += await _events(session, name, application)
+    found += await _deliveries(session, name, application)
+    if name.startswith("ik_"):
+        found += await _key(session, name, application)
+    return list(dict.fromkeys(found))[:FOUND_MAX]
+
+
+async def near(session: AsyncSession, name: str, *, application: str | None = None) -> list[str]:
+    """Names that look alike, among those of the newest events; at most NEAR_MAX."""
+    named = (EVENTS.c.id, EVENTS.c.order_id, EVENTS.c.subscription_id, EVENTS.c.customer)
+    newest = select(*named).order_by(EVENTS.c.seq.desc()).limit(NEAR_FROM)
+    if application is not None:
+        newest = newest.where(unindexed(EVENTS.c.application) == application)
+    known = {one for row in await session.execute(newest) for one in row if one is not None}
+    folded = {one.casefold(): one for one in known}
+    return [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=NEAR_MAX, cutoff=0.7)]
+
+
+async def _orders(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    columns = fulfilment.ORDERS.c
+    rows = await _rows(session, fulfilment.ORDERS, application, columns.order_id, name)
+    found = [_order(row, "order", name) for row in rows]
+    rows = await _rows(session, fulfilment.ORDERS, application, columns.service_order_id, name)
+    found += [_order(row, "order of the service", name) for row in rows]
+    for table, column, kind in (
+        (fulfilment.CHECKOUTS, fulfilment.CHECKOUTS.c.session_id, "checkout session"),
+        (fulfilment.PAYMENTS, fulfilment.PAYMENTS.c.payment_id, "payment"),
+    ):
+        found += [_order(row, kind, name) for row in await _rows(session, table, application, column, name)]
+    return found
+
+
+def _order(row: dict[str, Any], kind: str, name: str) -> Found:
+    order_id = row["order_id"]
+    return Found(
+        application=row["application"],
+        kind=kind,
+        id=name,
+        subject=("order", order_id) if order_id else None,
+        at=row.get("paid_at") or row.get("seen_at") or row.get("registered_at"),
+        detail=row.get("status") or ("PAID" if row.get("paid_at") else row.get("observed_status")),
+    )
+
+
+async def _subscriptions(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    table = access.SUBSCRIPTIONS
+    return [
+        Found(
+            application=row["application"],
+            kind="subscription",
+            id=name,
+            subject=("subscription", name),
+            at=row["read_at"],
+            detail=row["status"],
+        )
+        for row in await _rows(session, table, application, table.c.subscription_id, name)
+    ]
+
+
+async def _customers(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    applications: set[str] = set()
+    for table in (access.CUSTOMERS, access.SUBSCRIPTIONS, fulfilment.ORDERS, fulfilment.CHECKOUTS):
+        rows = await _rows(session, table, application, table.c.customer, name)
+        applications |= {row["application"] for row in rows}
+    return [
+        Found(application=one, kind="customer", id=name, subject=("customer", name)) for one in sorted(applications)
+    ]
+
+
+async def _events(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    same = or_(EVENTS.c.id == name, EVENTS.c.object_id == name) if name.startswith(("evt_", "drv_", "obs_")) else None
+    if same is None:
+        return []
+    rows = await session.execute(select(EVENTS).where(same, _of(EVENTS, application)).limit(FOUND_MAX))
+    found = [
+        Found(
+            application=row["application"],
+            kind="event",
+            id=row["id"],
+            subject=subject_of(row["key"]),
+            at=row["received_at"],
+            detail=row["type"],
+        )
+        for row in rows.mappings()
+    ]
+    if not found:
+        waiting = await _rows(session, OUTBOX, application, OUTBOX.c.event_id, name)
+        found = [
+            Found(
+                application=row["application"],
+                kind="derived event, not yet published",
+                id=name,
+                subject=subject_of(row["key"]),
+                at=row["created_at"],
+                detail=row["type"],
+            )
+            for row in waiting
+        ]
+    return found
+
+
+async def _deliveries(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    found = []
+    for table, kind in ((HINTS, "delivery that waits to be confirmed"), (QUARANTINE, "delivery in quarantine")):
+        same = or_(table.c.event_id == name, table.c.delivery_id == name)
+        rows = await session.execute(select(table).where(same, _of(table, application)).limit(FOUND_MAX))
+        for row in rows.mappings():
+            detail = (
+                reason_of(row["reason"]).detail if kind.endswith("quarantine") else f"asked {row['attempts']} times"
+            )
+            found.append(
+                Found(application=row["application"], kind=kind, id=name, at=row["received_at"], detail=detail)
+            )
+    came_at = _received_at(name)
+    if not found and came_at is not None:
+        near_it = EVENTS.c.received_at.between(came_at - RECEIVED_WITHIN, came_at + RECEIVED_WITHIN)
+        same = and_(near_it, EVENTS.c.delivery_id == name, _of(EVENTS, application))
+        rows = await session.execute(select(EVENTS).where(same).limit(FOUND_MAX))
+        found = [
+            Found(
+                application=row["application"],
+                kind=f"delivery of {row['type']}",
+                id=name,
+                subject=subject_of(row["key"]),
+                at=row["received_at"],
+                detail=row["id"],
+            )
+            for row in rows.mappings()
+        ]
+    return found
+
+
+def _received_at(delivery_id: str) -> datetime | None:
+    """When a delivery came, as its id says: so it is found by that time, whatever the ledger holds."""
+    found = re.match(r"dlv_([0-9a-f]{12})", delivery_id)
+    return datetime.fromtimestamp(int(found.group(1), 16) / 1000, UTC) if found else None
+
+
+async def _key(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    """An idempotency key is a digest: the newest runs are tried, one by one."""
+    columns = (RUNS.c.application, RUNS.c.event_id, RUNS.c.handler, RUNS.c.key, RUNS.c.status, RUNS.c.updated_at)
+    wanted = select(*columns).where(_of(RUNS, application)).order_by(RUNS.c.seq.desc()).limit(KEYS_FROM)
+    return [
+        Found(
+            application=row.application,
+            kind=f"idempotency key of {row.handler} for {row.event_id}",
+            id=name,
+            subject=subject_of(row.key),
+            at=row.updated_at,
+            detail=row.status,
+        )
+        for row in await session.execute(wanted)
+        if idempotency_key(row.application, row.event_id, row.handler) == name
+    ]
+
+
+def subject_of(key: str) -> tuple[str, str] | None:
+    """What an aggregate's key is about; None for a key of its own, as an event without a subject has."""
+    kind, _, id_ = key.partition(":")
+    return (kind, id_) if kind in ("order", "subscription", "customer") and id_ else None
+
+
+def _of(table: Table, application: str | None) -> Any:
+    return true() if application is None else table.c.application == application
+
+
+async def _rows(
+    session: AsyncSession, table: Table, application: str | None, column: Column[Any], name: str
+) -> list[dict[str, Any]]:
+    wanted = select(table).where(column == name, _of(table, application)).limit(FOUND_MAX)
+    return [dict(row) for row in (await session.execute(wanted)).mappings()]

@@ -1,0 +1,118 @@
+"""Timeline: what happened to one order, subscription or customer, in the order in which we learned it, each with what
+brought it about; and what the runs that are not over wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Table, and_, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import among
+from consumer.ledger.tables import AuditRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
+
+EVENTS: Table = EventRow.__table__
+AUDIT: Table = AuditRow.__table__
+OUTBOX: Table = OutboxRow.__table__
+RUNS: Table = RunRow.__table__
+HANDLERS: Table = HandlerRow.__table__
+REQUESTED: Final = "fulfilment.requested"
+ENTRIES_MAX: Final = 200
+Entry = dict[str, Any]
+
+
+async def timeline(session: AsyncSession, application: str, key: str) -> list[Entry]:
+    """Events of the aggregate, the changes they made, the runs that did not simply succeed, and those that shipped.
+
+    `at` is when we learned of it, `happened_at` when the service says that it happened, `cause` the event it was
+    derived from. What came at one instant stands as it was recorded.
+    """
+    events = await _newest(
+        session, EVENTS, EVENTS.c.seq, and_(EVENTS.c.application == application, EVENTS.c.key == key)
+    )
+    changes = await _newest(
+        session, AUDIT, AUDIT.c.id, and_(AUDIT.c.application == application, AUDIT.c.subject == key)
+    )
+    requested = [row["id"] for row in events if row["type"] == REQUESTED]
+    shown = or_(RUNS.c.code.is_not(None), and_(RUNS.c.event_id.in_(requested), RUNS.c.status == "succeeded"))
+    ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, [row["id"] for row in events]))
+    runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, shown))
+    causes = await _causes(session, application, [row["id"] for row in events])
+    entries = [((row["received_at"], 0, row["seq"]), _event(row, causes)) for row in events]
+    entries += [((row["at"], 1, row["id"]), _change(row)) for row in changes]
+    entries += [((row["updated_at"], 2, row["seq"]), _run(row, requested)) for row in runs]
+    return [entry for _, entry in sorted(entries, key=lambda one: one[0])]
+
+
+def _event(row: Mapping[str, Any], causes: Mapping[str, str]) -> Entry:
+    found: Entry = {"at": row["received_at"], "code": row["type"], "event_id": row["id"]}
+    found |= {"trust": row["trust"], "source": row["source"]}
+    if row["occurred_at"] is not None and row["occurred_at"] != row["received_at"]:
+        found["happened_at"] = row["occurred_at"]
+    if row["id"] in causes:
+        found["cause"] = causes[row["id"]]
+    return found
+
+
+def _change(row: Mapping[str, Any]) -> Entry:
+    """What a handler changed says which event it was; what a person changed says the person's reason."""
+    by_handler = ":" in row["actor"] and not row["actor"].startswith("operator")
+    why = {"event_id" if by_handler else "reason": row["reason"]}
+    change = {"before": _json(row["before"]), "after": _json(row["after"])}
+    return {"at": row["at"], "code": row["action"], "by": row["actor"]} | why | change
+
+
+def _run(row: Mapping[str, Any], requested: Sequence[str]) -> Entry:
+    shipped = row["status"] == RunStatus.SUCCEEDED and row["event_id"] in requested
+    code = "shipped" if shipped else f"run.{row['status']}"
+    found = {"at": row["updated_at"], "code": code, "by": row["handler"], "event_id": row["event_id"]}
+    return found if shipped else found | {"attempts": row["attempts"], "error": row["code"]}
+
+
+async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By handler: why its runs stand still, where an operator or what it depends on keeps it."""
+    names = {row["handler"] for row in runs}
+    if not names:
+        return {}
+    found: dict[str, str] = {}
+    for row in (await session.execute(select(HANDLERS).where(HANDLERS.c.name.in_(names)))).mappings():
+        if row["paused_at"] is not None:
+            since = f"{row['paused_at']:%Y-%m-%d %H:%M:%S}"
+            why = f": {row['paused_reason']}" if row["paused_reason"] else ""
+            found[row["name"]] = f"handler {row['name']} is paused since {since} by {row['paused_by']}{why}"
+        elif row["waiting_since"] is not None:
+            since = f"{row['waiting_since']:%Y-%m-%d %H:%M:%S}"
+            found[row["name"]] = f"handler {row['name']} waits since {since}: {row['waiting_reason']}"
+    return found
+
+
+def wait_of(row: Mapping[str, Any], handlers: Mapping[str, str]) -> Entry:
+    """What a run that is not over waits for, as an entry's own words; nothing where its time is all it waits for."""
+    if row["status"] == RunStatus.DEAD:
+        return {"waits": f"an operator: consumer dead redrive --event {row['event_id']} --reason …"}
+    if row["handler"] in handlers:
+        return {"waits": handlers[row["handler"]]}
+    if row["status"] == RunStatus.PARKED:
+        return {"waits": "an earlier run of the same handler and key"}
+    return {}
+
+
+async def _causes(session: AsyncSession, application: str, ids: Sequence[str]) -> dict[str, str]:
+    derived = [one for one in ids if one.startswith("drv_")]
+    if not derived:
+        return {}
+    wanted = select(OUTBOX.c.event_id, OUTBOX.c.cause).where(
+        OUTBOX.c.application == application, among(OUTBOX.c.event_id, derived)
+    )
+    return {event_id: cause for event_id, cause in await session.execute(wanted) if cause != event_id}
+
+
+async def _newest(session: AsyncSession, table: Table, order: Any, where: Any) -> list[Mapping[str, Any]]:
+    rows = await session.execute(select(table).where(where).order_by(order.desc()).limit(ENTRIES_MAX))
+    return [dict(row) for row in rows.mappings()]
+
+
+def _json(text: str | None) -> Any:
+    return orjson.loads(text) if text else None

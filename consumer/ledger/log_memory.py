@@ -1,0 +1,66 @@
+"""Log memory: what the ledger remembers of the log's topics, so that a log that was removed or made anew is noticed,
+whoever made it and however healthy it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import Table
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.events import parse_time
+from consumer.ledger.reading import budgets
+from consumer.ledger.tables import BudgetRow
+
+_BUDGETS: Table = BudgetRow.__table__
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicMemory:
+    """`topic_id`, where the log has one, and the ends of its partitions, as they were last seen. `replaced_at`: when a
+    topic was found that cannot be the one remembered."""
+
+    topic: str
+    topic_id: str | None = None
+    ends: tuple[int, ...] = ()
+    replaced_at: datetime | None = None
+
+
+def is_another(memory: TopicMemory, topic_id: str | None, ends: Sequence[int]) -> bool:
+    """Whether a topic that looks like this cannot be the one remembered. Pure."""
+    if memory.topic_id is not None and topic_id is not None:
+        return memory.topic_id != topic_id
+    return any(now < before for before, now in zip(memory.ends, ends, strict=False))
+
+
+def after(memory: TopicMemory, topic_id: str | None, ends: Sequence[int], now: datetime) -> TopicMemory:
+    """What is remembered after this look. Pure."""
+    replaced_at = now if is_another(memory, topic_id, ends) else memory.replaced_at
+    return replace(memory, topic_id=topic_id, ends=tuple(ends), replaced_at=replaced_at)
+
+
+async def load(session: AsyncSession, topic: str) -> TopicMemory:
+    """What is remembered; nothing of a topic never seen."""
+    stored = await budgets.load(session, f"log/{topic}")
+    if stored is None:
+        return TopicMemory(topic=topic)
+    state: dict[str, Any] = orjson.loads(stored)
+    return TopicMemory(
+        topic=topic,
+        topic_id=state.get("topic_id"),
+        ends=tuple(state.get("ends") or ()),
+        replaced_at=parse_time(state.get("replaced_at")),
+    )
+
+
+async def keep(session: AsyncSession, memory: TopicMemory) -> None:
+    """Remember it."""
+    insert = insert_into(_BUDGETS, session.get_bind().dialect.name)
+    statement = insert.on_conflict_do_update(index_elements=["name"], set_={"value": insert.excluded.value})
+    state = {name: value for name, value in asdict(memory).items() if name != "topic"}
+    await session.execute(statement, {"name": f"log/{memory.topic}", "value": orjson.dumps(state).decode()})

@@ -1,0 +1,314 @@
+"""The items of plans. Here is decided that each is acted on once: a worker takes an item, and changes its run, in one
+transaction; a copy of the event that comes again finds nothing left to take (cases R3, R7)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Table, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger.plans.candidates import Pair
+from consumer.ledger.plans.portions import portions
+from consumer.ledger.plans.tables import Action, ItemStatus, PlanItemRow, PlanRow, PlanStatus
+from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, RunRow, RunStatus
+
+_PLANS: Table = PlanRow.__table__
+_ITEMS: Table = PlanItemRow.__table__
+_EVENTS: Table = EventRow.__table__
+_RUNS: Table = RunRow.__table__
+_OUTBOX: Table = OutboxRow.__table__
+_LETTERS: Table = DeadLetterRow.__table__
+
+REDRIVEN: Final = "redriven"
+AT_ONCE: Final = 500
+PlannedEvent = tuple[str, str, str]
+"""(plan, application, event id)."""
+FROM: Final[Mapping[str, tuple[str, ...]]] = {
+    Action.RETRY: (RunStatus.DEAD,),
+    Action.HASTEN: (RunStatus.RETRYING,),
+    Action.RERUN: (RunStatus.SUCCEEDED, RunStatus.SKIPPED),
+}
+"""The state a run must be in for the action to be what was planned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """An item that this transaction acts on: its pair has no run yet."""
+
+    plan: str
+    application: str
+    event_id: str
+    handler: str
+    seq: int
+    key: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a plan has come: its items by status, how many of its runs are being worked on now, and how many wait
+    for another attempt."""
+
+    items: Mapping[str, int]
+    working: int
+    waiting: int
+
+    @property
+    def pending(self) -> int:
+        """The items that no worker has taken yet."""
+        return self.items.get(ItemStatus.PENDING, 0)
+
+    @property
+    def total(self) -> int:
+        """All items."""
+        return sum(self.items.values())
+
+
+async def add(session: AsyncSession, plan: str, pairs: Sequence[tuple[Pair, int, str]]) -> None:
+    """Store the items, each with its turn and what was predicted for it. One that only follows needs nobody to take
+    it."""
+    rows = [
+        {
+            "plan": plan,
+            "application": pair.application,
+            "event_id": pair.event_id,
+            "handler": pair.handler,
+            "seq": pair.seq,
+            "turn": turn,
+            "key": pair.key,
+            "action": pair.action.value,
+            "status": (ItemStatus.TAKEN if pair.action is Action.FOLLOW else ItemStatus.PENDING).value,
+            "predicted": predicted,
+        }
+        for pair, turn, predicted in pairs
+    ]
+    for some in portions(rows, AT_ONCE):
+        await session.execute(insert(_ITEMS), list(some))
+
+
+async def of_plan(session: AsyncSession, plan: str, limit: int | None = None) -> Sequence[tuple[Pair, PlanItemRow]]:
+    """The items of a plan, by arrival."""
+    statement = (
+        select(PlanItemRow, _EVENTS.c.type)
+        .join(_EVENTS, and_(_EVENTS.c.application == _ITEMS.c.application, _EVENTS.c.id == _ITEMS.c.event_id))
+        .where(_ITEMS.c.plan == plan)
+        .order_by(_ITEMS.c.seq, _ITEMS.c.handler)
+        .limit(limit)
+    )
+    return [(_as_pair(row, event_type), row) for row, event_type in await session.execute(statement)]
+
+
+def _as_pair(row: PlanItemRow, event_type: str) -> Pair:
+    return Pair(
+        seq=row.seq,
+        handler=row.handler,
+        application=row.application,
+        event_id=row.event_id,
+        key=row.key,
+        type=event_type,
+        action=Action(row.action),
+    )
+
+
+async def next_events(session: AsyncSession, plan: str, limit: int) -> Sequence[EventRow]:
+    """The next events of the plan, all of one turn, of which something is still to be taken."""
+    waits = and_(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.PENDING.value)
+    turn = select(_ITEMS.c.turn).where(waits).order_by(_ITEMS.c.turn).limit(1).scalar_subquery()
+    waiting = select(_ITEMS.c.seq).where(waits, _ITEMS.c.turn == turn).distinct().order_by(_ITEMS.c.seq).limit(limit)
+    numbers = list(await session.scalars(waiting))
+    if not numbers:
+        return ()
+    statement = select(EventRow).where(_EVENTS.c.seq.in_(numbers)).order_by(_EVENTS.c.seq)
+    return (await session.execute(statement)).scalars().all()
+
+
+async def progress(session: AsyncSession, plan: str, now: datetime) -> Progress:
+    """How far it has come."""
+    counted = (
+        select(_ITEMS.c.status, func.count().label("number")).where(_ITEMS.c.plan == plan).group_by(_ITEMS.c.status)
+    )
+    items = {row.status: row.number for row in await session.execute(counted)}
+    open_ = select(func.count()).where(_RUNS.c.plan == plan, _RUNS.c.status == RunStatus.RETRYING.value)
+    working = await session.scalar(open_.where(_RUNS.c.next_at <= now))
+    waiting = await session.scalar(open_.where(_RUNS.c.next_at > now))
+    return Progress(items, int(working or 0), int(waiting or 0))
+
+
+async def on_way(session: AsyncSession, plan: str, events: Sequence[EventRow]) -> Sequence[EventRow]:
+    """Those of these events that were not taken yet."""
+    if not events:
+        return ()
+    waits = and_(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.PENDING.value)
+    statement = select(_ITEMS.c.seq).where(waits, _ITEMS.c.seq.in_([one.seq for one in events]))
+    waiting = set(await session.scalars(statement))
+    return [one for one in events if one.seq in waiting]
+
+
+async def underway(session: AsyncSession, plan: str, now: datetime) -> bool:
+    """Whether something that was derived under the plan is due and has not arrived yet."""
+    arrived = select(_EVENTS.c.seq).where(
+        _EVENTS.c.application == _OUTBOX.c.application, _EVENTS.c.id == _OUTBOX.c.event_id
+    )
+    due = select(_OUTBOX.c.seq).where(_OUTBOX.c.plan == plan, _OUTBOX.c.not_before <= now, ~arrived.exists())
+    return (await session.scalar(due.limit(1))) is not None
+
+
+async def run_counts(session: AsyncSession, plan: str) -> Mapping[str, Counter[str]]:
+    """Handler to how the plan's runs stand: those of its items, and of what was derived from them."""
+    counted = select(_RUNS.c.handler, _RUNS.c.status, func.count()).where(_RUNS.c.plan == plan)
+    found: dict[str, Counter[str]] = {}
+    for handler, status, count in await session.execute(counted.group_by(_RUNS.c.handler, _RUNS.c.status)):
+        found.setdefault(handler, Counter())[status] = count
+    return found
+
+
+async def standings(session: AsyncSession, plan: str) -> Sequence[tuple[tuple[str, str, str], str]]:
+    """How the runs of the plan's items stand: (application, event id, handler) to status. What moved is not among
+    them."""
+    run = and_(
+        _RUNS.c.application == _ITEMS.c.application,
+        _RUNS.c.event_id == _ITEMS.c.event_id,
+        _RUNS.c.handler == _ITEMS.c.handler,
+    )
+    statement = select(_ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler, _RUNS.c.status).join(_RUNS, run)
+    rows = await session.execute(statement.where(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.TAKEN.value))
+    return [((application, event_id, handler), status) for application, event_id, handler, status in rows]
+
+
+async def emitted(session: AsyncSession, plan: str) -> Sequence[tuple[str, str, str, datetime, datetime]]:
+    """What was derived under the plan: (event id, type, key, when it was emitted, when it is to go out)."""
+    columns = (_OUTBOX.c.event_id, _OUTBOX.c.type, _OUTBOX.c.key, _OUTBOX.c.created_at, _OUTBOX.c.not_before)
+    rows = await session.execute(select(*columns).where(_OUTBOX.c.plan == plan).order_by(_OUTBOX.c.seq))
+    return [(row[0], row[1], row[2], row[3], row[4]) for row in rows]
+
+
+async def moved(session: AsyncSession, plan: str, limit: int) -> Sequence[tuple[str, str]]:
+    """(event id, handler) of what was not as planned any more when its turn came."""
+    statement = select(_ITEMS.c.event_id, _ITEMS.c.handler).where(
+        _ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.MOVED.value
+    )
+    return [(event_id, handler) for event_id, handler in await session.execute(statement.limit(limit))]
+
+
+async def claim_followers(session: AsyncSession, plan: str, now: datetime) -> None:
+    """What waits behind the plan's items is done for the plan, too, from now on."""
+    mine = and_(_ITEMS.c.plan == plan, _ITEMS.c.action == Action.FOLLOW.value)
+    columns = (_ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler)
+    ids = [tuple(row) for row in await session.execute(select(*columns).where(mine).order_by(*columns))]
+    for some in portions(ids, AT_ONCE):
+        await session.execute(
+            update(_RUNS)
+            .where(
+                tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_(some),
+                _RUNS.c.status == RunStatus.PARKED.value,
+            )
+            .values(plan=plan, updated_at=now)
+        )
+
+
+# --- a worker's part -------------------------------------------------------------------------------------------
+
+
+async def take(session: AsyncSession, wanted: Collection[PlannedEvent], now: datetime) -> Sequence[Taken]:
+    """Take what is left of these events' items, in this transaction: runs that are there already are let go again at
+    once; pairs without a run are returned, for the caller to begin. Nothing, when the plan is not being applied."""
+    found: list[Any] = []
+    for some in portions(sorted(wanted), AT_ONCE):
+        found += await _taken(session, some, now)
+    ids = [(row.application, row.event_id, row.handler) for row in found]
+    there = await _there(session, ids)
+    fresh = [row for row in found if row.action == Action.START and _id(row) not in there]
+    done = await _let_go(session, [row for row in found if row.action != Action.START], now)
+    gone = [row for row in found if row not in fresh and (row.plan, _id(row)) not in done]
+    await _mark_moved(session, gone)
+    return [
+        Taken(plan=row.plan, application=row.application, event_id=row.event_id, handler=row.handler, seq=row.seq,
+              key=row.key)
+        for row in fresh
+    ]  # fmt: skip
+
+
+def _id(row: Any) -> tuple[str, str, str]:
+    return (row.application, row.event_id, row.handler)
+
+
+async def _taken(session: AsyncSession, wanted: Sequence[PlannedEvent], now: datetime) -> Sequence[Any]:
+    is_applied = (
+        select(_PLANS.c.id).where(_PLANS.c.id == _ITEMS.c.plan, _PLANS.c.status == PlanStatus.APPLYING.value).exists()
+    )
+    statement = (
+        update(_ITEMS)
+        .where(
+            tuple_(_ITEMS.c.plan, _ITEMS.c.application, _ITEMS.c.event_id).in_(wanted),
+            _ITEMS.c.status == ItemStatus.PENDING.value,
+            is_applied,
+        )
+        .values(status=ItemStatus.TAKEN.value, taken_at=now)
+        .returning(*[_ITEMS.c[name] for name in ("plan", "application", "event_id", "handler", "seq", "key", "action")])
+    )
+    return sorted((await session.execute(statement)).all(), key=lambda row: (row.seq, row.handler))
+
+
+async def _there(session: AsyncSession, ids: Collection[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
+    found: set[tuple[str, str, str]] = set()
+    columns = (_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
+    for some in portions(sorted(ids), AT_ONCE):
+        rows = await session.execute(select(*columns).where(tuple_(*columns).in_(some)))
+        found |= {(application, event_id, handler) for application, event_id, handler in rows}
+    return found
+
+
+async def _let_go(session: AsyncSession, rows: Sequence[Any], now: datetime) -> set[tuple[str, tuple[str, str, str]]]:
+    """Set runs due again, those that are as planned; says which."""
+    done: set[tuple[str, tuple[str, str, str]]] = set()
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for row in rows:
+        groups.setdefault((row.plan, row.action), []).append(row)
+    renewing = await _renewing(session, {plan for plan, _ in groups})
+    for (plan, action), some in sorted(groups.items()):
+        changed = await _set_due(session, plan, Action(action), some, now, renews_keys=plan in renewing)
+        done |= {(plan, one) for one in changed}
+    return done
+
+
+async def _renewing(session: AsyncSession, plans: Collection[str]) -> set[str]:
+    wanted = select(_PLANS.c.id).where(_PLANS.c.id.in_(sorted(plans)), _PLANS.c.renews_keys)
+    return set(await session.scalars(wanted)) if plans else set()
+
+
+async def _set_due(
+    session: AsyncSession, plan: str, action: Action, rows: Sequence[Any], now: datetime, *, renews_keys: bool
+) -> set[tuple[str, str, str]]:
+    values: dict[str, Any] = {"next_at": now, "plan": plan, "updated_at": now}
+    if action is not Action.HASTEN:
+        values |= {"status": RunStatus.RETRYING.value, "blocking": True, "attempts": 0, "claimed_by": None,
+                   "claimed_until": None}  # fmt: skip
+    if renews_keys and action is Action.RERUN:
+        values["key_plan"] = plan
+    statement = (
+        update(_RUNS)
+        .where(
+            tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_([_id(row) for row in rows]),
+            _RUNS.c.status.in_(FROM[action]),
+            or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
+        )
+        .values(values)
+        .returning(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
+    )
+    changed = {(application, event_id, handler) for application, event_id, handler in await session.execute(statement)}
+    if action is Action.RETRY and changed:
+        letter = tuple_(_LETTERS.c.application, _LETTERS.c.event_id, _LETTERS.c.handler)
+        settled = update(_LETTERS).where(letter.in_(sorted(changed)), _LETTERS.c.settled_at.is_(None))
+        await session.execute(settled.values(settled_as=REDRIVEN, settled_at=now))
+    return changed
+
+
+async def _mark_moved(session: AsyncSession, rows: Sequence[Any]) -> None:
+    if rows:
+        ids = [(row.plan, *_id(row)) for row in rows]
+        mine = tuple_(_ITEMS.c.plan, _ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler).in_(ids)
+        await session.execute(update(_ITEMS).where(mine).values(status=ItemStatus.MOVED.value))

@@ -1,0 +1,138 @@
+"""The plans: stored once, never changed but for where they stand. At most one is being applied (case R15)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import Table, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger import audit
+from consumer.ledger.plans.tables import ItemStatus, PlanItemRow, PlanRow, PlanStatus
+from consumer.ledger.tables import REASON_CHARS
+from consumer.wire import REPLAY
+
+_PLANS: Table = PlanRow.__table__
+_ITEMS: Table = PlanItemRow.__table__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """A plan as it is to be stored. `digest` is over its items and what was predicted."""
+
+    by: str
+    reason: str | None
+    filters: Mapping[str, Any]
+    forced: bool
+    renews_keys: bool
+    items: int
+    predicted: Mapping[str, Any]
+    digest: str
+
+
+def new_id() -> str:
+    """An id that no other plan has."""
+    return REPLAY + secrets.token_hex(8)
+
+
+async def create(session: AsyncSession, plan_id: str, decided: Decided, now: datetime) -> None:
+    """Store a plan, and note it in the audit trail. Its items are added in the same transaction."""
+    number = (await session.execute(select(func.coalesce(func.max(_PLANS.c.number), 0)))).scalar_one() + 1
+    values = {
+        "id": plan_id,
+        "number": number,
+        "status": PlanStatus.PLANNED.value,
+        "created_at": now,
+        "created_by": decided.by,
+        "reason": decided.reason,
+        "filters": orjson.dumps(dict(decided.filters)),
+        "forced": decided.forced,
+        "renews_keys": decided.renews_keys,
+        "items": decided.items,
+        "predicted": orjson.dumps(dict(decided.predicted)),
+        "digest": decided.digest,
+    }
+    await session.execute(insert(_PLANS), values)
+    after = {"items": decided.items, "digest": decided.digest, "forced": decided.forced}
+    _audit(session, plan_id, "replay.planned", decided.by, decided.reason, now, after)
+
+
+async def get(session: AsyncSession, plan_id: str) -> PlanRow | None:
+    """The plan, or None."""
+    return (await session.execute(select(PlanRow).where(_PLANS.c.id == plan_id))).scalars().first()
+
+
+async def newest(session: AsyncSession, limit: int) -> Sequence[PlanRow]:
+    """The newest plans, newest first."""
+    return (await session.execute(select(PlanRow).order_by(_PLANS.c.number.desc()).limit(limit))).scalars().all()
+
+
+async def applying(session: AsyncSession) -> PlanRow | None:
+    """The plan that is being applied, or was when its `apply` was killed."""
+    statement = select(PlanRow).where(_PLANS.c.status == PlanStatus.APPLYING.value)
+    return (await session.execute(statement)).scalars().first()
+
+
+async def begin(session: AsyncSession, plan_id: str, *, by: str, reason: str, now: datetime) -> bool:
+    """From planned to being applied; False when it is not planned (any more). A unique index lets only one be so."""
+    done = await _move(
+        session, plan_id, (PlanStatus.PLANNED,), status=PlanStatus.APPLYING.value, began_at=now, began_by=by,
+        reason=reason[:REASON_CHARS],
+    )  # fmt: skip
+    if done:
+        _audit(session, plan_id, "replay.applied", by, reason, now, {"status": PlanStatus.APPLYING.value})
+    return done
+
+
+async def complete(session: AsyncSession, plan_id: str, *, by: str, now: datetime, result: Mapping[str, Any]) -> bool:
+    """From being applied to applied; `result` goes into the audit trail."""
+    done = await _move(
+        session, plan_id, (PlanStatus.APPLYING,), status=PlanStatus.APPLIED.value, ended_at=now, ended_by=by
+    )
+    if done:
+        _audit(session, plan_id, "replay.completed", by, None, now, result)
+    return done
+
+
+async def cancel(session: AsyncSession, plan_id: str, *, by: str, reason: str, now: datetime) -> int | None:
+    """Nothing more of it is acted on. How many items were still open; None when it was over already."""
+    open_ = (PlanStatus.PLANNED, PlanStatus.APPLYING)
+    if not await _move(
+        session, plan_id, open_, status=PlanStatus.CANCELLED.value, ended_at=now, ended_by=by
+    ):  # fmt: skip
+        return None
+    left = await session.execute(
+        update(_ITEMS)
+        .where(_ITEMS.c.plan == plan_id, _ITEMS.c.status == ItemStatus.PENDING.value)
+        .values(status=ItemStatus.CANCELLED.value)
+    )
+    count = int(left.rowcount)  # type: ignore[attr-defined]  # a cursor's result has it
+    _audit(session, plan_id, "replay.cancelled", by, reason, now, {"items_left": count})
+    return count
+
+
+async def _move(session: AsyncSession, plan_id: str, before: Sequence[PlanStatus], **values: object) -> bool:
+    stands = _PLANS.c.status.in_([one.value for one in before])
+    statement = update(_PLANS).where(_PLANS.c.id == plan_id, stands).values(**values).returning(_PLANS.c.id)
+    return (await session.execute(statement)).first() is not None
+
+
+def _audit(
+    session: AsyncSession, plan_id: str, action: str, by: str, reason: str | None, now: datetime,
+    after: Mapping[str, Any],
+) -> None:  # fmt: skip
+    audit.note(
+        session,
+        at=now,
+        application="",
+        actor=by,
+        action=action,
+        subject=f"plan:{plan_id}",
+        after=orjson.dumps(dict(after)).decode(),
+        reason=reason,
+    )

@@ -1,0 +1,63 @@
+"""Trial: a transaction that is always rolled back, for finding out what would happen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+
+from sqlalchemy import Table, select, text, tuple_
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger import Database
+from consumer.ledger.tables import EventRow, OutboxRow, RunRow
+
+_EVENTS: Table = EventRow.__table__
+_OUTBOX: Table = OutboxRow.__table__
+_RUNS: Table = RunRow.__table__
+
+
+class _Undo(Exception):
+    """The end of every trial."""
+
+
+@asynccontextmanager
+async def trial(database: Database) -> AsyncIterator[AsyncSession]:
+    """Whatever is written in it is undone. On PostgreSQL it waits for nobody's lock longer than a second, so that it
+    never stands between live work for long: raises LedgerUnavailable then."""
+    try:
+        async with database.transaction() as session:
+            if session.get_bind().dialect.name == "postgresql":
+                await session.execute(text("SET LOCAL lock_timeout = '1s'"))  # raw: a setting of this transaction only
+            yield session
+            session.expunge_all()  # what was added and not flushed must not be written on the way out
+            raise _Undo
+    except _Undo:
+        return
+
+
+async def derived_before(session: AsyncSession, ids: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    """Which of these derived events (application, event id) were emitted already, or have arrived."""
+    if not ids:
+        return frozenset()
+    wanted = sorted(ids)
+    found: set[tuple[str, str]] = set()
+    for application, event_id in ((_OUTBOX.c.application, _OUTBOX.c.event_id), (_EVENTS.c.application, _EVENTS.c.id)):
+        rows = await session.execute(select(application, event_id).where(tuple_(application, event_id).in_(wanted)))
+        found |= {(one, other) for one, other in rows}
+    return frozenset(found)
+
+
+async def blocking(
+    session: AsyncSession, lanes: Collection[tuple[str, str, str]]
+) -> dict[tuple[str, str, str], list[int]]:
+    """Lane (application, handler, key) to the places of the runs that later ones wait for, in order."""
+    if not lanes:
+        return {}
+    lane = tuple_(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key)
+    statement = select(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key, _RUNS.c.seq).where(
+        _RUNS.c.blocking, lane.in_(sorted(lanes))
+    )
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for application, handler, key, seq in await session.execute(statement.order_by(_RUNS.c.seq)):
+        found.setdefault((application, handler, key), []).append(seq)
+    return found

@@ -1,0 +1,140 @@
+"""Admission: how much of strangers' bodies is held at once, and whose gives way when there is no room (case I22).
+
+What counts is what has arrived, not what was announced: a sender that promises a megabyte and sends a byte holds a
+byte. A body that still arrives gives way to one that is there: when there is no room, the address that holds most loses
+its oldest. A webhook that came whole never waits for those that come slowly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from consumer.receive.answers import BUSY, Refused
+
+GRACE_S: Final = 2.0
+"""So long a body may be slow before the least rate counts: a handshake, a packet sent again."""
+
+
+class Arrival:
+    """A body that still arrives: how much of it is here, and until when its next part is waited for."""
+
+    def __init__(self, remote: str, timeout_s: float, min_bytes_per_s: int) -> None:
+        self.remote = remote
+        self.size = 0
+        self.gave_way = False
+        self._timeout_s = timeout_s
+        self._min_bytes_per_s = min_bytes_per_s
+        self._began = asyncio.get_running_loop().time()
+        self._limit: asyncio.Timeout | None = None
+
+    def limit(self) -> asyncio.Timeout:
+        """The time limit to wait under; later with every part that arrives, up to the whole body's."""
+        self._limit = asyncio.timeout_at(self._until())
+        return self._limit
+
+    def postpone(self) -> None:
+        """A part arrived."""
+        if self._limit is not None and not self.gave_way:
+            self._limit.reschedule(self._until())
+
+    def give_way(self) -> None:
+        """Nothing more is waited for."""
+        self.gave_way = True
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+    def _until(self) -> float:
+        whole = self._began + self._timeout_s
+        if not self._min_bytes_per_s:
+            return whole
+        return min(whole, self._began + GRACE_S + self.size / self._min_bytes_per_s)
+
+
+class Admission:
+    """The room of one process. `max_requests` bodies are worked on at once, as many more may arrive, and all of them
+    hold `max_bytes` together."""
+
+    def __init__(self, *, max_requests: int, max_bytes: int) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._worked_on = 0
+        self._arrivals: dict[Arrival, None] = {}
+        self.held_bytes = 0
+        self.displaced = 0
+
+    @property
+    def arriving(self) -> int:
+        """Bodies that still arrive."""
+        return len(self._arrivals)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next webhook would be refused, however quickly it came."""
+        return self._worked_on >= self._max_requests
+
+    @contextmanager
+    def place(self, size: int) -> Iterator[None]:
+        """Room for a body that is here, while it is worked on. Raises Refused when there is none."""
+        if self.is_full:
+            raise Refused(BUSY, "too many requests in flight")
+        self._make_room(size, None)
+        self._worked_on += 1
+        self.held_bytes += size
+        try:
+            yield
+        finally:
+            self._worked_on -= 1
+            self.held_bytes -= size
+
+    @contextmanager
+    def arrival(self, remote: str, timeout_s: float, min_bytes_per_s: int) -> Iterator[Arrival]:
+        """A body that begins to arrive; what of it came is held until the block ends."""
+        if len(self._arrivals) >= self._max_requests:
+            self._displace(self._greediest(Counter(one.remote for one in self._arrivals)))
+        found = Arrival(remote, timeout_s, min_bytes_per_s)
+        self._arrivals[found] = None
+        try:
+            yield found
+        finally:
+            self._leave(found)
+
+    def grow(self, arrival: Arrival, size: int) -> None:
+        """So many bytes more arrived. Raises Refused when it is this body that has to give way."""
+        self._make_room(size, arrival)
+        if arrival.gave_way:
+            raise Refused(BUSY, "the body gave way to others")
+        self.held_bytes += size
+        arrival.size += size
+        arrival.postpone()
+
+    def _make_room(self, size: int, wanted_by: Arrival | None) -> None:
+        while self.held_bytes + size > self._max_bytes:
+            by_remote: Counter[str] = Counter()
+            for one in self._arrivals:
+                by_remote[one.remote] += one.size
+            if wanted_by is not None:
+                by_remote[wanted_by.remote] += size
+            if not by_remote.total():
+                raise Refused(BUSY, "too many bytes in flight")
+            victim = self._greediest(by_remote)
+            self._displace(victim)
+            if victim is wanted_by:
+                return
+
+    def _greediest(self, by_remote: Counter[str]) -> Arrival:
+        [(remote, _)] = by_remote.most_common(1)
+        return next(one for one in self._arrivals if one.remote == remote)
+
+    def _displace(self, arrival: Arrival) -> None:
+        self.displaced += 1
+        self._leave(arrival)
+        arrival.give_way()
+
+    def _leave(self, arrival: Arrival) -> None:
+        if self._arrivals.pop(arrival, arrival) is None:
+            self.held_bytes -= arrival.size
+            arrival.size = 0

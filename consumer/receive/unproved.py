@@ -1,0 +1,45 @@
+"""Unproved: how many bytes that nobody vouches for are stored, per application and minute (case I22).
+
+Anyone may send to an address whose webhooks are proved by a later read. So what is stored of them is bounded, per
+application: the flood of one leaves the others their room. Large bodies share a quarter, and what is refused anyway an
+eighth: a webhook of usual size is the last to be told to come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+LARGE_BYTES: Final = 64 * 1024
+BURST_MINUTES: Final = 8.0
+SHARES: Final = {"refused": 1 / 8, "large": 1 / 4, "all": 1.0}
+
+
+class Unproved:
+    """`bytes_per_minute` may be stored on average, `BURST_MINUTES` times as many at once."""
+
+    def __init__(self, bytes_per_minute: int, monotonic: Callable[[], float]) -> None:
+        self._per_s = bytes_per_minute / 60
+        self._monotonic = monotonic
+        self._used: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def take(self, application: str, size: int, *, is_refused: bool = False) -> bool:
+        """Whether so many bytes may be stored now; they are counted then."""
+        names = ["all", *(["large"] if size > LARGE_BYTES else []), *(["refused"] if is_refused else [])]
+        now = self._monotonic()
+        used = {name: self._used_now((application, name), now) + size for name in names}
+        if any(amount > self._burst(name) for name, amount in used.items()):
+            return False
+        self._used.update({(application, name): (amount, now) for name, amount in used.items()})
+        return True
+
+    def share(self, application: str) -> float:
+        """How much of the burst is used up, 0 to 1."""
+        return self._used_now((application, "all"), self._monotonic()) / self._burst("all")
+
+    def _burst(self, name: str) -> float:
+        return self._per_s * 60 * BURST_MINUTES * SHARES[name]
+
+    def _used_now(self, key: tuple[str, str], now: float) -> float:
+        amount, at = self._used.get(key, (0.0, now))
+        return max(0.0, amount - (now - at) * self._per_s * SHARES[key[1]])

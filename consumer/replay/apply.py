@@ -1,0 +1,234 @@
+"""Apply: sends copies of a plan's events through the one processing path, a few at a time, until all are taken.
+
+The ledger decides what is done: a worker takes an item and changes its run in one transaction. So this may be killed
+anywhere and begun again, and what it sends twice is taken once (cases R7, R8, R15). It keeps below live work: only so
+many of its events are on their way at once, and fewer when they take long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from consumer.broker.base import Broker, Message
+from consumer.clock import Clock
+from consumer.errors import LeaseLost, NotFound, PlanInProgress, PlanMoved, PlanOver, ReplayStalled
+from consumer.events import Source
+from consumer.ledger import Database, leases
+from consumer.ledger.handling.events import to_event
+from consumer.ledger.plans import items, plans
+from consumer.ledger.plans.items import Progress
+from consumer.ledger.plans.tables import PlanRow, PlanStatus
+from consumer.ledger.tables import EventRow
+from consumer.ledger.tenure import Tenure
+from consumer.replay.differences import came_out_otherwise
+from consumer.replay.pace import Pace
+from consumer.replay.plan import Planner
+from consumer.wire import pack_event
+
+ROLE: Final = "replay"
+LEASE_S: Final = 15.0
+LOOK_S: Final = 0.1
+AGAIN_S: Final = 20.0
+STALLED_S: Final = 300.0
+MOVED_SHOWN: Final = 100
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far it is: items that were taken, of how many; seconds left at this pace, None while nobody can tell."""
+
+    done: int
+    total: int
+    left_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """What came of it. `runs`: handler to state to count. `otherwise`: derived events that were predicted and did not
+    come, or came unannounced, and runs that ended otherwise. `moved`: items that were not as planned any more, and were
+    left alone."""
+
+    plan: str
+    status: str
+    items: dict[str, int]
+    runs: dict[str, dict[str, int]]
+    otherwise: list[str]
+    moved: list[dict[str, str]]
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether all came out as predicted."""
+        return self.status == PlanStatus.APPLIED and not self.otherwise and not self.moved
+
+
+class Apply:
+    """Applies one plan; `holder` is unique per process. `rate_per_s`: events sent per second, at most."""
+
+    def __init__(
+        self, *, planner: Planner, broker: Broker, topic: str, clock: Clock, holder: str, rate_per_s: float
+    ) -> None:
+        self._planner = planner
+        self._database: Database = planner.database
+        self._broker = broker
+        self._topic = topic
+        self._clock = clock
+        self._tenure = Tenure(self._database, role=ROLE, holder=holder, clock=clock, lease_s=LEASE_S)
+        self._pace = Pace(clock, rate_per_s=rate_per_s)
+        self._again_s = AGAIN_S
+
+    async def run(
+        self, plan_id: str, *, by: str, reason: str, max_age: timedelta, told: Callable[[Step], None] = lambda _: None
+    ) -> Applied:
+        """Begin the plan, or go on with it, to its end.
+
+        Raises NotFound, PlanOver, PlanInProgress, PlanTooOld, PlanMoved (nothing was done then), ReplayStalled.
+        """
+        await self._lead(plan_id)
+        try:
+            await self._begin(plan_id, by=by, reason=reason, max_age=max_age)
+            status = await self._send_all(plan_id, told)
+            return await self._end(plan_id, status, by=by)
+        finally:
+            await self._tenure.give_back()
+
+    # --- begin -------------------------------------------------------------------------------------------------
+
+    async def _lead(self, plan_id: str) -> None:
+        """One at a time. A process that was killed leaves its lease behind for some seconds: that is waited for."""
+        before = None
+        until = self._clock.monotonic() + LEASE_S * 4 / 3
+        while not await self._tenure.take():
+            async with self._database.reading() as session:
+                lease, row = await leases.current(session, ROLE), await plans.applying(session)
+            is_alive = lease is not None and before is not None and lease.until > before
+            if is_alive or self._clock.monotonic() > until:
+                raise _in_progress(row, plan_id)
+            before = before or (lease.until if lease is not None else None)
+            await self._clock.sleep(1.0)
+
+    async def _begin(self, plan_id: str, *, by: str, reason: str, max_age: timedelta) -> None:
+        async with self._database.reading() as session:
+            row, other = await plans.get(session, plan_id), await plans.applying(session)
+        if row is None:
+            raise NotFound("there is no such plan; see `consumer replay list`", plan=plan_id[:64])
+        if other is not None and other.id != plan_id:
+            raise _in_progress(other, plan_id)
+        match PlanStatus(row.status):
+            case PlanStatus.APPLYING:
+                return
+            case PlanStatus.APPLIED | PlanStatus.CANCELLED:
+                raise PlanOver(plan=plan_id, status=row.status)
+            case PlanStatus.PLANNED:
+                found = await self._planner.look_again(row, max_age)
+                if found:
+                    raise PlanMoved(found, plan=plan_id)
+                await self._planner.require_workers(plan_id)
+        async with self._database.transaction() as session:
+            now = self._clock.now()
+            if not await plans.begin(session, plan_id, by=by, reason=reason, now=now):
+                raise PlanOver(plan=plan_id)
+            await items.claim_followers(session, plan_id, now)
+
+    # --- send --------------------------------------------------------------------------------------------------
+
+    async def _send_all(self, plan_id: str, told: Callable[[Step], None]) -> str:
+        """Some events, until all that comes of them is done; then the next. Returns how the plan stands at the end."""
+        sent: Sequence[EventRow] = ()
+        news_at, last = self._clock.monotonic(), (-1, -1)
+        while True:
+            await self._keep_lead()
+            row, progress, waiting, is_quiet = await self._look(plan_id, sent)
+            if row is None or row.status != PlanStatus.APPLYING or (is_quiet and not progress.pending):
+                return PlanStatus.CANCELLED.value if row is None else row.status
+            told(Step(progress.total - progress.pending, progress.total, self._pace.left_s(progress.pending)))
+            if (progress.pending, progress.working) != last:
+                last, news_at = (progress.pending, progress.working), self._clock.monotonic()
+            if is_quiet and (room := self._pace.room()) > 0:
+                sent = await self._next(plan_id, room)
+            elif (idle_s := self._clock.monotonic() - news_at) > STALLED_S:
+                raise ReplayStalled(plan=plan_id, waiting=progress.pending)
+            elif waiting and idle_s > self._again_s:
+                self._again_s += AGAIN_S
+                await self._publish(plan_id, waiting)  # as if it had never been sent
+            await self._clock.sleep(LOOK_S)
+
+    async def _look(
+        self, plan_id: str, sent: Sequence[EventRow]
+    ) -> tuple[PlanRow | None, Progress, Sequence[EventRow], bool]:
+        """The plan, how far it is, what of `sent` was not taken yet, and whether nothing at all is going on."""
+        now = self._clock.now()
+        async with self._database.reading() as session:
+            # In this order: what arrives between two of these looks is seen by the later one.
+            waiting = await items.on_way(session, plan_id, sent)
+            is_underway = await items.underway(session, plan_id, now)
+            progress = await items.progress(session, plan_id, now)
+            row = await plans.get(session, plan_id)
+            is_quiet = not waiting and not is_underway and not progress.working
+        return row, progress, waiting, is_quiet
+
+    async def _next(self, plan_id: str, room: int) -> Sequence[EventRow]:
+        async with self._database.reading() as session:
+            rows = await items.next_events(session, plan_id, room)
+        await self._publish(plan_id, rows)
+        self._pace.sent(len(rows))
+        self._again_s = AGAIN_S
+        return rows
+
+    async def _publish(self, plan_id: str, rows: Sequence[EventRow]) -> None:
+        if rows:
+            await self._broker.publish_many(self._topic, [copy(row, plan_id) for row in rows])
+
+    async def _keep_lead(self) -> None:
+        if self._tenure.left_s < LEASE_S / 2 and not await self._tenure.take():
+            raise LeaseLost(role=ROLE)
+
+    # --- end ---------------------------------------------------------------------------------------------------
+
+    async def _end(self, plan_id: str, status: str, *, by: str) -> Applied:
+        predicted = await self._planner.predicted(plan_id)
+        now = self._clock.now()
+        async with self._database.reading() as session:
+            progress = await items.progress(session, plan_id, now)
+            counts = await items.run_counts(session, plan_id)
+            moved = await items.moved(session, plan_id, MOVED_SHOWN)
+            observed = Counter(_word(*one) for one in await items.emitted(session, plan_id))
+            standings = dict(await items.standings(session, plan_id))
+        found = Applied(
+            plan=plan_id,
+            status=PlanStatus.APPLIED.value if status == PlanStatus.APPLYING else status,
+            items=dict(progress.items),
+            runs={handler: dict(states) for handler, states in sorted(counts.items())},
+            otherwise=came_out_otherwise(predicted, observed, standings),
+            moved=[{"event_id": event_id, "handler": handler} for event_id, handler in moved],
+        )
+        if status == PlanStatus.APPLYING:
+            result: dict[str, Any] = {"items": found.items, "runs": found.runs, "otherwise": len(found.otherwise)}
+            async with self._database.transaction() as session:
+                await plans.complete(session, plan_id, by=by, now=now, result=result)
+        return found
+
+
+def copy(row: EventRow, plan_id: str) -> Message:
+    """The event once more, for the plan: without its old trace and delivery, with a link to the original. Pure."""
+    event = replace(to_event(row), source=Source.REPLAY, delivery_id="", traceparent=None)
+    packed = pack_event(event, plan=plan_id)
+    return Message(key=packed.key, value=packed.value, headers={**packed.headers, "replays": str(row.seq).encode()})
+
+
+def _word(event_id: str, event_type: str, key: str, created_at: datetime, not_before: datetime) -> str:
+    return f"{event_type} {key}" if not_before > created_at else f"{event_type} {event_id}"
+
+
+def _in_progress(row: PlanRow | None, plan_id: str) -> PlanInProgress:
+    if row is None or row.id == plan_id:
+        return PlanInProgress("another process applies a plan right now; see `consumer replay list`")
+    return PlanInProgress(
+        f"plan {row.id} was begun and is not done: `consumer replay apply {row.id}` goes on with it, "
+        f"`consumer replay cancel {row.id}` ends it",
+        by=row.began_by,
+        since=row.began_at,
+    )

@@ -1,0 +1,117 @@
+"""Where a walk begins, how far back it acts, and what is done about its pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from consumer.clock import Clock
+from consumer.errors import UsageError
+from consumer.events import Locators
+from consumer.ledger import Database
+from consumer.ledger.reading import sync_state
+from consumer.sync.backfill.bookmark import Bookmark, ListOrder
+from consumer.sync.backfill.cutover import CutOver, FirstWalk
+from consumer.sync.backfill.pager import EventLister
+from consumer.sync.backfill.policy import BackfillPolicy
+from consumer.sync.backfill.recovery import Taking
+from consumer.sync.backfill.report import BackfillOptions, ReportBuilder
+from consumer.sync.backfill.walk import Walk
+
+WALK: Final = "events"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A walk that has begun at `at`: which, and what is done about its pages."""
+
+    walk: Walk
+    taking: Taking
+    at: datetime
+
+
+class StartingPoint:
+    """Begins the walks of one application."""
+
+    def __init__(
+        self,
+        application: str,
+        locators: Locators,
+        database: Database,
+        first_walk: FirstWalk,
+        *,
+        clock: Clock,
+        policy: BackfillPolicy,
+    ) -> None:
+        self.application = application
+        self._locators = locators
+        self._database = database
+        self._first_walk = first_walk
+        self._clock = clock
+        self._policy = policy
+
+    async def begin(self, options: BackfillOptions, lister: EventLister, *, sweeps: bool) -> Begun:
+        """Begin a walk from where the options say. `sweeps`: whether it looks for what is listed late, if that is due.
+
+        Raises LedgerError, and UsageError for a seed that cannot be told how far it goes.
+        """
+        bookmark = await self.bookmark() if options.reads_bookmark else Bookmark()
+        now = self._clock.now()
+        cut_over = await self._cut_over(options, now) if options.seed else None
+        floor = await self._floor(options, now) if options.reads_bookmark else options.since
+        walk = Walk(
+            lister=lister,
+            locators=self._locators,
+            bookmark=bookmark,
+            now=now,
+            policy=self._policy.walk,
+            since=floor if bookmark.walked_at is None else None,
+            sweeps=sweeps,
+        )
+        return self._begun(walk, options, floor, cut_over)
+
+    async def begin_look(
+        self, lister: EventLister, order: ListOrder, *, stop_ids: frozenset[str], pages_max: int
+    ) -> Begun:
+        """Begin to look from the head down to one of `stop_ids`, `pages_max` pages at most; the bookmark stays. Raises
+        LedgerError."""
+        options = BackfillOptions(full=True)
+        floor = await self._floor(options, self._clock.now())
+        walk = Walk(
+            lister=lister,
+            locators=self._locators,
+            bookmark=Bookmark(order=order),
+            now=self._clock.now(),
+            policy=self._policy.walk,
+            stop_ids=stop_ids,
+            pages_max=pages_max,
+        )
+        return self._begun(walk, options, floor)
+
+    def _begun(
+        self, walk: Walk, options: BackfillOptions, floor: datetime | None, cut_over: CutOver | None = None
+    ) -> Begun:
+        builder = ReportBuilder(began_s=self._clock.monotonic())
+        return Begun(
+            walk=walk, taking=Taking(options=options, builder=builder, floor=floor, cut_over=cut_over), at=walk.now
+        )
+
+    async def bookmark(self) -> Bookmark:
+        """The stored bookmark."""
+        async with self._database.reading() as session:
+            return Bookmark.load(await sync_state.load(session, self.application, WALK))
+
+    async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
+        """From when on events are acted on: what is older when the first walk of all begins is history."""
+        if options.dry_run:
+            began = await self._first_walk.began() or now
+        else:
+            began = await self._first_walk.begin(now, now)
+        return began - self._policy.history
+
+    async def _cut_over(self, options: BackfillOptions, now: datetime) -> CutOver:
+        """Where a seed ends. Raises UsageError for one that says neither how far back nor how far on it goes."""
+        if not (options.full or options.since) and (await self.bookmark()).walked_at is not None:
+            raise UsageError("a walk has been completed here: a seed needs --full or --since as well")
+        return await self._first_walk.cut_over(options.until, now, self._policy.history)

@@ -1,0 +1,348 @@
+"""The orders in which a list may come, and how each is walked: newest first, oldest first, or both ends.
+
+What all have in common is `OrderedWalk`: from the head on, page by page, until the last walk is joined or the list
+ends. Newest first the news are there. Oldest first they are at the tail, and the stored cursor leads to it. Where no
+order can be told both ends are walked. What cannot be joined to the last walk is walked from the head to the end.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from consumer.payments import Cursor, EventRecord, Page
+from consumer.sync.backfill.bookmark import IDS_MAX, SERVICE_SKEW, Bookmark, ListOrder, PageRef, Resume, is_gap
+from consumer.sync.backfill.pager import CursorRefused, Pager, ids_of, meets
+from consumer.sync.backfill.policy import WalkPolicy
+from consumer.sync.backfill.recent_pages import RecentPages
+
+
+@dataclass(frozen=True, kw_only=True)
+class WalkPage:
+    """One page of events. `bookmark` may be stored once this page and all before it are published. The times are
+    None where the page shows none; `reached_at` is how far the walk has come."""
+
+    items: tuple[EventRecord, ...]
+    bookmark: Bookmark
+    oldest_at: datetime | None
+    newest_at: datetime | None
+    reached_at: datetime | None
+
+
+Pages = AsyncGenerator[WalkPage, None]
+
+
+@dataclass(kw_only=True)
+class OrderedWalk(ABC):
+    """One pass over a list in one order. `timed`: its events show times; `sweeping`: it looks for what is late (B34).
+
+    Afterwards: `met`, whether the last walk was joined; `gap`, whether events may have been lost; `refused`, how often
+    a stored cursor was not taken; `begins_at`, see Walk.
+    """
+
+    pager: Pager
+    bookmark: Bookmark
+    now: datetime
+    policy: WalkPolicy
+    timed: bool
+    sweeping: bool
+    since: datetime | None = None
+    stop_ids: frozenset[str] = frozenset()
+    met: bool = False
+    gap: bool = False
+    refused: int = 0
+    begins_at: datetime | None = None
+    _head_ids: tuple[str, ...] = ()
+    _resumed: int = 0
+
+    order: ClassVar[ListOrder] = ListOrder.UNKNOWN
+
+    async def pages(self, head: Page[EventRecord]) -> Pages:
+        """The pages with possible news; complete when it ends by itself."""
+        self._head_ids = ids_of(head)[:IDS_MAX]
+        async for page in self._from_head(head):
+            yield page
+
+    async def _from_head(self, head: Page[EventRecord]) -> Pages:
+        """From the head until the bookmark is met, and on to the end when it never is."""
+        page, beyond = head, 0
+        recent = self._recent_pages(None, head)
+        while True:
+            self.met = self.met or self._meets_last(page)
+            beyond += self.met
+            if page.next_cursor is None:
+                yield self._walk_page(page, self._at_end(recent))
+                return
+            if await self._is_joined(page, beyond):
+                yield self._walk_page(page, self._joined())
+                async for more in self._after_joining():
+                    yield more
+                return
+            cursor = await self._go_on_from(page, page.next_cursor, recent)
+            yield self._walk_page(page, self._interrupted(cursor, recent))
+            page = await self.pager.page(cursor)
+            recent.add(self.pager.read(cursor, page))
+
+    # --- what the orders differ in ------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:
+        """Whether a pass from the head, `beyond` pages past the bookmark, need not go on."""
+
+    @abstractmethod
+    def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
+        """What is stored should this pass be cut now."""
+
+    @abstractmethod
+    def _begun_to(self) -> datetime | None:
+        """When this walk began, by the service's clock."""
+
+    def _joined(self) -> Bookmark:
+        return self.bookmark
+
+    async def _after_joining(self) -> Pages:
+        nothing: tuple[WalkPage, ...] = ()
+        for page in nothing:
+            yield page
+
+    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:  # noqa: ARG002 - newest first it hangs on them
+        """Whether the walk that began at `begun_to` saw all events from this page on."""
+        return True
+
+    # --- going on where an interrupted walk was cut -------------------------------------------------------------
+
+    async def _go_on_from(self, page: Page[EventRecord], cursor: Cursor, recent: RecentPages) -> Cursor:
+        """The next cursor: once this pass meets where an interrupted one began, the one where that would go on."""
+        resume = self.bookmark.resume
+        self._resumed += resume is not None and (self._resumed > 0 or meets(page, resume.head_ids))
+        if resume is None or not self._resumed or not self._is_covered(page, resume.begun_to, self._resumed):
+            return cursor
+        if await self._leads(resume, page):
+            cursor = resume.cursor
+            recent.clear()
+        self.bookmark = replace(self.bookmark, resume=None)
+        return cursor
+
+    async def _leads(self, resume: Resume, here: Page[EventRecord]) -> bool:
+        """Whether the service still takes the cursor where an interrupted walk would have gone on, and it leads on."""
+        if self.pager.has_walked(resume.cursor):
+            return False
+        try:
+            page = await self.pager.look(resume.cursor)
+        except CursorRefused:
+            self.refused += 1
+            return False
+        there, now_at = self.pager.times(page), self.pager.times(here)
+        if resume.begun_to is not None and there and now_at and max(there) >= min(now_at):
+            return False  # the overlap has brought us beyond it
+        self.pager.keep(resume.cursor, page)
+        self.pager.has_jumped = True
+        return True
+
+    def _cut_at(self, cursor: Cursor, begun_to: datetime | None = None) -> Bookmark:
+        """The old bookmark, and where this walk would go on. An older interruption is kept: it saves more."""
+        if self.bookmark.resume is not None:
+            return self.bookmark
+        return replace(self.bookmark, resume=Resume(head_ids=self._head_ids, cursor=cursor, begun_to=begun_to))
+
+    # --- what a pass leaves -------------------------------------------------------------------------------------
+
+    def _at_end(self, recent: RecentPages) -> Bookmark:
+        """The list has ended, and nothing was joined: whether something may have been lost between (case B13)."""
+        self.sweeping |= self.timed and not self.pager.has_jumped  # all there is was read
+        if not self.met:
+            # Times that do not even show an order prove nothing about how far back the list reaches.
+            oldest_at = None if self.order is ListOrder.UNKNOWN else self.pager.oldest_at
+            self.gap = is_gap(self.bookmark, oldest_at=oldest_at, now=self.now, gap_after=self.policy.gap_after)
+        return self._finished(recent)
+
+    def _finished(self, recent: RecentPages | None) -> Bookmark:
+        """The window is complete. `recent` are the last pages, if the end was reached; else the tail stays known."""
+        begun_to = self._begun_to()
+        before = self.bookmark
+        return Bookmark(
+            order=self.order,
+            head_ids=self._head_ids,
+            tail_ids=recent.ids if recent else before.tail_ids,
+            tail_cursors=recent.cursors if recent else before.tail_cursors,
+            newest_at=max(filter(None, (self.pager.newest_at, before.newest_at)), default=None),
+            walked_at=self.now,
+            swept_at=self.now if self.sweeping else before.swept_at,
+            swept_to=begun_to if self.sweeping else before.swept_to,
+            sweep_from=self._next_sweep_from(recent, begun_to) if recent else before.sweep_from,
+        )
+
+    def _next_sweep_from(self, recent: RecentPages, begun_to: datetime | None) -> PageRef | None:
+        """Where the next sweep begins: where events are that this walk may have come too early for."""
+        if not self.sweeping or begun_to is None:
+            return self.bookmark.sweep_from
+        return recent.before(begun_to - self.overlap) or recent.end
+
+    # --- helpers ------------------------------------------------------------------------------------------------
+
+    @property
+    def overlap(self) -> timedelta:
+        """How late a listed event may become visible."""
+        return timedelta(seconds=self.policy.overlap_s)
+
+    def _meets_last(self, page: Page[EventRecord]) -> bool:
+        return self.bookmark.walked_at is not None and meets(page, tuple(self.bookmark.newest_ids))
+
+    def _recent_pages(self, cursor: Cursor | None, page: Page[EventRecord]) -> RecentPages:
+        recent = RecentPages(pages=self.policy.overlap_pages, pages_max=self.policy.overlap_pages_max)
+        recent.add(self.pager.read(cursor, page))
+        return recent
+
+    def _walk_page(self, page: Page[EventRecord], bookmark: Bookmark) -> WalkPage:
+        times = self.pager.times(page)
+        oldest, newest = min(times, default=None), max(times, default=None)
+        reached = newest if self.order is ListOrder.OLDEST_FIRST else oldest
+        return WalkPage(items=page.items, bookmark=bookmark, oldest_at=oldest, newest_at=newest, reached_at=reached)
+
+
+@dataclass(kw_only=True)
+class NewestFirst(OrderedWalk):
+    """The news are at the head: down to what the last walk saw, and over what may have become visible late."""
+
+    order: ClassVar[ListOrder] = ListOrder.NEWEST_FIRST
+
+    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:
+        is_beyond = beyond > self.policy.overlap_pages
+        is_swept = not self.sweeping or self._is_covered(page, self.bookmark.seen_to, beyond)
+        return (is_beyond and is_swept) or self._is_before_since(page) or meets(page, tuple(self.stop_ids))
+
+    def _joined(self) -> Bookmark:
+        return self._finished(None)
+
+    def _at_end(self, recent: RecentPages) -> Bookmark:
+        self.begins_at = self.pager.oldest_at
+        return super()._at_end(recent)
+
+    def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:  # noqa: ARG002 - where a walk is is where it goes on
+        return self._cut_at(cursor, self._begun_to())
+
+    def _begun_to(self) -> datetime | None:
+        return self.bookmark.begun_to(self.pager.newest_at, self.now) if self.timed else None
+
+    def _next_sweep_from(self, recent: RecentPages, begun_to: datetime | None) -> PageRef | None:  # noqa: ARG002 - it begins at the head
+        return self.bookmark.sweep_from
+
+    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:
+        """Without times only pages count, and never more than `overlap_pages_max` of them."""
+        if begun_to is None or pages > self.policy.overlap_pages_max:
+            return True
+        return all(time <= begun_to - self.overlap for time in self.pager.times(page))
+
+    def _is_before_since(self, page: Page[EventRecord]) -> bool:
+        if self.since is None or not page.items:
+            return False
+        times = [self.pager.time(item) for item in page.items]
+        return all(time is not None and time < self.since for time in times)
+
+
+@dataclass(kw_only=True)
+class _WithTail(OrderedWalk):
+    """A list at whose end news may be: the stored cursor leads there, unless the service takes it no more."""
+
+    _tail_from: Cursor | None = None
+    _tail_leads: bool | None = field(default=None)
+
+    async def _find_tail(self) -> bool:
+        """Whether the stored cursor still leads to where the last walk ended (cases B10, B11). Asked once a walk."""
+        if self._tail_leads is None:
+            self._tail_leads = await self._look_for_tail()
+        return self._tail_leads
+
+    async def _look_for_tail(self) -> bool:
+        last = self.bookmark
+        if not last.tail_cursors or last.walked_at is None:
+            return False
+        begins = [PageRef(cursor=last.tail_cursors[0], ids=last.tail_ids)]
+        if self.sweeping and last.sweep_from is not None and last.sweep_from.cursor != begins[0].cursor:
+            begins.insert(0, last.sweep_from)
+        for begin in begins:
+            with suppress(CursorRefused):
+                page = await self.pager.look(begin.cursor)
+                if meets(page, begin.ids):
+                    self.pager.keep(begin.cursor, page)
+                    self._tail_from = begin.cursor
+                    return True
+        return False
+
+    async def _tail(self) -> Pages:
+        """From the stored cursor to the end; what was read counts at once, as all before it was read earlier."""
+        cursor = self._tail_from
+        self.met = True
+        self.pager.begin_pass()
+        page = await self.pager.page(cursor)
+        recent = self._recent_pages(cursor, page)
+        while page.next_cursor is not None:
+            yield self._walk_page(page, self._moved(recent))
+            cursor = page.next_cursor
+            page = await self.pager.page(cursor)
+            recent.add(self.pager.read(cursor, page))
+        yield self._walk_page(page, self._finished(recent))
+
+    def _moved(self, recent: RecentPages) -> Bookmark:  # noqa: ARG002 - oldest first it moves with each page
+        return self.bookmark
+
+    def _begun_to(self) -> datetime | None:
+        newest_at = self.pager.newest_at
+        if newest_at is not None:
+            newest_at = min(newest_at, self.now)  # it came to the newest last, and some may be younger than the walk
+        return self.bookmark.begun_to(newest_at, self.now) if self.timed else None
+
+
+@dataclass(kw_only=True)
+class OldestFirst(_WithTail):
+    """The news are at the tail: from the stored cursor on, or through the whole list where that leads nowhere."""
+
+    order: ClassVar[ListOrder] = ListOrder.OLDEST_FIRST
+
+    async def pages(self, head: Page[EventRecord]) -> Pages:
+        """See OrderedWalk. A list of one page is read already."""
+        self._head_ids = ids_of(head)[:IDS_MAX]
+        from_tail = head.next_cursor is not None and await self._find_tail()
+        async for page in self._tail() if from_tail else self._from_head(head):
+            yield page
+
+    async def _look_for_tail(self) -> bool:
+        leads = await super()._look_for_tail()
+        if not leads and self.bookmark.tail_cursors and self.bookmark.walked_at is not None:
+            self.refused += 1
+        return leads
+
+    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:  # noqa: ARG002 - the news are at the end
+        return False
+
+    def _moved(self, recent: RecentPages) -> Bookmark:
+        sweep_from = self._next_sweep_from(recent, self.now - SERVICE_SKEW)
+        return replace(self.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
+
+    def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
+        """Near the end of the list, not where this walk is: it may have come too early for what is before it."""
+        if self.bookmark.resume is None and self.timed:
+            begin = recent.before(self.now - SERVICE_SKEW - self.overlap)
+            if begin is not None and begin.cursor is None:
+                return self.bookmark
+            cursor = begin.cursor if begin is not None and begin.cursor is not None else cursor
+        return self._cut_at(cursor)
+
+
+@dataclass(kw_only=True)
+class BothEnds(_WithTail):
+    """News may be at either end: from the head until the last walk is joined, then from the stored cursor on."""
+
+    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:  # noqa: ARG002 - by ids alone
+        return beyond > self.policy.overlap_pages and await self._find_tail()
+
+    async def _after_joining(self) -> Pages:
+        async for page in self._tail():
+            yield page
+
+    def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:  # noqa: ARG002 - where a walk is is where it goes on
+        return self._cut_at(cursor)

@@ -1,0 +1,187 @@
+"""Comparison: the service's lists against what was observed last; what differs is published, or braked (case B31)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Final
+
+from consumer.clock import Clock
+from consumer.ledger import Database
+from consumer.ledger.handling import events
+from consumer.ledger.reading import observations, read_requests
+from consumer.payments import PaymentsError
+from consumer.plugin import ReadRequest
+from consumer.sync.api import ApplicationApi
+from consumer.sync.chunks import chunks
+from consumer.sync.observation import ENDED, ObjectKind, Observation, is_whole, reduced, status_of
+from consumer.sync.publisher import EventPublisher
+from consumer.sync.reconcile.drift import Drift, DriftReport, compare, weighs
+from consumer.sync.reconcile.lists import PAGE, ServiceLists, Unplaced
+from consumer.sync.reconcile.policy import ReconcilePolicy, Terms
+
+WEIGHED: Final[tuple[ObjectKind, ...]] = ("subscription", "order")
+ABSENT_MAX: Final = 1000
+
+
+class Comparison:
+    """Walks the lists of one application and publishes what differs."""
+
+    def __init__(
+        self,
+        api: ApplicationApi,
+        database: Database,
+        publisher: EventPublisher,
+        *,
+        clock: Clock,
+        policy: ReconcilePolicy,
+    ) -> None:
+        self.application = api.application
+        self._lists = ServiceLists(api, database, clock)
+        self._database = database
+        self._publisher = publisher
+        self._clock = clock
+        self._policy = policy
+
+    async def weigh(self, report: DriftReport, terms: Terms) -> None:
+        """Walk the lists whose changes weigh, and make those changes unless they are too many (case B31).
+
+        More than may wait in memory are counted by one pass and, if they are within the limit, published by another.
+        What another writer adds between the two does not lift the limit: the second pass stops there, braked.
+        """
+        held: list[Observation] | None = []
+        if not report.dry_run and (terms.max_changes or 0) > self._policy.held_back_max:
+            held, counted = None, DriftReport(application=self.application, dry_run=True)
+            for kind in WEIGHED:
+                await self.walk(kind, counted, terms)
+            if self._is_too_much(counted, terms):
+                report.add(counted)
+                report.braked = True
+                return
+        for kind in WEIGHED:
+            before = len(held or ())
+            try:
+                await self.walk(kind, report, terms, held)
+            except PaymentsError:
+                # One list that cannot be read keeps nobody from healing by the one before, but for who set a limit.
+                if held and terms.max_changes is None:
+                    await self._decide(held[:before], report, terms)
+                raise
+        await self._decide(held or (), report, terms)
+
+    async def _decide(self, held: Sequence[Observation], report: DriftReport, terms: Terms) -> None:
+        report.braked = self._is_too_much(report, terms)
+        if not report.braked:
+            await self._make(held, report)
+
+    def _is_too_much(self, report: DriftReport, terms: Terms) -> bool:
+        if terms.max_changes is not None or self._is_beyond(report, terms):
+            return self._is_beyond(report, terms)
+        least, share = self._policy.brake_min, self._policy.brake_share
+        return any(report.changes[kind] > max(least, int(report.listed[kind] * share)) for kind in WEIGHED)
+
+    def _is_beyond(self, report: DriftReport, terms: Terms) -> bool:
+        """Whether it is too much whatever else is listed."""
+        at_most = self._policy.held_back_max if terms.max_changes is None else terms.max_changes
+        return report.changes.total() > at_most
+
+    async def walk(
+        self, kind: ObjectKind, report: DriftReport, terms: Terms, held: list[Observation] | None = None
+    ) -> None:
+        """Compare a whole list, also when it is too much already: how much is told, and what does not weigh is
+        published. What weighs is added to `held`; without it, it is made page by page up to the limit."""
+        async with aclosing(self._lists.pages(kind)) as pages:
+            async for page in pages:
+                report.listed[kind] += len(page)
+                found = [one for one in page if isinstance(one, Observation) and is_whole(one)]
+                whole = {id(one) for one in found}
+                for one in page:
+                    if isinstance(one, Unplaced):
+                        report.note_unplaced(one)
+                    elif id(one) not in whole:
+                        report.note_unplaced(Unplaced(kind, one.object_id, is_paid=one.is_paid))
+                at_once, changes = await self._compared(kind, found, report, terms)
+                if report.dry_run:
+                    continue
+                await self._publish(at_once, report)
+                if self._is_beyond(report, terms):
+                    (held or []).clear()
+                elif held is not None:
+                    held += changes
+                else:
+                    await self._make(changes, report)
+
+    async def ask_absent(self, report: DriftReport, began: datetime) -> None:
+        """Live subscriptions that the list did not show: each is read singly, but for those of a braked walk."""
+        if report.dry_run:
+            async with self._database.reading() as session:
+                live = await observations.count_unseen(session, self.application, "subscription", began, unless=ENDED)
+            report.absent = min(ABSENT_MAX, max(0, live - report.seen_live))
+        elif not report.braked:
+            async with self._database.transaction() as session:
+                absent = await observations.unseen(
+                    session, self.application, "subscription", began, unless=ENDED, limit=ABSENT_MAX
+                )
+                report.absent = len(absent)
+                requests = [ReadRequest(kind="subscription", object_id=one) for one in absent]
+                await read_requests.ask(session, self.application, requests, self._clock.now())
+
+    # --- comparing and publishing ------------------------------------------------------------------------------
+
+    async def _compared(
+        self, kind: ObjectKind, found: Sequence[Observation], report: DriftReport, terms: Terms
+    ) -> tuple[list[Observation], list[Observation]]:
+        """Those to be published at once, and those that a brake may hold back."""
+        async with self._database.reading() as session:
+            last = await observations.last(session, self.application, kind, [one.object_id for one in found])
+            told = await events.told(session, self.application, [one.key for one in found])
+        at_once: list[Observation] = []
+        changes: list[Observation] = []
+        remembered: list[Observation] = []
+        for one in found:
+            before, said = last.get(one.object_id), told.get(one.key, {})
+            drift = compare(one, before, said)
+            is_history = terms.baseline and before is None and not said
+            if is_history and kind != "subscription":
+                remembered.append(one)
+                continue
+            if is_history and drift is Drift.UNKNOWN:
+                report.adopted += 1
+                drift = Drift.FIRST
+            is_counted = drift is Drift.CHANGED or terms.max_changes is not None or not terms.has_gap
+            counts = weighs(one, before, drift) and is_counted
+            report.note(one, before, drift, counts=counts)
+            if drift is not Drift.NONE:
+                (changes if counts else at_once).append(one)
+        report.baseline += len(remembered)
+        if kind == "subscription":
+            is_live = [one.read_at < terms.began and status_of(one.state) != ENDED for one in last.values()]
+            report.seen_live += sum(is_live)
+        if not report.dry_run:
+            async with self._database.transaction() as session:
+                # What is held back or not yet published stays unseen: an event that came before and is recorded later,
+                # or that told of what a broker would not take now, still tells of it.
+                unchanged = sorted(last.keys() - {one.object_id for one in (*changes, *at_once)})
+                await observations.seen(session, self.application, kind, unchanged, self._clock.now())
+                await observations.keep(session, [one.observed for one in remembered])
+        return at_once, changes
+
+    async def _make(self, changes: Sequence[Observation], report: DriftReport) -> None:
+        published = report.published
+        try:
+            await self._publish(changes, report)
+        finally:
+            report.made += report.published - published
+
+    async def _publish(self, found: Sequence[Observation], report: DriftReport) -> None:
+        """Publish, then remember: after a crash in between they are published again, in a newer version."""
+        for some in chunks(found, PAGE):
+            refused = await self._publisher.publish([one.event() for one in some], smaller=reduced)
+            left = {event.id for event in refused}
+            taken = [one for one in some if one.event_id not in left]
+            async with self._database.transaction() as session:
+                await observations.keep(session, [one.observed for one in taken])
+            report.published += len(taken)
+            for one in (one for one in some if one.event_id in left):
+                report.note_unplaced(Unplaced(one.kind, one.object_id, is_paid=one.is_paid))

@@ -1,0 +1,34 @@
+"""Options: what `ctx.options` is: the plugin's own model with its defaults, or the table as it stands without one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from consumer.errors import HandlerMisuse
+
+MODEL = "OPTIONS"
+
+
+@lru_cache(maxsize=1000)
+def options_model(function: Callable[..., Any]) -> type[BaseModel] | None:
+    """The pydantic model called OPTIONS in the module of a handler, if there is one."""
+    model = getattr(inspect.getmodule(inspect.unwrap(function)), MODEL, None)
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
+
+
+def options_for(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """What the handler gets. Raises HandlerMisuse; a deployment with such options does not start."""
+    model = options_model(function)
+    if model is None:
+        return given
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        wrong = error.errors(include_input=False, include_url=False, include_context=False)
+        told = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in wrong[:5])
+        raise HandlerMisuse(f"the options do not fit {model.__name__}: {told}") from None

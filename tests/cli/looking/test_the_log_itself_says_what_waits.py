@@ -1,0 +1,88 @@
+"""`status` asks the log, not the process that may be blind: who reads, what waits, whether it is the log it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from consumer.broker import GroupReport
+from consumer.cli.looking.finding import Grade
+from consumer.cli.looking.log import LogLook, judge_log
+from consumer.errors import BrokerUnavailable, GroupForbidden, LogDiskFull
+from consumer.ledger.log_memory import TopicMemory, after, is_another
+from consumer.ledger.processes import Process
+from consumer.sync.health.status import ApplicationStatus
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+READ = GroupReport(group="payments.work", topic="payments.events", topic_id="a", members=1, ends=(5, 7))
+WORKER = Process(
+    process="shop-1",
+    role="work",
+    host="shop",
+    pid=7,
+    version="0.1.0",
+    started_at=NOW - timedelta(minutes=5),
+    seen_at=NOW,
+    ready=True,
+    since=NOW,
+)
+MEMORY = TopicMemory(topic="payments.events", topic_id="a", ends=(5, 7))
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "grade"),
+    [
+        (replace(READ, members=0, records=20), "group_without_members", Grade.STUCK),
+        (replace(READ, records=20, oldest_at=NOW - timedelta(minutes=3)), "log_behind", Grade.DEGRADED),
+        (replace(READ, records=20, oldest_at=NOW - timedelta(minutes=11)), "log_behind", Grade.STUCK),
+        (replace(READ, lost=3), "log_records_lost", Grade.STUCK),
+        (replace(READ, beyond=True), "log_replaced", Grade.STUCK),
+    ],
+)
+def test_what_a_group_lacks_is_found(report: GroupReport, code: str, grade: Grade) -> None:
+    [finding] = judge_log(LogLook(groups=[report]), NOW, processes=[WORKER])
+    assert (finding.code, finding.grade) == (code, grade)
+    assert "payments." in finding.text
+
+
+def test_a_group_that_is_read_and_a_little_behind_is_well() -> None:
+    busy = replace(READ, records=900, oldest_at=NOW - timedelta(seconds=20))
+    assert judge_log(LogLook(groups=[busy]), NOW, memories=[MEMORY], processes=[WORKER]) == []
+    starting = replace(WORKER, started_at=NOW - timedelta(seconds=5))
+    assert judge_log(LogLook(groups=[replace(READ, members=0)]), NOW, processes=[starting]) == []
+    assert judge_log(LogLook(groups=[replace(READ, members=0)]), NOW) == [], "no worker: that is told as no_work"
+
+
+def test_another_topic_of_the_same_name_is_noticed_until_state_was_reconciled() -> None:
+    for anew in (replace(READ, topic_id="b"), replace(READ, topic_id=None, ends=(0, 7))):
+        [finding] = judge_log(LogLook(groups=[anew]), NOW, memories=[MEMORY])
+        assert (finding.code, finding.grade) == ("log_replaced", Grade.STUCK)
+    noticed = after(MEMORY, "b", (0, 0), NOW)
+    assert (noticed.replaced_at, noticed.topic_id) == (NOW, "b")
+    look = LogLook(groups=[replace(READ, topic_id="b", ends=(0, 0))])
+    waits = ApplicationStatus(application="default", reconciled_at=NOW - timedelta(hours=1))
+    healed = replace(waits, reconciled_at=NOW + timedelta(seconds=9))
+    assert [one.code for one in judge_log(look, NOW, memories=[noticed], statuses=[waits])] == ["log_replaced"]
+    assert judge_log(look, NOW, memories=[noticed], statuses=[healed]) == []
+
+
+def test_a_topic_that_grew_or_got_partitions_is_the_same() -> None:
+    assert not is_another(MEMORY, "a", (9, 9, 1))
+    assert not is_another(TopicMemory(topic="t"), "a", (0, 0))
+    assert not is_another(replace(MEMORY, topic_id=None), "a", (5, 8))
+
+
+@pytest.mark.parametrize(
+    ("refused", "code"),
+    [
+        (BrokerUnavailable(), "broker_away"),
+        (GroupForbidden(group="payments.work"), "group_forbidden"),
+        (LogDiskFull(), "log_disk_full"),
+    ],
+)
+def test_what_the_log_refuses_is_told_by_its_own_name_and_cure(refused: BrokerUnavailable, code: str) -> None:
+    [finding] = judge_log(LogLook(refused=refused), NOW)
+    assert (finding.code, finding.grade) == (code, Grade.STUCK)
+    assert refused.message in finding.text

@@ -1,0 +1,91 @@
+"""`handlers try` shows what a handler would do on a recorded event, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from consumer.cli.developing.simulator import running_at, tell_running
+from consumer.cli.developing.trying import Tried, attempt, event_named
+from consumer.errors import NotFound, UsageError
+from consumer.ledger import Database
+from consumer.ledger.tables import OutboxRow, ReadRow
+from consumer.plugin import Context, Event, declared, handles
+from consumer.testing import Workbench
+from handlers.fulfilment.handler import order_paid
+from handlers.fulfilment.tables import ORDERS
+from tests.cli.conftest import Run
+from tests.testing import wrong_handlers
+
+
+async def tried(database: Database, function: Any, event: Event, options: dict[str, Any] | None = None) -> Tried:
+    handler = declared(function)
+    assert handler is not None
+    return await attempt(database, handler, event, {handler.plugin: options or {}})
+
+
+def event(event_type: str) -> Event:
+    with Workbench() as bench:
+        return bench.event(event_type, order_id="A-1")
+
+
+# case: H11
+async def test_a_projection_shows_what_it_would_write_and_leaves_nothing(database: Database) -> None:
+    found = await tried(database, order_paid, event("order.paid"), {"matching": "off"})
+    assert found.transition.code is None
+    assert {one["table"] for one in found.wrote} >= {"fulfilment_order"}
+    assert [one["type"] for one in found.emitted] == ["fulfilment.requested"]
+    async with database.reading() as session:
+        for table in (ORDERS, OutboxRow.__table__, ReadRow.__table__):
+            assert await session.scalar(select(func.count()).select_from(table)) == 0
+
+
+async def test_an_effect_shows_what_it_would_call_and_calls_nobody(database: Database) -> None:
+    @handles("fulfilment.requested", name="test:tells")
+    async def tells(given: Event, ctx: Context) -> None:
+        async with ctx.http.post("https://shop.example", json={"order": given.order_id}) as answer:
+            answer.raise_for_status()
+
+    found = await tried(database, tells, event("fulfilment.requested"))
+    assert [(one["method"], one["body"]) for one in found.called] == [("POST", {"order": "A-1"})]
+    own = await tried(database, wrong_handlers.own_aiohttp, event("fulfilment.requested"))
+    assert own.transition.code == "network_refused"
+    assert "by a client of its own" in own.refused[0]
+
+
+async def test_a_failure_names_the_line(database: Database) -> None:
+    @handles("fulfilment.requested", name="test:fails")
+    async def fails(given: Event, ctx: Context) -> None:
+        raise KeyError("color")
+
+    found = await tried(database, fails, event("fulfilment.requested"))
+    assert found.transition.code == "handler_failed"
+    line = fails.__code__.co_firstlineno + 2
+    assert f"{Path(__file__).name}:{line} in " in (found.transition.trace or "")
+
+
+def test_the_commands_say_what_is_not_there(consumer: Run) -> None:
+    assert consumer("db", "upgrade").returncode == 0
+    nobody = consumer("handlers", "try", "shop:nobody", "--event", "evt_1")
+    assert (nobody.returncode, NotFound.code in nobody.stderr) == (1, True)
+    nothing = consumer("handlers", "try", "fulfilment:order_paid", "--event", "evt_1")
+    assert "there is no file of that name" in nothing.stderr
+    assert "cannot be imported" in consumer("handlers", "simulate", "no_such_module").stderr
+
+
+async def test_an_event_is_found_by_file_or_id(database: Database, tmp_path: Path) -> None:
+    wrong = tmp_path / "fixture.json"
+    wrong.write_text("{}")
+    with pytest.raises(UsageError, match="is not a file that `consumer events show ID --json` wrote"):
+        await event_named(database, str(wrong), "default")
+
+
+def test_the_running_sandbox_is_found_on_this_machine_only(tmp_path: Path) -> None:
+    assert running_at(tmp_path) is None
+    tell_running(tmp_path, "http://127.0.0.1:4711")
+    assert running_at(tmp_path) == "http://127.0.0.1:4711"
+    tell_running(tmp_path, "http://shop.example")
+    assert running_at(tmp_path) is None

@@ -1,0 +1,75 @@
+"""The customer on the phone holds some id: whichever it is leads to what it is about; a slip, to what is near."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer.console.explain import explain_customer, explain_order
+from consumer.console.find import find, near
+from consumer.events import Delivery
+from consumer.ledger import Database
+from consumer.ledger.reading import hints, quarantine
+from consumer.plugin.emission import idempotency_key
+from consumer.reason import Reason
+from handlers.access.policy import Policy
+from tests.support.projections import START, Projections, observed, own, said
+
+
+@pytest.fixture
+async def sold(sqlite_ledger: Database, projections: Projections) -> Database:
+    """Jane's order A-100 is paid, and she has a subscription; a forged delivery lies in quarantine."""
+    registered = {"session_id": "cs_1", "order_id": "A-100", "customer": "jane", "expected_amount": "10"}
+    await projections.feed(own("checkout.registered", "order:A-100", registered))
+    await projections.feed(said("order.paid", "evt_1", order_id="A-100", amount="10"))
+    await projections.feed(observed("order:A-100", 1, {"status": "PAID", "id": "ord_1", "order_id": "A-100"}))
+    await projections.feed(observed("subscription:S1", 2, {"status": "ACTIVE", "customer_reference": "jane"}))
+    forged = Delivery(application="default", id="dlv_x", raw=b"{}", received_at=START, headers={}, event_id="evt_9")
+    waiting = Delivery(application="default", id="dlv_y", raw=b"{}", received_at=START, headers={}, event_id="evt_8")
+    async with sqlite_ledger.transaction() as session:
+        await quarantine.put(session, [(forged, Reason.NOT_CONFIRMED)], START)
+        await hints.keep(session, [waiting], START)
+    return sqlite_ledger
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "subject"),
+    [
+        ("A-100", "order", ("order", "A-100")),
+        ("cs_1", "checkout session", ("order", "A-100")),
+        ("evt_1", "event", ("order", "A-100")),
+        ("S1", "subscription", ("subscription", "S1")),
+        ("jane", "customer", ("customer", "jane")),
+        ("evt_9", "delivery in quarantine", None),
+        ("dlv_x", "delivery in quarantine", None),
+        ("evt_8", "delivery that waits to be confirmed", None),
+        ("dlv_y", "delivery that waits to be confirmed", None),
+    ],
+)
+async def test_every_kind_of_id(sold: Database, name: str, kind: str, subject: tuple[str, str] | None) -> None:
+    async with sold.reading() as session:
+        [found] = await find(session, name)
+        assert (found.kind, found.subject, found.application) == (kind, subject, "default")
+        assert await find(session, name, application="elsewhere") == []
+
+
+async def test_a_slip_of_the_finger_finds_nothing_and_what_is_near(sold: Database) -> None:
+    async with sold.reading() as session:
+        assert await find(session, "A-1000") == []
+        assert (await near(session, "A-1000"))[0] == "A-100"
+        assert await find(session, idempotency_key("default", "evt_1", "nobody")) == []
+
+
+# case: A50
+async def test_a_timeline_is_in_true_order_with_what_brought_each_about(sold: Database) -> None:
+    async with sold.reading() as session:
+        found = await explain_order(session, "default", "A-100")
+    codes = [entry["code"] for entry in found["timeline"] if "trust" in entry]
+    assert codes[:2] == ["checkout.registered", "order.paid"], "as they came, though at one instant"
+    assert [entry["at"] for entry in found["timeline"]] == sorted(entry["at"] for entry in found["timeline"])
+
+
+# case: A50
+async def test_what_a_customer_bought_is_part_of_the_answer(sold: Database) -> None:
+    async with sold.reading() as session:
+        found = await explain_customer(session, "default", "jane", Policy(), START)
+    assert [(one["order_id"], one["status"] is not None) for one in found["orders"]] == [("A-100", True)]

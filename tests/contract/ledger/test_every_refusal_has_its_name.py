@@ -1,0 +1,140 @@
+"""What a database server or file refuses is told by our own code, with a sentence and a cure; nothing is `internal`."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from consumer import errors
+from consumer.causes import KAFKA, SQLITE, SQLSTATES, cure_of, every
+from consumer.errors import LedgerError
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from tests.support.postgres import StoppableServer, create_database, stoppable_server
+
+
+async def refused(url: str, statement: str = "SELECT 1", *, create: bool = True) -> LedgerError:
+    database = Database(url, pool_size=1, create=create)
+    try:
+        async with database.transaction() as session:
+            await session.execute(text(statement))
+    except LedgerError as error:
+        return error
+    finally:
+        await database.stop()
+    raise AssertionError("it was not refused")
+
+
+def test_every_cause_has_a_sentence_and_a_cure() -> None:
+    import aiokafka.errors
+
+    assert all(cause.sentence and cause.cure for cause in every())
+    assert len({cause.error.code for cause in every()}) > 20
+    assert [name for name in KAFKA if not hasattr(aiokafka.errors, name)] == []
+    assert [name for name in SQLITE if not hasattr(sqlite3, name)] == []
+    assert cure_of("database_unknown") is not None
+    assert set(SQLSTATES) >= {"3D000", "28000", "28P01", "42501", "53300", "57P03"}
+
+
+# --- SQLite ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_file_that_is_no_database_one_that_is_locked_and_one_in_no_folder(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"this is not a database, however long it may be" * 100)
+    assert isinstance(await refused(f"sqlite+aiosqlite:///{broken}"), errors.LedgerCorrupt)
+    full = f"sqlite+aiosqlite:///{tmp_path}/full.db"
+    found = Database(full)
+    async with found.transaction() as session:
+        await session.execute(text("CREATE TABLE t (x)"))
+        await session.execute(text("PRAGMA max_page_count = 4"))
+
+    async def write(statement: str) -> None:
+        async with found.transaction() as session:
+            await session.execute(text(statement))
+
+    with pytest.raises(errors.LedgerDiskFull):
+        await write("INSERT INTO t VALUES (zeroblob(100000))")
+    async with found.reading() as session:
+        await session.execute(text("PRAGMA query_only = 1"))
+    with pytest.raises(errors.LedgerReadOnly):
+        await write("INSERT INTO t VALUES (1)")
+    await found.stop()
+
+
+# --- PostgreSQL ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StoppableServer]:
+    with stoppable_server() as found:
+        yield found
+
+
+@pytest.fixture
+async def owned(server: StoppableServer) -> AsyncIterator[tuple[str, asyncpg.Connection]]:
+    url = await asyncio.to_thread(create_database, server.uri)
+    connection = await asyncpg.connect(server.uri)
+    yield url, connection
+    await connection.close()
+
+
+def other(url: str, *, username: str | None = None, database: str | None = None) -> str:
+    return make_url(url).set(username=username, database=database).render_as_string(hide_password=False)
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+async def test_on_a_real_server(owned: tuple[str, asyncpg.Connection]) -> None:
+    url, admin = owned
+    assert isinstance(await refused(other(url, database="nowhere")), errors.DatabaseUnknown)
+    assert isinstance(await refused(other(url, username="nobody")), errors.DatabaseLoginRefused)
+    await admin.execute("DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN")
+    own = Database(url)
+    async with own.transaction() as session:
+        await session.execute(text("CREATE TABLE till (x integer)"))
+    assert isinstance(await refused(other(url, username="clerk"), "SELECT * FROM till"), errors.DatabaseForbidden)
+    await admin.execute("ALTER ROLE clerk CONNECTION LIMIT 0")
+    assert isinstance(await refused(other(url, username="clerk")), errors.DatabaseTooManyClients)
+    await admin.execute("ALTER ROLE clerk CONNECTION LIMIT -1")
+    await admin.execute("ALTER ROLE clerk SET default_transaction_read_only = on")
+    assert isinstance(await refused(other(url, username="clerk"), "CREATE TABLE t (x integer)"), errors.LedgerReadOnly)
+    async with own.transaction() as session:
+        await session.execute(text("LOCK TABLE till"))
+        assert isinstance(await refused(url, "LOCK TABLE till NOWAIT"), errors.LedgerLocked)
+    await own.stop()
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+async def test_a_server_that_is_away_is_unavailable(server: StoppableServer) -> None:
+    url = await asyncio.to_thread(create_database, server.uri)
+    await asyncio.to_thread(server.stop, "fast")
+    try:
+        assert isinstance(await refused(url), errors.LedgerUnavailable)
+    finally:
+        await asyncio.to_thread(server.start)
+
+
+# --- the schema ------------------------------------------------------------------------------------------------
+
+
+# case: O9
+async def test_a_database_that_is_ahead_and_lacks_what_this_version_needs_is_not_up_to_date(database: Database) -> None:
+    async with database.transaction() as session:
+        await session.execute(text("ALTER TABLE hints ADD COLUMN colour VARCHAR(10)"))
+    assert (await schema.state(database)).is_current, "what may be left out harms nobody"
+    async with database.transaction() as session:
+        await session.execute(text("ALTER TABLE hints RENAME COLUMN attempts TO denials"))
+    found = await schema.state(database)
+    assert not found.is_current
+    assert "hints.attempts" in found.lacking
+    with pytest.raises(errors.SchemaIncompatible):
+        await schema.require_current(database)

@@ -1,0 +1,105 @@
+"""Kubernetes: overlays and components render, are taken by four minors and the operators, and keep our policies."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from consumer.app import parts
+from consumer.broker.kafka_topics import settings_for
+from consumer.plugin import Handler
+from consumer.settings import Role, load_settings
+from consumer.settings.table import settings_table
+from consumer.work.registry import load_registry
+from tests.deploy.manifests import KUBERNETES, MINORS, Manifest, render, wrong_in
+from tests.deploy.policies import ROLES, WORKLOADS, containers, pod, setting, violations
+from tests.support.commands import is_command
+
+COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
+OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
+DEFAULT_HANDLER_S = float(str(Handler.__dataclass_fields__["timeout_s"].default))
+
+
+@pytest.fixture(scope="module", params=["base", *OVERLAYS, *COMPONENTS])
+def manifests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
+    """The base, each overlay, and the base with each component by itself."""
+    name = request.param
+    if name == "base":
+        return render(KUBERNETES / "base")
+    if name in OVERLAYS:
+        return render(KUBERNETES / "overlays" / name)
+    folder = tmp_path_factory.mktemp(name)
+    above = os.path.relpath(KUBERNETES, folder.resolve())
+    wanted = {"resources": [f"{above}/base"], "components": [f"{above}/components/{name}"]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+    return render(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_four_minors_and_the_operators_take_it(overlay: str) -> None:
+    manifests = render(KUBERNETES / "overlays" / overlay)
+    assert [line for one in manifests for minor in MINORS for line in wrong_in(one, minor)] == []
+
+
+def test_it_keeps_every_policy(manifests: list[Manifest]) -> None:
+    longest_s = max([DEFAULT_HANDLER_S, *[handler.timeout_s for handler in load_registry().handlers]])
+    assert violations(manifests, longest_s) == []
+
+
+def test_every_name_is_there_once(manifests: list[Manifest]) -> None:
+    names = Counter((one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in manifests)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_setting_exists_and_is_valid(manifests: list[Manifest], tmp_path: Path) -> None:
+    known = set(re.findall(r"(?m)^\| `([A-Z_]+)`", settings_table()))
+    given: dict[str, str] = {}
+    for one in manifests:
+        if one["kind"] == "ConfigMap" and one["metadata"]["name"].startswith("consumer-settings"):
+            given |= {name: value for name, value in one["data"].items() if re.match("CONSUMER_|SVC_", name)}
+    assert given
+    variables = {
+        variable["name"]: variable["value"]
+        for one in manifests
+        if one["kind"] in WORKLOADS and pod(one)["metadata"]["labels"]["app.kubernetes.io/name"] == "consumer"
+        for container in containers(one)
+        for variable in container.get("env", [])
+    }
+    assert {*given, *variables} <= known
+    for name in variables:  # the files are there, as the kubelet puts them
+        database = name == "CONSUMER_DATABASE_URL_FILE"
+        (tmp_path / name).write_text("postgresql+asyncpg://u:p@db/consumer" if database else "svc_sk_live_1")
+    files = {name: str(tmp_path / name) for name in variables}
+    addresses = {"SVC_BASE_URL": "https://api.example", "SVC_APP_ID": "svc_app_1"}
+    for role in (Role.SERVE, Role.WORK, Role.SYNC, Role.CONSOLE, Role.OPERATE):
+        load_settings(addresses | given | files, role)
+
+
+def test_every_command_parses(manifests: list[Manifest]) -> None:
+    told = [
+        (one["metadata"]["name"], container["args"])
+        for one in manifests
+        if one["kind"] in WORKLOADS
+        for container in containers(one)
+        if "args" in container
+    ]
+    assert {arguments[0] for _, arguments in told} >= {*ROLES, "db", "reconcile"}
+    assert [name for name, arguments in told if not is_command(arguments)] == []
+
+
+def test_topics_as_code_are_what_the_roles_would_make() -> None:
+    rendered = render(KUBERNETES / "overlays" / "production")
+    topics = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "KafkaTopic"}
+    partitions = setting(rendered, "CONSUMER_TOPIC_PARTITIONS") or ""
+    wanted = parts.topics(load_settings({"CONSUMER_TOPIC_PARTITIONS": partitions}, Role.OPERATE))
+    assert set(topics) == {topic.name for topic in wanted}
+    for topic in wanted:
+        spec = topics[topic.name]
+        assert (spec["partitions"], spec["replicas"]) == (topic.partitions, 3)
+        assert {name: str(value) for name, value in spec["config"].items()} == settings_for(topic, 3)

@@ -1,0 +1,172 @@
+"""2,000 odd records, as listed events, as answers of the API and as webhooks in both authenticities: each ends in a
+named state, every order that the service calls PAID is requested once, and no neighbour waits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from consumer.broker import EmbeddedBroker, TopicConfig
+from consumer.events import Event, Source, Trust, build_event
+from consumer.ledger import Database
+from consumer.ledger.reading import quarantine
+from consumer.payments import Credentials, PaymentsClient
+from consumer.receive.authenticity import Authenticity
+from consumer.receive.decide import Endpoint, decide
+from consumer.sync.api import ApplicationApi
+from consumer.wire import unpack_delivery, unpack_event
+from handlers.fulfilment.tables import ORDERS
+from tests.hostile.texts import texts, values, written
+from tests.support.projections import Projections
+from tests.sync.backfilling import backfill
+from tests.sync.conftest import DELIVERIES, EVENTS, LOCATORS, SteppedClock, World
+from tests.sync.reconciling import baselined, reconcile
+
+PAGE = 100
+TRACE = "00-11111111111111111111111111111111-2222222222222222-01"
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+FIELDS = ("description", "customer_reference", "amount", "metadata", "note", "success_url", "mode", "created_at", "id")
+
+
+def corpus(number: int) -> list[dict[str, Any]]:
+    """PAID orders, each with an odd value in a field in turn, with a field missing or with a field twice as a name."""
+    drawn: list[tuple[Any, str]] = []
+
+    @seed(20260101)
+    @settings(
+        max_examples=number,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(values, texts)
+    def draw(value: Any, name: str) -> None:
+        drawn.append((value, name))
+
+    draw()
+    dice = random.Random(1)
+    while len(drawn) < number:  # equal examples are drawn once
+        drawn.append(dice.choice(drawn))
+    orders = []
+    for count, (value, name) in enumerate(drawn[:number]):
+        odd = {FIELDS[count % len(FIELDS)]: value, name: value}
+        orders.append({"id": f"ord_{count}", "amount": "10.00", **odd, "order_id": f"A-{count}", "status": "PAID"})
+    return orders
+
+
+def as_event(number: int, order: dict[str, Any]) -> dict[str, Any]:
+    return {"id": f"evt_{number}", "type": "order.paid", "created_at": AT.isoformat(), "data": {"object": order}}
+
+
+class OddService:
+    """Lists the orders and their events page by page, and reads an order by the merchant's id, bytes as careless
+    services write them."""
+
+    def __init__(self, orders: list[dict[str, Any]]) -> None:
+        self.lists = {"orders": orders, "events": [as_event(n, order) for n, order in enumerate(orders)]}
+        self.by_id = {order["order_id"]: order for order in orders}
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.path == "/v1/orders/lookup":
+            return self._json(self.by_id[request.query["order_id"]])
+        kind = request.path.rpartition("/")[2]
+        items = self.lists.get(kind)
+        if items is None:
+            return self._json({"id": "svc_app_test", "items": [], "next_cursor": None})
+        start = int(request.query.get("cursor", "0").removeprefix("evt_"))
+        more = start + PAGE < len(items)
+        cursor: Any = None if not more else (f"evt_{start + PAGE}" if kind == "events" else start + PAGE)
+        return self._json({"items": items[start : start + PAGE], "next_cursor": cursor})
+
+    def _json(self, document: Any) -> web.Response:
+        return web.Response(body=written(document), content_type="application/json")
+
+
+@pytest.fixture
+async def world(tmp_path: Path, database: Database, orders: list[dict[str, Any]]) -> AsyncIterator[World]:
+    clock = SteppedClock()
+    broker = EmbeddedBroker(tmp_path / "log.db")
+    await broker.start()
+    await broker.ensure_topics(
+        TopicConfig(name=name, partitions=4, retention_s=None, max_record_bytes=2**21) for name in (EVENTS, DELIVERIES)
+    )
+    app = web.Application()
+    app.router.add_get("/{path:.*}", OddService(orders).answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with PaymentsClient(address, Credentials("svc_app_test", ["svc_sk_live_test"]), clock=clock) as client:
+        api = ApplicationApi(application="default", client=client)
+        yield World(broker=broker, database=database, service=None, api=api, clock=clock)  # type: ignore[arg-type]  # no scripted service here
+    await runner.cleanup()
+    await broker.stop()
+
+
+@pytest.fixture(params=[100, pytest.param(2000, marks=pytest.mark.slow)])
+def orders(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return corpus(request.param)
+
+
+async def requested(database: Database, told: list[Event], orders: list[dict[str, Any]]) -> None:
+    """Every order was asked to be fulfilled, once."""
+    projections = Projections(database, "handlers.fulfilment.handler", options={"matching": "off"})
+    for start in range(0, len(told), 200):
+        await projections.feed_together(told[start : start + 200])
+    assert len(projections.of_type("fulfilment.requested")) == len(orders)
+    rows = await projections.rows(ORDERS)
+    assert {row["order_id"] for row in rows if row["requested_at"]} == {order["order_id"] for order in orders}
+
+
+async def test_as_listed_events(world: World, orders: list[dict[str, Any]]) -> None:
+    # case: U1, F1, B1
+    report = await backfill(world).once()
+    assert (report.published, report.strange) == (len(orders), 0)
+    await requested(world.database, await world.published(), orders)
+
+
+async def test_as_answers_of_the_api(world: World, orders: list[dict[str, Any]]) -> None:
+    # case: U1, F18, B18
+    await baselined(world)
+    report = await reconcile(world).once(max_changes=len(orders))
+    assert (report.made, report.unplaced) == (len(orders), 0)
+    await requested(world.database, await world.published(), orders)
+
+
+@pytest.mark.parametrize("authenticity", [Authenticity.API, Authenticity.NONE])
+async def test_as_webhooks(database: Database, orders: list[dict[str, Any]], authenticity: Authenticity) -> None:
+    # case: I10, I17, F1
+    """Signed bodies (`none` takes the same way, without the check) are facts; the others become hints, or are kept."""
+    endpoint = Endpoint(application="default", authenticity=authenticity)
+    told: list[Event] = []
+    kept = 0
+    for number, order in enumerate(orders):
+        raw = written(as_event(number, order))
+        topic, message, answer, problem = decide(endpoint, raw, {}, AT, TRACE)
+        if topic == "events":
+            told.append(unpack_event(message.key, message.value, message.headers, LOCATORS))
+            continue
+        delivery = unpack_delivery(message.key, message.value, message.headers)
+        async with database.transaction() as session:
+            if problem is not None:
+                kept += 1
+                assert answer.status == 400
+                await quarantine.put(session, [(delivery, problem)], AT)
+        assert problem is not None or (delivery.event_id, delivery.raw) == (f"evt_{number}", raw)
+    # What is refused (a body nested a thousand levels deep) is in quarantine, and comes by the list.
+    assert kept <= len(orders) // 20
+    missing = [n for n in range(len(orders)) if f"evt_{n}" not in {event.id for event in told}]
+    for number in missing:
+        raw = written(as_event(number, orders[number]))
+        told.append(
+            build_event(raw, LOCATORS, application="default", trust=Trust.READ, source=Source.BACKFILL, received_at=AT)
+        )
+    await requested(database, told, orders)

@@ -1,0 +1,162 @@
+"""The house: a stranger finds the place of a change from folders, files and a page each; and what the pages say is so.
+
+No floor has many files; every README is short, in short sentences, and its map names each file; the tests it cites are
+there; the ways through the code in `consumer/README.md` lead through functions that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FILES_MOST = 20
+FILES_WANTED = 12
+CROWDED = {
+    "consumer/app",
+    "consumer/console",
+    "consumer/broker",  # two logs behind one Protocol, whose files go in pairs
+    "consumer/decisions",  # a shelf of records
+    "consumer/payments",
+    "consumer/sandbox/engine",  # a file per noun of the service
+    "consumer/sync/backfill",
+    "consumer/testing",
+    "tests/promises",
+    "tests/support",
+    "tests/sync",
+}
+"""Floors with more files than are wanted. Nothing may be added here without a reason."""
+
+OVERFULL = {"consumer/broker", "tests/support"}
+"""Over the bound, until the two logs get a room each, and what tests share is sorted."""
+
+WORDS_MOST = 700
+MEAN_SENTENCE_MOST = 18.0
+LONG = {
+    "deploy/README.md": "the operator's handbook: a runbook is looked up, not read",
+    "handlers/README.md": "the tutorial",
+}
+"""Pages that are over a bound, and why."""
+
+UNNAMED = {"__init__.py", "__main__.py"}
+STEP = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`: ", re.MULTILINE)
+
+
+@cache
+def files() -> tuple[PurePosixPath, ...]:
+    """Every file of the repository (and new ones that are not ignored)."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return tuple(PurePosixPath(line) for line in listed.stdout.splitlines() if (ROOT / line).is_file())
+
+
+def readmes() -> list[str]:
+    return [str(path) for path in files() if path.name == "README.md"]
+
+
+def prose(text: str) -> Iterator[str]:
+    """The lines that are read as text: no tables, no code, no comments."""
+    text = re.sub(r"<!--.*?-->", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.DOTALL)
+    return (line for line in text.splitlines() if not line.startswith(("|", "    ")))
+
+
+def sentences(text: str) -> list[str]:
+    """A heading is none; a paragraph and an item of a list end one."""
+    blocks: list[list[str]] = [[]]
+    for line in prose(text):
+        is_heading = line.startswith("#")
+        if is_heading or not line.strip() or re.match(r"\s*([-*]|\d+\.) ", line):
+            blocks.append([])
+        if not is_heading:
+            blocks[-1].append(line)
+    found = [part for block in blocks for part in re.split(r"(?<=[.!?])\s+", " ".join(block))]
+    return [part for part in found if re.search(r"\w", part)]
+
+
+def test_no_floor_has_many_files() -> None:
+    counted = Counter(
+        str(path.parent)
+        for path in files()
+        if path.parts[0] in ("consumer", "handlers", "tests")
+        and path.name not in UNNAMED | {"README.md", "conftest.py"}
+        and "migrations" not in path.parts
+    )
+    assert {floor for floor, count in counted.items() if count > FILES_MOST} <= OVERFULL
+    assert {floor for floor, count in counted.items() if count > FILES_WANTED} <= CROWDED
+
+
+@pytest.mark.parametrize("path", readmes())
+def test_a_page_is_short_and_so_are_its_sentences(path: str) -> None:
+    text = (ROOT / path).read_text()
+    words = sum(len(line.split()) for line in prose(text))
+    told = sentences(text)
+    mean = sum(len(sentence.split()) for sentence in told) / len(told)
+    if path not in LONG:
+        assert words <= WORDS_MOST
+    assert mean <= MEAN_SENTENCE_MOST or path in LONG
+
+
+def test_the_map_of_each_page_names_each_file() -> None:
+    homes = {PurePosixPath(path).parent for path in readmes()}
+    missing: dict[str, list[str]] = {}
+    for path in files():
+        if path.suffix != ".py" or path.parts[0] not in ("consumer", "handlers") or path.name in UNNAMED:
+            continue
+        if {"migrations", "template"} & set(path.parts):
+            continue  # numbered, and the template of another package
+        home = next(parent for parent in path.parents if parent in homes)
+        if f"{path.name}`" not in (ROOT / home / "README.md").read_text():
+            missing.setdefault(str(home), []).append(str(path.relative_to(home)))
+    assert missing == {}
+
+
+def test_every_test_that_a_page_cites_is_there() -> None:
+    cited = {
+        (page, name)
+        for page in readmes()
+        for name in re.findall(r"`(tests/[\w/]+(?:\.py|/))`", (ROOT / page).read_text())
+    }
+    assert len(cited) > 50, "the pages say what proves their promises"
+    assert [found for found in sorted(cited) if not (ROOT / found[1]).exists()] == []
+
+
+def test_the_three_ways_lead_through_functions_that_exist() -> None:
+    page = (ROOT / "consumer" / "README.md").read_text()
+    ways = page.partition("## Three ways through the code")[2].partition("\n## ")[0].split("\n\n1. ")[1:]
+    assert [len(STEP.findall(f"1. {way}")) for way in ways] == [10, 10, 10]
+    steps = [step for way in ways for step in STEP.findall(f"1. {way}")]
+    assert [step for step in steps if step[1] not in defined_in(step[0])] == []
+
+
+def test_every_file_that_the_package_page_names_is_there() -> None:
+    page = (ROOT / "consumer" / "README.md").read_text()
+    places = re.findall(r"`([\w/]+/[\w/]+\.py)`", page)
+    assert len(places) > 30
+    assert [place for place in places if not found(place).is_file()] == []
+
+
+def found(place: str) -> Path:
+    """A place that a page names: from the package, or from the repository."""
+    inside = ROOT / "consumer" / place
+    return inside if inside.exists() else ROOT / place
+
+
+def defined_in(place: str) -> set[str]:
+    """The names of a file's functions and classes, and of their methods as `Class.method`."""
+    names: set[str] = set()
+    for node in ast.parse(found(place).read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+            names |= {f"{node.name}.{one.name}" for one in inner}
+    return names

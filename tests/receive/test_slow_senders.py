@@ -1,0 +1,105 @@
+"""Who sends slowly holds what has arrived, and gives way: a webhook that comes whole is always taken."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from consumer.receive.admission import Admission
+from consumer.receive.answers import Refused
+from consumer.receive.web import Limits
+from tests.receive.rig import BODY, RecordingBroker, Rig, running
+from tests.support.ports import eventually
+
+MIB = 1024 * 1024
+
+
+@asynccontextmanager
+async def slow(rig: Rig, number: int, *, announced: int, sent: int) -> AsyncIterator[list[asyncio.StreamReader]]:
+    """So many requests that announce much and have sent a part."""
+    head = b"POST /webhooks/hints HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    pairs = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(number)]
+    try:
+        for _, writer in pairs:
+            writer.write(head % announced + b" " * sent)
+        yield [reader for reader, _ in pairs]
+    finally:
+        for _, writer in pairs:
+            writer.close()
+
+
+async def test_announced_megabytes_refuse_nobody(recording: RecordingBroker, logs: io.StringIO) -> None:
+    # case: I22
+    async with running(recording, logs) as rig, slow(rig, 200, announced=MIB, sent=1):
+        await eventually(lambda: rig.receiver.in_flight == 200)
+        replies = [await rig.send(path="/webhooks/hints") for _ in range(50)]
+        assert {reply.status for reply in replies} == {200}
+        assert len(recording.published) == 50
+
+
+async def test_slow_bodies_give_way_when_all_bytes_are_held(recording: RecordingBroker, logs: io.StringIO) -> None:
+    # case: I22
+    limits = Limits(max_in_flight_bytes=MIB)
+    async with running(recording, logs, limits) as rig, slow(rig, 15, announced=MIB, sent=64 * 1024) as readers:
+        await eventually(lambda: rig.metrics.registry.get_sample_value("consumer_receive_held_bytes") == 15 * 65536)
+        padded = BODY + b" " * (128 * 1024)
+        assert (await rig.send(padded, path="/webhooks/hints")).status == 200
+        assert (await readers[0].readline()).startswith(b"HTTP/1.1 503 ")
+        assert (rig.metrics.registry.get_sample_value("consumer_receive_displaced") or 0) >= 1
+
+
+async def test_more_slow_senders_than_places_displace_each_other(recording: RecordingBroker, logs: io.StringIO) -> None:
+    # case: I22
+    limits = Limits(max_in_flight=10)
+    async with running(recording, logs, limits) as rig, slow(rig, 40, announced=100, sent=1):
+        await eventually(lambda: rig.metrics.registry.get_sample_value("consumer_receive_displaced") == 30)
+        assert (await rig.send(path="/webhooks/hints")).status == 200
+        assert await rig.receiver.has_room()
+
+
+async def test_a_body_slower_than_the_least_rate_is_cut_off(
+    recording: RecordingBroker, logs: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: I22
+    monkeypatch.setattr("consumer.receive.admission.GRACE_S", 0.1)
+    limits = Limits(body_timeout_s=60, min_bytes_per_s=1000)
+    async with (
+        running(recording, logs, limits) as rig,
+        slow(rig, 1, announced=1000, sent=50) as [reader],
+        asyncio.timeout(5),
+    ):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_readiness_tells_when_there_is_no_room(recording: RecordingBroker, logs: io.StringIO) -> None:
+    # case: I22, O8
+    came, release = recording.hold()
+    async with running(recording, logs, Limits(max_in_flight=1)) as rig:
+        assert await rig.receiver.has_room()
+        request = asyncio.create_task(rig.send(path="/webhooks/hints"))
+        await asyncio.wait_for(came.wait(), 5)
+        assert not await rig.receiver.has_room()
+        release.set()
+        assert (await request).status == 200
+
+
+async def test_the_address_that_holds_most_gives_way_first() -> None:
+    # case: I22
+    admission = Admission(max_requests=10, max_bytes=100)
+    with (
+        admission.arrival("greedy", 10, 0) as first,
+        admission.arrival("greedy", 10, 0) as second,
+        admission.arrival("modest", 10, 0) as third,
+    ):
+        for arrival, size in ((first, 40), (second, 30), (third, 20)):
+            admission.grow(arrival, size)
+        with admission.place(50):
+            assert [one.gave_way for one in (first, second, third)] == [True, False, False]
+            with pytest.raises(Refused):
+                admission.grow(second, 60)
+        admission.grow(third, 20)
+    assert (admission.held_bytes, admission.arriving) == (0, 0)

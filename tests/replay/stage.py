@@ -1,0 +1,82 @@
+"""A shop whose handlers a test can break and mend, and what it did outside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import text
+
+from consumer.broker import Broker
+from consumer.ledger import Database
+from consumer.plugin import Context, Event, declared, handles
+from consumer.work.registry import Registry
+from tests.support.replaying import Replaying
+from tests.work.workshop import Workshop
+
+Function = Callable[..., Coroutine[Any, Any, None]]
+
+
+@dataclass
+class Shop:
+    """`ship` ships what `book` requested; both fail while they are named in `broken`. `keys`: what went out."""
+
+    database: Database
+    broker: Broker
+    broken: set[str] = field(default_factory=set)
+    keys: list[tuple[str, str]] = field(default_factory=list)
+    replayed: set[str] = field(default_factory=set)
+    more: Sequence[Function] = ()
+
+    def functions(self) -> list[Function]:
+        """The handlers."""
+
+        @handles("order.paid", transactional=True, attempts=1, name="shop:book")
+        async def book(event: Event, ctx: Context) -> None:
+            self._check("book")
+            ctx.emit("parcel.requested", event.key, {"order": event.order_id}, once="order")
+
+        @handles("parcel.requested", attempts=1, name="shop:ship")
+        async def ship(event: Event, ctx: Context) -> None:
+            self._check("ship")
+            self.keys.append(("ship", ctx.idempotency_key))
+            if ctx.is_replay:
+                self.replayed.add(event.id)
+
+        @handles("order.paid", attempts=1, name="shop:mail", pause_after=0)
+        async def mail(event: Event, ctx: Context) -> None:
+            self._check("mail")
+            self.keys.append(("mail", ctx.idempotency_key))
+            if ctx.is_replay:
+                self.replayed.add(event.id)
+
+        return [book, ship, mail, *self.more]
+
+    def _check(self, name: str) -> None:
+        if name in self.broken:
+            raise ValueError(f"{name} is broken")
+
+    def workshop(self) -> Workshop:
+        """Its workers."""
+        return Workshop(self.database, self.broker, self.functions())
+
+    def replaying(self) -> Replaying:
+        """Its operator."""
+        shop = self.workshop()
+        found = [declared(one) for one in shop.functions]
+        return Replaying(shop, Registry([one for one in found if one is not None]))
+
+    def sent(self) -> Counter[str]:
+        """Handler to how often it acted."""
+        return Counter(name for name, _ in self.keys)
+
+
+async def tables(database: Database) -> dict[str, Any]:
+    """The rows that a replay may change: everything but the plans themselves and who is alive."""
+    found: dict[str, Any] = {}
+    async with database.reading() as session:
+        for name in ("events", "runs", "attempts", "outbox", "reads", "dead_letters"):
+            found[name] = [tuple(row) for row in await session.execute(text(f"SELECT * FROM {name} ORDER BY 1, 2, 3"))]
+    return found

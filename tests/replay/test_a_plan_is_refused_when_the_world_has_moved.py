@@ -1,0 +1,94 @@
+"""Like a saved Terraform plan, but it says what changed: gone, new, and effects that differ."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from consumer.broker import Broker
+from consumer.errors import PlanInProgress, PlanMoved, PlanOver, PlanRefused, PlanTooOld
+from consumer.events import Delivery
+from consumer.ledger import Database
+from consumer.ledger.plans import plans
+from consumer.ledger.reading import quarantine
+from consumer.reason import Reason
+from tests.replay.stage import Shop, tables
+from tests.support.ports import eventually
+from tests.work.workshop import AT, order_paid
+
+
+# case: R3, R16
+async def test_the_items_that_differ_are_named(database: Database, broker: Broker) -> None:
+    shop = Shop(database, broker, broken={"mail"})
+    work = shop.workshop()
+    await work.publish(order_paid(1), order_paid(2))
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", 2))
+        await eventually(lambda: work.count("shop:ship", "succeeded", 2))
+        plan = await shop.replaying().plan()
+        shop.broken.clear()
+        one = await shop.replaying().plan(event="evt_1")
+        assert (await shop.replaying().apply(one)).is_as_planned
+
+        before, acted = await tables(database), list(shop.keys)
+        with pytest.raises(PlanMoved) as moved:
+            await shop.replaying().apply(plan)
+        (gone,) = moved.value.differences
+        assert (gone["event_id"], gone["handler"]) == ("evt_1", "shop:mail")
+        assert "not to be done any more" in gone["what"]
+        with pytest.raises(PlanTooOld):
+            await shop.replaying().apply(plan, max_age=timedelta(0))
+        assert (await tables(database), shop.keys) == (before, acted), "nothing was done"
+        with pytest.raises(PlanOver):
+            await shop.replaying().apply(one)
+
+
+# case: R3
+async def test_effects_that_would_differ_are_named(database: Database, broker: Broker) -> None:
+    shop = Shop(database, broker, broken={"book"})
+    work = shop.workshop()
+    await work.publish(order_paid(1, "order-1"))
+    async with work.working():
+        await eventually(lambda: work.count("shop:book", "dead", 1))
+        shop.broken.clear()
+        plan = await shop.replaying().plan()
+        shop.broken.add("book")
+        with pytest.raises(PlanMoved) as moved:
+            await shop.replaying().apply(plan)
+        (differs,) = moved.value.differences
+        assert "no more: parcel.requested" in differs["what"]
+        assert "new: dead" in differs["what"]
+
+
+# case: R15
+async def test_a_second_operator_is_refused(database: Database, broker: Broker) -> None:
+    shop = Shop(database, broker, broken={"mail"})
+    work = shop.workshop()
+    await work.publish(order_paid(1), order_paid(2))
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", 2))
+        shop.broken.clear()
+        mine = await shop.replaying().plan(event="evt_1")
+        other = await shop.replaying().plan(event="evt_2")
+        async with database.transaction() as session:  # as a killed `apply` leaves it
+            assert await plans.begin(session, mine["id"], by="ann", reason="mine", now=work.clock.now())
+        with pytest.raises(PlanInProgress, match=f"plan {mine['id']} was begun"):
+            await shop.replaying().apply(other)
+        async with database.transaction() as session:
+            left = await plans.cancel(session, mine["id"], by="bob", reason="enough", now=work.clock.now())
+        assert left == 1
+        with pytest.raises(PlanOver):
+            await shop.replaying().apply(mine)
+        assert (await shop.replaying().apply(other)).is_as_planned
+        assert shop.sent()["mail"] == 1, "what was cancelled was not done"
+
+
+# case: R9
+async def test_what_was_never_proved_is_refused(sqlite_ledger: Database, broker: Broker) -> None:
+    shop = Shop(sqlite_ledger, broker)
+    delivery = Delivery(application="default", id="d1", raw=b"{}", received_at=AT, event_id="evt_forged")
+    async with sqlite_ledger.transaction() as session:
+        await quarantine.put(session, [(delivery, Reason.NOT_CONFIRMED)], AT)
+    with pytest.raises(PlanRefused):
+        await shop.replaying().plan(event="evt_forged")

@@ -1,0 +1,120 @@
+"""`consumer rebuild`: the same rows, and nothing goes out; refused while `work` goes on; a merchant's
+projection too."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from consumer.broker import Broker
+from consumer.ledger import Database, processes
+from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.processes import Pulse
+from tests.access.test_rebuild import live_in
+from tests.support.desk import Desk
+from tests.support.plugin import install_plugin
+from tests.support.ports import eventually
+from tests.support.projections import said, unreadable
+from tests.work.workshop import Workshop, order_paid
+
+
+@pytest.fixture
+async def desk(sqlite_ledger: Database, tmp_path: Path) -> Desk:
+    """Two orders were handled: one is requested, one is held."""
+    async with live_in(sqlite_ledger) as live:
+        await live.register("s1", order_id="A1", customer="c", expected_amount="10")
+        await live.arrive(said("order.paid", "evt_1", order_id="A1", amount="9"))
+        await live.arrive(said("order.paid", "evt_2", order_id="A2", amount="9"))
+        await live.arrive(unreadable("order:A2", 1))
+        await live.pass_time(60)
+    return Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+
+
+async def rows(database: Database) -> list[tuple[Any, ...]]:
+    async with database.reading() as session:
+        found = await session.execute(text("SELECT order_id, hold, requested_at FROM fulfilment_order ORDER BY 1"))
+        outbox = await session.execute(text("SELECT count(*), 0, 0 FROM outbox"))
+        return [tuple(row) for row in [*found, *outbox]]
+
+
+# case: G9
+async def test_the_same_rows_again(desk: Desk, sqlite_ledger: Database) -> None:
+    before = await rows(sqlite_ledger)
+    tried = await asyncio.to_thread(desk.ask, "rebuild", "all", "--dry-run")
+    assert {one["table"]: (one["rows_before"] == one["rows_after"], one["is_same"]) for one in tried["tables"]}[
+        "fulfilment_order"
+    ] == (True, True)
+    async with sqlite_ledger.transaction() as session:  # somebody's hand slipped
+        await session.execute(text("UPDATE fulfilment_order SET hold = NULL"))
+    tried = await asyncio.to_thread(desk.ask, "rebuild", "fulfilment", "--dry-run")
+    assert [one["table"] for one in tried["tables"] if not one["is_same"]] == ["fulfilment_order"]
+    assert await rows(sqlite_ledger) != before, "a dry run changes nothing"
+    await asyncio.to_thread(desk.ask, "rebuild", "fulfilment", "--yes")
+    assert await rows(sqlite_ledger) == before
+
+
+# case: G9
+async def test_not_while_work_goes_on(desk: Desk, sqlite_ledger: Database) -> None:
+    async with sqlite_ledger.transaction() as session:
+        now = await shared_time(session)
+        pulse = Pulse(process="w1", role="work", host="h", pid=1, version="1", started_at=now, ready=True, since=now)
+        await processes.beat(session, [pulse], now)
+    refused = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", code=1)
+    assert "error[work_goes_on]" in refused
+    assert "--yes" in await asyncio.to_thread(desk.ask, "rebuild", "all", code=2)
+    assert "no such plugin" in await asyncio.to_thread(desk.ask, "rebuild", "nothing", "--yes", code=1)
+
+
+PLUGIN = """
+from typing import Any, ClassVar
+from sqlalchemy import Column, Integer, String, Table
+from sqlmodel import Field, SQLModel
+from consumer.plugin import handles, insert_into
+
+class Tally(SQLModel, table=True):
+    __tablename__ = "rebuilt_tally"
+    __table__: ClassVar[Table]
+    application: str = Field(sa_column=Column(String(64), primary_key=True))
+    key: str = Field(sa_column=Column(String(600), primary_key=True))
+    times: int = Field(sa_column=Column(Integer, nullable=False))
+
+@handles("order.*", transactional=True, name="rebuilt:tally")
+async def tally(event, ctx):
+    table = Tally.__table__
+    row = insert_into(table, ctx.session.get_bind().dialect.name).values(
+        application=ctx.application, key=event.key, times=1
+    )
+    await ctx.session.execute(
+        row.on_conflict_do_update(index_elements=["application", "key"], set_={"times": table.c.times + 1})
+    )
+"""
+
+
+# case: G9
+async def test_a_merchants_projection(
+    sqlite_ledger: Database, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_plugin(tmp_path, "rebuilt", PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin = import_module("rebuilt")
+    async with sqlite_ledger.engine.begin() as connection:
+        await connection.run_sync(plugin.Tally.__table__.create)
+    work = Workshop(sqlite_ledger, broker, [plugin.tally])
+    await work.publish(order_paid(1, "A"), order_paid(2, "A"), order_paid(3, "B"))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(3))
+    async with sqlite_ledger.transaction() as session:
+        await session.execute(text("UPDATE rebuilt_tally SET times = 7"))
+    desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+    done = await asyncio.to_thread(desk.ask, "rebuild", "rebuilt", "--yes")
+    assert [(one["table"], one["rows_after"], one["is_same"]) for one in done["tables"]] == [
+        ("rebuilt_tally", 2, False)
+    ]
+    async with sqlite_ledger.reading() as session:
+        found = await session.execute(text("SELECT key, times FROM rebuilt_tally ORDER BY key"))
+        assert [tuple(row) for row in found] == [("order:A", 2), ("order:B", 1)]

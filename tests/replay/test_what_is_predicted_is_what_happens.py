@@ -1,0 +1,192 @@
+"""The oracle: histories of orders and subscriptions, in which runs died at random; then a plan, mended handlers, and
+`apply`. What was predicted is what came: each derived event, each call of an effect handler, each run's end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from consumer.app.replaying import Trier
+from consumer.broker.base import Message
+from consumer.clock import SystemClock
+from consumer.errors import PlanMoved
+from consumer.events import Event
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import handlers as known_handlers
+from consumer.ledger.plans.candidates import PlanFilter
+from consumer.plugin import Context, Handler, RetryPolicy, declared, handles
+from consumer.replay.apply import Applied, Apply
+from consumer.replay.plan import Planner
+from consumer.replay.prediction import Predictor
+from consumer.work.execution.contexts import Contexts
+from tests.access.history import Service, denials, services, webhooks
+from tests.access.test_rebuild import handlers_of, order_facts
+from tests.support.live import Live
+
+EXAMPLES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "0"))
+PLUGINS: dict[str, dict[str, Any]] = {"fulfilment": {}, "access": {}}
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def ledger(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    folder: Path = tmp_path_factory.mktemp("oracle")
+    database = Database(f"sqlite+aiosqlite:///{folder}/ledger.db")
+    runner.run(schema.upgrade(database))
+    yield database
+    runner.run(database.stop())
+
+
+class Outside:
+    """Effect handlers of a merchant, and what replays called them with while `broken` was not set."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.broken = False
+
+    def handlers(self) -> list[Handler]:
+        @handles("fulfilment.requested", "access.granted", "access.revoked", name="shop:act")
+        async def act(event: Event, ctx: Context) -> None:
+            if self.broken:
+                raise ValueError("the shop is broken")
+            self._called(ctx, "shop:act")
+
+        @handles("order.paid", "subscription.*", name="shop:hear", on_dead="continue")
+        async def hear(event: Event, ctx: Context) -> None:
+            if self.broken:
+                raise ValueError("the shop is broken")
+            self._called(ctx, "shop:hear")
+
+        found = [declared(act), declared(hear)]
+        return [replace(one, retry=RetryPolicy(attempts=1), breaker_after=0) for one in found if one is not None]
+
+    def _called(self, ctx: Context, name: str) -> None:
+        if ctx.is_replay:  # a timer of the history may go off meanwhile: that is live work
+            self.calls.append((name, ctx.idempotency_key))
+
+
+class Loop:
+    """A log that ends in the workers of the same process."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
+        await self._live.take(*messages)
+
+
+class DrivenTime(SystemClock):
+    """The workers' time; what waits, waits really."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def now(self) -> datetime:
+        return self._live.clock.now()
+
+
+async def applied(live: Live, planner: Planner, plan: dict[str, Any]) -> Applied:
+    """The plan, applied while the workers work."""
+    apply = Apply(
+        planner=planner, broker=Loop(live), topic="events", clock=DrivenTime(live), holder="test", rate_per_s=1e6,  # type: ignore[arg-type]  # all of a broker that it uses
+    )  # fmt: skip
+    going = asyncio.create_task(apply.run(plan["id"], by="ann", reason="mended", max_age=timedelta(hours=1)))
+    while not going.done():
+        if not await live.relay() + await live.make_up():
+            await asyncio.sleep(0.005)
+    return going.result()
+
+
+async def planned_and_applied(live: Live, planner: Planner, wanted: PlanFilter) -> tuple[dict[str, Any], Applied]:
+    """As a person does it: when a timer of the history went off in between, and the plan is refused, a new one."""
+    for _ in range(5):
+        await live.pass_time(1, steps=2)
+        plan = await planner.make(wanted, by="ann", reason="oracle")
+        try:
+            return plan, await applied(live, planner, plan)
+        except PlanMoved:
+            continue
+    raise AssertionError("the world moves all the time")
+
+
+async def play(ledger: Database, data: Any, batches: list[list[Event]], broken: dict[tuple[str, str], int]) -> None:
+    """A history in which some runs die; a plan; mended; applied; held against the plan."""
+    application = batches[0][0].application
+    outside = Outside()
+    live = Live(ledger, PLUGINS, application=application, stumbles=broken, attempts=1, more=outside.handlers())
+    try:
+        for batch in batches:
+            outside.broken = data.draw(st.booleans())
+            await live.arrive(*batch)
+            await live.pass_time(data.draw(st.sampled_from([0.01, 2, 30])), steps=2)
+        broken.clear()
+        outside.broken = False
+        outside.calls.clear()
+        predictor = Predictor(database=ledger, handlers=live.registry, attempt=Trier(Contexts(live.clock, PLUGINS)))
+        planner = Planner(database=ledger, predictor=predictor, clock=live.clock)
+        handler = data.draw(st.sampled_from([None, None, "shop:act", "fulfilment:order_paid", "access:subscription"]))
+        forced = handler is not None and data.draw(st.booleans())
+        live.clock.advance(1)
+        async with ledger.transaction() as session:
+            await known_handlers.register(session, live.registry.handlers, live.clock.now())
+        wanted = PlanFilter(application=application, handler=handler, forced=forced)
+        plan, done = await planned_and_applied(live, planner, wanted)
+        assert (done.otherwise, done.moved) == ([], [])
+        calls = Counter(name for name, _ in outside.calls)
+        predicted = {name: plan["effects"].get(name, {}).get("calls", 0) for name in ("shop:act", "shop:hear")}
+        assert {name: calls[name] for name in predicted} == predicted, (plan, done)
+        keys = [key for name in predicted for key in plan["effects"].get(name, {}).get("idempotency_keys", [])]
+        assert set(keys) <= {key for _, key in outside.calls}
+    finally:
+        await live.close()
+
+
+def _histories(data: Any, facts: list[Event]) -> tuple[list[list[Event]], dict[tuple[str, str], int]]:
+    batches = data.draw(st.lists(st.lists(st.sampled_from(facts), min_size=1, max_size=4), min_size=1, max_size=4))
+    candidates = [(event.id, name) for event in facts for name in handlers_of(event)]
+    return batches, data.draw(st.dictionaries(st.sampled_from(candidates), st.just(9), max_size=5))
+
+
+SETTINGS: dict[str, Any] = {
+    "derandomize": not EXAMPLES,
+    "deadline": None,
+    "phases": (Phase.explicit, Phase.generate),  # an example takes seconds: the first that fails is told as it is
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+# case: R2, R3
+@settings(max_examples=EXAMPLES or 5, **SETTINGS)
+@given(data=st.data())
+def test_of_orders(runner: asyncio.Runner, ledger: Database, data: Any) -> None:
+    batches, broken = _histories(data, order_facts(f"app{next(_names)}"))
+    runner.run(play(ledger, data, batches, broken))
+
+
+# case: R2, R3
+@settings(max_examples=EXAMPLES or 5, **SETTINGS)
+@given(service=services(), data=st.data())
+def test_of_subscriptions(runner: asyncio.Runner, ledger: Database, service: Service, data: Any) -> None:
+    application = f"app{next(_names)}"
+    facts = webhooks(service, application, thin=data.draw(st.booleans())) + denials(service, application)
+    if facts:
+        batches, broken = _histories(data, facts)
+        runner.run(play(ledger, data, batches, broken))

@@ -1,0 +1,58 @@
+"""`--force`: the idempotency key is unchanged, so the other side swallows it; `--new-effect-key` makes a new one."""
+
+from __future__ import annotations
+
+import orjson
+from sqlalchemy import text
+
+from consumer.broker import Broker
+from consumer.ledger import Database
+from tests.replay.stage import Shop
+from tests.support.ports import eventually
+from tests.work.workshop import order_paid
+
+
+# case: R5
+async def test_the_key_is_the_same_unless_it_is_renewed(database: Database, broker: Broker) -> None:
+    shop = Shop(database, broker)
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(3))
+        (key,) = [key for name, key in shop.keys if name == "mail"]
+        replaying = shop.replaying()
+        forced = await replaying.plan(handler="shop:mail", forced=True, reason="lost at the printer's")
+        assert forced["actions"] == {"rerun": 1}
+        assert (await replaying.apply(forced)).is_as_planned
+        renewed = await replaying.plan(handler="shop:mail", forced=True, reason="once more", renews_keys=True)
+        assert (await replaying.apply(renewed)).is_as_planned
+
+        keys = [key for name, key in shop.keys if name == "mail"]
+        assert keys[:2] == [key, key]
+        assert keys[2:] == renewed["effects"]["shop:mail"]["idempotency_keys"] != [key]
+
+        shop.broken.add("mail")
+        dies = await replaying.plan(handler="shop:mail", forced=True, reason="again")
+        await replaying.apply(dies)
+        assert await work.count("shop:mail", "dead", 1)
+        shop.broken.clear()
+        assert (await replaying.apply(await replaying.plan())).is_as_planned
+        assert shop.keys[-1] == ("mail", keys[2]), "a key that was renewed stays the run's key"
+    async with database.reading() as session:
+        rows = await session.execute(text("SELECT action, reason, after FROM audit WHERE action = 'replay.planned'"))
+        told = [(row.reason, orjson.loads(row.after)["forced"]) for row in rows]
+    assert ("once more", True) in told
+
+
+# case: R6
+async def test_a_projection_by_force_emits_nothing_twice(database: Database, broker: Broker) -> None:
+    shop = Shop(database, broker)
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(3))
+        acted = list(shop.keys)
+        forced = await shop.replaying().plan(handler="shop:book", forced=True, reason="to see")
+        assert (forced["emits"], forced["effects"]["shop:book"]["calls"]) == ({}, 1)
+        assert (await shop.replaying().apply(forced)).is_as_planned
+        assert shop.keys == acted

@@ -1,0 +1,119 @@
+"""Handlers that would go wrong in production are refused by the kit, with file and line; right ones are not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.plugin import Event, declared
+from consumer.testing import Workbench, assert_idempotent, assert_order_independent
+from tests.testing import right_handlers, wrong_handlers
+from tests.testing.right_handlers import RIGHT
+
+pytestmark = pytest.mark.slow
+FILE = Path(wrong_handlers.__file__)
+Assertion = Callable[..., None]
+
+
+def marked(function: Any) -> int:
+    """The line that is marked in a handler's source; else the one where it begins."""
+    lines, start = inspect.getsourcelines(function)
+    return next((start + number for number, line in enumerate(lines) if "# wrong" in line), start)
+
+
+def begin(function: Any) -> int:
+    return int(function.__code__.co_firstlineno)
+
+
+def changes() -> list[Event]:
+    with Workbench() as bench:
+        return [bench.event(type_, customer="C-1") for type_ in ("access.granted", "access.revoked")]
+
+
+def order_events() -> list[Event]:
+    with Workbench() as bench:
+        return [bench.event(type_, order_id="A-1") for type_ in ("order.expired", "order.paid")]
+
+
+AT_LINE: dict[str, str] = {
+    "own_aiohttp": "connects to 127.0.0.1:9 by a client of its own",
+    "own_client_by_name": "connects to warehouse.example:80 by a client of its own",
+    "own_client_hushed": "connects to 127.0.0.1:9 by a client of its own",
+    "blocking_client": "by a client of its own",
+    "sleeps": "holds its event loop",
+    "computes": "holds its event loop",
+    "deaf": "a 500 of POST https://shop.example counts as success",
+    "not_awaited": "POST https://shop.example was never sent",
+    "network_in_transaction": "inside a transaction",
+    "http_in_transaction": "must not wait for it",
+    "socket_in_transaction": "inside a transaction",
+    "commits": "must not commit ctx.session",
+    "mistyped_field": "has no attribute 'amout'",
+}
+AT_START: dict[str, str] = {
+    "key_random": "the outside was told something else",
+    "key_of_attempt": "the outside was told something else",
+    "no_key": "the outside was told something else",
+    "key_of_the_clock": "the outside was told something else",
+    "hears_and_goes_on": "succeeds although the outside answered 500",
+    "mistyped": "no event of type 'order.payed' is known; did you mean 'order.paid'?",
+    "mistyped_wildcard": "did you mean 'subscription.*'?",
+    "answers": "a handler returns None, this one returned bool",
+    "tells_nobody": "nothing to compare",
+}
+
+
+# case: H11
+@pytest.mark.parametrize("name", [*AT_LINE, *AT_START])
+def test_a_wrong_handler_is_refused_with_file_and_line(name: str) -> None:
+    function = getattr(wrong_handlers, name)
+    with pytest.raises(AssertionError) as refused:
+        assert_idempotent(function)
+    text = str(refused.value)
+    line = marked(function) if name in AT_LINE else begin(function)
+    assert ({**AT_LINE, **AT_START})[name] in text
+    assert f"{FILE.name}:{line} in {name}" in text, text
+
+
+# case: H11, G1
+@pytest.mark.parametrize(("name", "events"), [("last_wins", changes), ("last_row_wins", order_events)])
+def test_what_depends_on_the_order_is_refused(name: str, events: Callable[[], list[Event]]) -> None:
+    function = getattr(wrong_handlers, name)
+    with pytest.raises(AssertionError, match=rf"in the order .*[\s\S]*{FILE.name}:{begin(function)} in {name}"):
+        assert_order_independent(function, events())
+
+
+# case: H11
+def test_a_schedule_with_the_wrong_sign_fails_its_authors_test(workbench: Workbench) -> None:
+    def remind_three_days_before(handler: Any) -> None:
+        workbench.run(handler, workbench.event("subscription.renewed", subscription_id="S-1"))
+        workbench.advance(28 * 86_400, [handler, right_handlers.remind])
+        assert len(workbench.outside.requests) == 1, workbench.emitted[-1].not_before
+
+    remind_three_days_before(right_handlers.remember)
+    workbench.outside.requests.clear()
+    with pytest.raises(AssertionError):
+        remind_three_days_before(wrong_handlers.wrong_sign)
+
+
+# case: H11
+@pytest.mark.parametrize("function", RIGHT, ids=lambda one: one.__name__)
+def test_a_right_handler_is_refused_by_nothing(function: Any) -> None:
+    handler = declared(function)
+    assert handler is not None
+    with Workbench() as bench:
+        if function is right_handlers.ask:
+            events = order_events()
+        else:
+            events = [bench.event("order.paid" if "*" in one else one) for one in handler.types]
+    assert_idempotent(function, events)
+    assert_order_independent(function, events)
+
+
+def test_as_many_as_were_promised() -> None:
+    assert len(AT_LINE) + len(AT_START) + 3 >= 24
+    assert len(RIGHT) == 12
