@@ -111,7 +111,8 @@ async def test_a_merchants_projection(
     async with sqlite_ledger.transaction() as session:
         await session.execute(text("UPDATE rebuilt_tally SET times = 7"))
     desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
-    done = await asyncio.to_thread(desk.ask, "rebuild", "rebuilt", "--yes")
+    assert "rebuilt_tally" in await asyncio.to_thread(desk.ask, "rebuild", "rebuilt", "--yes", code=2)
+    done = await asyncio.to_thread(desk.ask, "rebuild", "rebuilt", "--yes", "--table", "rebuilt_tally")
     assert [(one["table"], one["rows_after"], one["is_same"]) for one in done["tables"]] == [
         ("rebuilt_tally", 2, False)
     ]

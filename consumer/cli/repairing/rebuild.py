@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 
 from consumer.app.options import option_problems
-from consumer.app.rebuilding import chosen, rebuild_of, tables_of
+from consumer.app.rebuilding import TOGETHER, chosen, rebuild_of, tables_of
 from consumer.app.replaying import registry_for
 from consumer.cli.consent import Yes, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
-from consumer.errors import SettingsError, WorkGoesOn
+from consumer.errors import SettingsError, UsageError, WorkGoesOn
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import past
@@ -30,6 +30,10 @@ WORKS = ("work", "dev", "demo")
 def rebuild(
     plugin: Annotated[str, typer.Argument(metavar="PLUGIN|all", help="A plugin's name, or `all`.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Derive them, compare, and undo it.")] = False,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="With --yes: a table of a plugin of your own that is meant; once for each."),
+    ] = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -42,8 +46,7 @@ def rebuild(
         raise SettingsError(problems)
     plugins = chosen(plugin, registry)
     if not dry_run:
-        tables = ", ".join(table.name for one in plugins for table in tables_of(one, registry))
-        consent(f"drop the rows of {tables} and derive them again?", yes=yes)
+        _consent(plugins, registry, frozenset(table or ()), yes=yes)
     found = run(_rebuild(settings, registry, plugins, dry_run=dry_run))
     output = Output(as_json)
     output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found]})
@@ -54,6 +57,17 @@ def rebuild(
     )
     if dry_run:
         output.line("a dry run: all of it was undone")
+
+
+def _consent(plugins: Sequence[str], registry: Registry, named: frozenset[str], *, yes: bool) -> None:
+    """On a terminal the question lists the tables. With `--yes` nobody reads it: those of a merchant's plugin, which
+    may lie in one package with tables that no handler derives, must have been named. Raises UsageError."""
+    tables = {one: [found.name for found in tables_of(one, registry)] for one in plugins}
+    unnamed = sorted({name for one in plugins if one not in TOGETHER for name in tables[one]} - named)
+    if yes and unnamed:
+        raise UsageError("with --yes, name every table that is dropped: --table NAME", tables=", ".join(unnamed))
+    every = ", ".join(name for one in plugins for name in tables[one])
+    consent(f"drop the rows of {every} and derive them again?", yes=yes)
 
 
 async def _rebuild(
