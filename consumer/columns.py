@@ -183,6 +183,12 @@ def among(column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement[
     return _Among(column, bindparam(None, values, type_=_Many(column.type)))
 
 
+def unindexed(column: ColumnElement[str]) -> ColumnElement[str]:
+    """The same text, for which no planner takes an index: where it would take the wrong one. An application's name
+    leads many, and fits nearly every row; and rows in the order of a key are not sought by walking along that key."""
+    return column.concat("")
+
+
 def each(values: Collection[str]) -> TableValuedAlias:
     """The texts as rows with the column `value`."""
     return _Each(bindparam(None, values, type_=_Many(String()))).table_valued("value")

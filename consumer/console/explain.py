@@ -15,10 +15,12 @@ from typing import Any
 from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import among, unindexed
 from consumer.console.timeline import timeline, wait_of, waits_of
 from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
-from consumer.ledger.tables import OutboxRow, ReadRow, RunRow
+from consumer.ledger.handling import lanes
+from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
 from handlers.access import tables as access
 from handlers.access.policy import Policy
 from handlers.fulfilment import tables as fulfilment
@@ -153,12 +155,12 @@ async def _subscriptions_of(session: AsyncSession, application: str, customer: s
 
 async def _due(session: AsyncSession, application: str, keys: Named) -> list[Entry]:
     """Derived events that wait for their time, and runs that will be tried again or wait for an operator."""
-    waiting = and_(OUTBOX.c.application == application, OUTBOX.c.key.in_(keys), OUTBOX.c.published_at.is_(None))
+    waiting = and_(OUTBOX.c.application == application, among(OUTBOX.c.key, keys), OUTBOX.c.published_at.is_(None))
     timers = await _newest(session, OUTBOX, OUTBOX.c.seq, waiting)
-    open_ = and_(
-        RUNS.c.application == application, RUNS.c.key.in_(keys), RUNS.c.status.in_(("retrying", "parked", "dead"))
-    )
-    runs = await _newest(session, RUNS, RUNS.c.seq, open_)
+    ours = and_(RUNS.c.application == application, among(RUNS.c.key, keys))
+    runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, RUNS.c.blocking))
+    let_pass = and_(ours, lanes.is_status(RunStatus.DEAD), ~RUNS.c.blocking)
+    runs += await _newest(session, RUNS, RUNS.c.seq, let_pass)
     found: list[Entry] = [
         {"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} | keys[row["key"]] for row in timers
     ]
@@ -174,7 +176,7 @@ async def _due(session: AsyncSession, application: str, keys: Named) -> list[Ent
 
 async def _reads(session: AsyncSession, application: str, kind: str, ids: Named, *, is_read: bool) -> list[Entry]:
     """Reads that were asked for; `is_read` False: nobody will do them before there are credentials."""
-    asked = and_(READS.c.application == application, READS.c.kind == kind, READS.c.object_id.in_(ids))
+    asked = and_(READS.c.application == application, READS.c.kind == kind, among(READS.c.object_id, ids))
     return [
         {"at": row["due_at"], "code": "read", "attempts": row["attempts"],
          "error": row["code"] if is_read else NO_CREDENTIALS} | ids[row["object_id"]]
@@ -212,7 +214,7 @@ async def _newest(session: AsyncSession, table: Table, order: Any, where: Any) -
 async def _rows(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:
     conditions = [table.c[name] == value for name, value in where.items()]
     wanted = select(table).where(table.c.application == application, *conditions)
-    rows = await session.execute(wanted.order_by(*table.primary_key.columns).limit(ENTRIES_MAX))
+    rows = await session.execute(wanted.order_by(*map(unindexed, table.primary_key.columns)).limit(ENTRIES_MAX))
     return [dict(row) for row in rows.mappings()]
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Column, Table, and_, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import unindexed
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import reason_of
@@ -60,18 +61,12 @@ async def find(session: AsyncSession, name: str, *, application: str | None = No
 
 
 async def near(session: AsyncSession, name: str, *, application: str | None = None) -> list[str]:
-    """Names that look alike, among the newest of each kind; at most NEAR_MAX."""
-    known: set[str] = set()
-    for table, column, order in (
-        (fulfilment.ORDERS, fulfilment.ORDERS.c.order_id, fulfilment.ORDERS.c.paid_at),
-        (fulfilment.ORDERS, fulfilment.ORDERS.c.customer, fulfilment.ORDERS.c.paid_at),
-        (access.SUBSCRIPTIONS, access.SUBSCRIPTIONS.c.subscription_id, None),
-        (access.CUSTOMERS, access.CUSTOMERS.c.customer, None),
-        (EVENTS, EVENTS.c.id, EVENTS.c.seq),
-    ):
-        wanted = select(column).where(column.is_not(None), _of(table, application)).limit(NEAR_FROM)
-        rows = await session.scalars(wanted if order is None else wanted.order_by(order.desc()))
-        known.update(rows)
+    """Names that look alike, among those of the newest events; at most NEAR_MAX."""
+    named = (EVENTS.c.id, EVENTS.c.order_id, EVENTS.c.subscription_id, EVENTS.c.customer)
+    newest = select(*named).order_by(EVENTS.c.seq.desc()).limit(NEAR_FROM)
+    if application is not None:
+        newest = newest.where(unindexed(EVENTS.c.application) == application)
+    known = {one for row in await session.execute(newest) for one in row if one is not None}
     folded = {one.casefold(): one for one in known}
     return [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=NEAR_MAX, cutoff=0.7)]
 

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import unindexed
 from consumer.console.find import near as near_names
 from consumer.errors import NotFound, UsageError
 from consumer.ledger.tables import OutboxRow
@@ -106,5 +107,5 @@ async def _brake(session: AsyncSession, application: str) -> None:
 async def _rows(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:
     conditions = [table.c[name] == value for name, value in where.items()]
     wanted = select(table).where(table.c.application == application, *conditions)
-    rows = await session.execute(wanted.order_by(*table.primary_key.columns).limit(LISTED_MAX + 1))
+    rows = await session.execute(wanted.order_by(*map(unindexed, table.primary_key.columns)).limit(LISTED_MAX + 1))
     return [dict(row) for row in rows.mappings()]

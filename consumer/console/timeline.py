@@ -10,6 +10,7 @@ import orjson
 from sqlalchemy import Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import among
 from consumer.ledger.tables import AuditRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
 
 EVENTS: Table = EventRow.__table__
@@ -36,7 +37,8 @@ async def timeline(session: AsyncSession, application: str, key: str) -> list[En
     )
     requested = [row["id"] for row in events if row["type"] == REQUESTED]
     shown = or_(RUNS.c.code.is_not(None), and_(RUNS.c.event_id.in_(requested), RUNS.c.status == "succeeded"))
-    runs = await _newest(session, RUNS, RUNS.c.seq, and_(RUNS.c.application == application, RUNS.c.key == key, shown))
+    ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, [row["id"] for row in events]))
+    runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, shown))
     causes = await _causes(session, application, [row["id"] for row in events])
     entries = [((row["received_at"], 0, row["seq"]), _event(row, causes)) for row in events]
     entries += [((row["at"], 1, row["id"]), _change(row)) for row in changes]
@@ -102,7 +104,7 @@ async def _causes(session: AsyncSession, application: str, ids: Sequence[str]) -
     if not derived:
         return {}
     wanted = select(OUTBOX.c.event_id, OUTBOX.c.cause).where(
-        OUTBOX.c.application == application, OUTBOX.c.event_id.in_(derived)
+        OUTBOX.c.application == application, among(OUTBOX.c.event_id, derived)
     )
     return {event_id: cause for event_id, cause in await session.execute(wanted) if cause != event_id}
 

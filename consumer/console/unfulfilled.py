@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Table, and_, func, or_, select, text
+from sqlalchemy import Select, Table, and_, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.ledger.handling import lanes, runs
 from consumer.ledger.handling.handlers import bystanders
-from consumer.ledger.tables import EventRow, OutboxRow, RunRow
+from consumer.ledger.tables import EventRow, OutboxRow, RunRow, RunStatus
 from handlers.fulfilment.store import REQUESTED
 from handlers.fulfilment.tables import ORDERS
 
@@ -60,9 +61,7 @@ async def unfulfilled(session: AsyncSession) -> list[Waiting]:
     for reason, statement in (("held", _held()), ("unsent", _unsent()), ("no_handler", _unhandled())):
         for application, count, oldest_at in await session.execute(statement):
             found.append(Waiting(application=application, reason=reason, count=count, oldest_at=oldest_at))
-    for application, status, count, oldest_at in await session.execute(_unfinished()):
-        found.append(Waiting(application=application, reason=status, count=count, oldest_at=oldest_at))
-    return sorted(found, key=lambda one: (one.application, one.reason))
+    return sorted([*found, *await _unfinished(session)], key=lambda one: (one.application, one.reason))
 
 
 def _held() -> Select[Any]:
@@ -71,28 +70,34 @@ def _held() -> Select[Any]:
 
 
 def _unsent() -> Select[Any]:
-    columns = (OUTBOX.c.application, func.count(), func.min(OUTBOX.c.created_at))
-    waiting = and_(text("published_at IS NULL"), OUTBOX.c.type == REQUESTED)
-    return select(*columns).where(waiting).group_by(OUTBOX.c.application)
+    """Among what is due for longest: a request is due at once, and what waits behind it are timers."""
+    first = select(OUTBOX).where(text("published_at IS NULL")).order_by(OUTBOX.c.not_before).limit(NEWEST).subquery()
+    columns = (first.c.application, func.count(), func.min(first.c.created_at))
+    return select(*columns).where(first.c.type == REQUESTED).group_by(first.c.application)
 
 
-def _unfinished() -> Select[Any]:
-    """Runs that are not done; the words are literal so that the partial index of open runs serves."""
+async def _unfinished(session: AsyncSession) -> list[Waiting]:
+    """Runs that are not done, handler by handler, of each at most NEWEST in a state."""
+    found: dict[tuple[str, str], tuple[set[str], list[datetime]]] = {}
+    beside: set[Any] = {row[0] for row in await session.execute(bystanders())}
+    for handler, status in await runs.count_by_status(session):
+        for application, event_id, event_type, at in await session.execute(_open(handler, status)):
+            # Of PROVES: the order is paid, and not even known to be so yet.
+            if handler == PROVES or (event_type == REQUESTED and handler not in beside):
+                ids, times = found.setdefault((application, status), (set(), []))
+                ids.add(event_id)
+                times.append(at)
+    return [
+        Waiting(application=application, reason=status, count=len(ids), oldest_at=min(times))
+        for (application, status), (ids, times) in found.items()
+    ]
+
+
+def _open(handler: str, status: str) -> Select[Any]:
     event = and_(EVENTS.c.application == RUNS.c.application, EVENTS.c.id == RUNS.c.event_id)
-    asked = and_(EVENTS.c.type == REQUESTED, RUNS.c.handler.not_in(bystanders()))
-    proof = RUNS.c.handler == PROVES  # the order is paid, and not even known to be so yet
-    columns = (
-        RUNS.c.application,
-        RUNS.c.status,
-        func.count(RUNS.c.event_id.distinct()),
-        func.min(EVENTS.c.received_at),
-    )
-    return (
-        select(*columns)
-        .join(EVENTS, event)
-        .where(text("runs.status <> 'succeeded'"), text("runs.status <> 'skipped'"), or_(asked, proof))
-        .group_by(RUNS.c.application, RUNS.c.status)
-    )
+    told = [select(column).where(event).scalar_subquery() for column in (EVENTS.c.type, EVENTS.c.received_at)]
+    wanted = select(RUNS.c.application, RUNS.c.event_id, *told)
+    return wanted.where(lanes.is_status(RunStatus(status)), RUNS.c.handler == handler).limit(NEWEST)
 
 
 def _unhandled() -> Select[Any]:
@@ -110,4 +115,5 @@ def _unhandled() -> Select[Any]:
         RUNS.c.handler.not_in(bystanders()),
     )
     columns = (newest.c.application, func.count(), func.min(newest.c.received_at))
-    return select(*columns).where(~run.exists()).group_by(newest.c.application)
+    # One probe an event: EXISTS may be turned into a join with everything that was ever run.
+    return select(*columns).where(run.limit(1).scalar_subquery().is_(None)).group_by(newest.c.application)

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Table, func, select
+from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import unindexed
+from consumer.ledger.engine.counting import up_to
 from consumer.ledger.tables import LeaseRow, ReadRow
 
 LEASES: Table = LeaseRow.__table__
@@ -44,8 +46,9 @@ async def unread(session: AsyncSession, applications: Sequence[str], now: dateti
     for application in applications:
         if await is_read(session, application, now):
             continue
-        counted = select(func.count(), func.min(READS.c.created_at)).where(READS.c.application == application)
-        count, oldest_at = (await session.execute(counted)).one()
-        if count:
-            found.append(Unread(application=application, count=count, oldest_at=oldest_at))
+        ours = unindexed(READS.c.application) == application
+        first = select(READS.c.created_at).where(ours).order_by(READS.c.due_at)
+        oldest_at = await session.scalar(first.limit(1))
+        if oldest_at is not None:
+            found.append(Unread(application=application, count=await up_to(session, first), oldest_at=oldest_at))
     return found

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import unindexed
 from consumer.errors import NotFound
 from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import RunRow, RunStatus
@@ -160,5 +161,5 @@ async def _many(session: AsyncSession, table: Table, application: str, **where: 
     """Rows of one application, bounded, in key order."""
     conditions = [table.c[name] == value for name, value in where.items()]
     wanted = select(table).where(table.c.application == application, *conditions)
-    rows = await session.execute(wanted.order_by(*table.primary_key.columns).limit(ROWS_MAX))
+    rows = await session.execute(wanted.order_by(*map(unindexed, table.primary_key.columns)).limit(ROWS_MAX))
     return [dict(row) for row in rows.mappings()]

@@ -11,22 +11,23 @@ from typing import Final
 from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger.handling import handlers, outbox, runs
+from consumer.ledger.engine.counting import up_to
+from consumer.ledger.handling import events, handlers, outbox, runs
 from consumer.ledger.reading import hints, quarantine
-from consumer.ledger.tables import EventRow, HandlerRow, HintRow, ReadRow, RunRow, RunStatus
+from consumer.ledger.tables import HandlerRow, ReadRow, RunStatus
 from consumer.reason import Reason, reason_of
 
 LATELY: Final = timedelta(minutes=10)
 # Nobody outside can bring these about.
 OURS: Final = frozenset({Reason.NOT_UNDERSTOOD, Reason.NOT_STORABLE, Reason.FETCHED_NOT_UNDERSTOOD})
 
-_RUNS: Table = RunRow.__table__
 _READS: Table = ReadRow.__table__
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Counts and ages, as of `at`. A time is None when there is nothing it would be about.
+    """Counts and ages, as of `at`. A time is None when there is nothing it would be about. A count ends at COUNT_MAX;
+    `events` beyond that is what the database reckons.
 
     `gone_handlers`: how many runs wait for each handler that no living worker has. Theirs and those of paused handlers
     count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them.
@@ -74,24 +75,24 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
     paused = sorted(await handlers.paused(session))
     held = {*gone, *paused}
     overdue = [at for name, at in (await runs.oldest_due(session)).items() if name not in held and at <= now]
-    reads_due = select(func.count()).select_from(_READS).where(_READS.c.due_at <= now)
     unasked, oldest_unasked_at = await hints.unasked(session)
     lately = await quarantine.count_since(session, now - LATELY)
+    due = select(_READS.c.due_at).order_by(_READS.c.due_at)
     waiting, oldest_emitted = await outbox.waiting(session, now)
     return Figures(
         at=now,
-        events=await _count(session, EventRow.__table__),
-        newest_event_at=(await session.execute(select(func.max(EventRow.__table__.c.recorded_at)))).scalar(),
+        events=await events.about_how_many(session),
+        newest_event_at=await events.last_recorded_at(session),
         retrying=by_status[RunStatus.RETRYING],
         parked=by_status[RunStatus.PARKED],
         dead=by_status[RunStatus.DEAD],
         oldest_due_at=min(overdue, default=None),
         outbox_waiting=waiting,
         outbox_oldest_at=oldest_emitted,
-        hints=await _count(session, HintRow.__table__),
-        oldest_hint_at=(await session.execute(select(func.min(HintRow.__table__.c.received_at)))).scalar(),
-        reads=await _count(session, _READS),
-        reads_due=int((await session.execute(reads_due)).scalar_one()),
+        hints=await hints.count(session),
+        oldest_hint_at=min((await hints.oldest_each(session)).values(), default=None),
+        reads=await up_to(session, due),
+        reads_due=await up_to(session, due.where(_READS.c.due_at <= now)),
         unasked=unasked,
         oldest_unasked_at=oldest_unasked_at,
         quarantined=await quarantine.count(session),
@@ -111,7 +112,3 @@ async def _unproved_bytes(session: AsyncSession) -> dict[str, int]:
     lying = await quarantine.unproved_bytes(session)
     waiting = {name: size for name, (_, size) in (await hints.held(session)).items()}
     return {name: max(lying.get(name, 0), waiting.get(name, 0)) for name in lying.keys() | waiting.keys()}
-
-
-async def _count(session: AsyncSession, table: Table) -> int:
-    return int((await session.execute(select(func.count()).select_from(table))).scalar_one())

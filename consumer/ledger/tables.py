@@ -55,6 +55,20 @@ class EventRow(LedgerRow, table=True):
         Index("ix_events_key", "application", "key", "seq"),
         Index("ix_events_type", "type", "seq"),
         Index("ix_events_received_at", "received_at"),
+        Index(
+            "ix_events_order",
+            "order_id",
+            "seq",
+            postgresql_where=text("order_id IS NOT NULL"),
+            sqlite_where=text("order_id IS NOT NULL"),
+        ),
+        Index(
+            "ix_events_subscription",
+            "subscription_id",
+            "seq",
+            postgresql_where=text("subscription_id IS NOT NULL"),
+            sqlite_where=text("subscription_id IS NOT NULL"),
+        ),
     )
 
     seq: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
@@ -175,6 +189,8 @@ class OutboxRow(LedgerRow, table=True):
         UniqueConstraint("application", "event_id", name="uq_outbox_application_event_id"),
         Index("ix_outbox_waiting", "not_before", "seq", postgresql_where=text("published_at IS NULL"),
               sqlite_where=text("published_at IS NULL")),
+        Index("ix_outbox_key", "application", "key", postgresql_where=text("published_at IS NULL"),
+              sqlite_where=text("published_at IS NULL")),
         Index("ix_outbox_plan", "plan", postgresql_where=text("plan IS NOT NULL"),
               sqlite_where=text("plan IS NOT NULL")),
     )  # fmt: skip
@@ -282,6 +298,12 @@ class QuarantineRow(LedgerRow, table=True):
         UniqueConstraint("application", "delivery_id", name="uq_quarantine_application_delivery_id"),
         Index("ix_quarantine_reason", "reason", "id"),
         Index("ix_quarantine_created_at", "created_at"),
+        Index(
+            "ix_quarantine_event",
+            "event_id",
+            postgresql_where=text("event_id IS NOT NULL"),
+            sqlite_where=text("event_id IS NOT NULL"),
+        ),
     )
 
     id: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import select, update
 
 from consumer.plugin import Context, Event, Reject, Source, Trust, handles
 from handlers.access import ending, expectation, facts
@@ -272,12 +272,10 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
     await link(ctx.session, ctx.application, session_id, order_id, customer, event.received_at)
     matches = [SUBSCRIPTIONS.c.session_id == session_id]
     matches += [SUBSCRIPTIONS.c.order_id == order_id] if order_id else []
-    waiting = (
-        select(SUBSCRIPTIONS.c.subscription_id)
-        .where(SUBSCRIPTIONS.c.application == ctx.application, or_(*matches))
-        .order_by(SUBSCRIPTIONS.c.subscription_id)
-        .limit(BATCH)
-    )
+    waiting: set[str] = set()
+    for condition in matches:  # each by its index; an OR of both is answered by walking along the key
+        found = select(SUBSCRIPTIONS.c.subscription_id).where(SUBSCRIPTIONS.c.application == ctx.application, condition)
+        waiting |= set((await ctx.session.execute(found.limit(BATCH))).scalars())
 
     def fact(sub: Subscription) -> Subscription:
         # A newer registration of its own session corrects an older one; one of the same order is a further checkout.
@@ -285,7 +283,7 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
             return facts.attached(sub, customer, "checkout", event.received_at)
         return facts.attached(sub, customer, "order")
 
-    for id_ in (await ctx.session.execute(waiting)).scalars().all():
+    for id_ in sorted(waiting)[:BATCH]:
         await apply(ctx, event, id_, policy, fact)
 
 

@@ -29,9 +29,9 @@ class AccessSubscription(SQLModel, table=True):
 
     __tablename__ = "access_subscription"
     __table_args__ = (
-        Index("ix_access_subscription_customer", "application", "customer"),
-        Index("ix_access_subscription_session", "application", "session_id"),
-        Index("ix_access_subscription_order", "application", "order_id"),
+        Index("ix_access_subscription_customer", "customer", "application"),
+        Index("ix_access_subscription_session", "session_id", "application"),
+        Index("ix_access_subscription_order", "order_id", "application"),
     )
     __table__: ClassVar[Table]
 
@@ -85,9 +85,9 @@ class AccessEntitlement(SQLModel, table=True):
     __tablename__ = "access_entitlement"
     __table_args__ = (
         Index("ix_access_entitlement_braked", "application", "customer", postgresql_where=text("braked"),
-              sqlite_where=text("braked")),
+              sqlite_where=text("braked = 1")),
         Index("ix_access_entitlement_allowed", "application", postgresql_where=text("allowed"),
-              sqlite_where=text("allowed")),
+              sqlite_where=text("allowed = 1")),
     )  # fmt: skip
     __table__: ClassVar[Table]
 
@@ -106,7 +106,7 @@ class AccessSource(SQLModel, table=True):
     """An operator's complimentary grant or hold on a customer (case A42); `ended_at` when it was lifted."""
 
     __tablename__ = "access_source"
-    __table_args__ = (Index("ix_access_source_customer", "application", "customer"),)
+    __table_args__ = (Index("ix_access_source_customer", "customer", "application"),)
     __table__: ClassVar[Table]
 
     application: str = _text(64, key=True)
@@ -125,7 +125,7 @@ class AccessLink(SQLModel, table=True):
     """Whose a checkout is, as the merchant registered it (the customer link)."""
 
     __tablename__ = "access_link"
-    __table_args__ = (Index("ix_access_link_order", "application", "order_id"),)
+    __table_args__ = (Index("ix_access_link_order", "order_id", "application"),)
     __table__: ClassVar[Table]
 
     application: str = _text(64, key=True)
@@ -150,7 +150,10 @@ class AccessFinding(Finding, table=True):
     """What an operator must see about subscriptions and access."""
 
     __tablename__ = "access_finding"
-    __table_args__ = (Index("ix_access_finding_open", "application", "closed_at"),)
+    __table_args__ = (
+        Index("ix_access_finding_open", "application", "kind", "subject", postgresql_where=text("closed_at IS NULL"),
+              sqlite_where=text("closed_at IS NULL")),
+    )  # fmt: skip
     __table__: ClassVar[Table]
 
 

@@ -25,7 +25,9 @@ class FulfilmentOrder(SQLModel, table=True):
 
     __tablename__ = "fulfilment_order"
     __table_args__ = (
-        Index("ix_fulfilment_order_service", "application", "service_order_id"),
+        Index("ix_fulfilment_order_service", "service_order_id", "application"),
+        Index("ix_fulfilment_order_customer", "customer", "application",
+              postgresql_where=text("customer IS NOT NULL"), sqlite_where=text("customer IS NOT NULL")),
         Index("ix_fulfilment_order_held", "application", "order_id", postgresql_where=text("hold IS NOT NULL"),
               sqlite_where=text("hold IS NOT NULL")),
     )  # fmt: skip
@@ -55,7 +57,10 @@ class FulfilmentCheckout(SQLModel, table=True):
     """One checkout session: what the merchant registered for it, and what its events said."""
 
     __tablename__ = "fulfilment_checkout"
-    __table_args__ = (Index("ix_fulfilment_checkout_order", "application", "order_id"),)
+    __table_args__ = (
+        Index("ix_fulfilment_checkout_order", "order_id", "application"),
+        Index("ix_fulfilment_checkout_customer", "customer", "application"),
+    )
     __table__: ClassVar[Table]
 
     application: str = _text(64, key=True)
@@ -73,8 +78,8 @@ class FulfilmentPayment(SQLModel, table=True):
 
     __tablename__ = "fulfilment_payment"
     __table_args__ = (
-        Index("ix_fulfilment_payment_order", "application", "order_id"),
-        Index("ix_fulfilment_payment_service", "application", "service_order_id"),
+        Index("ix_fulfilment_payment_order", "order_id", "application"),
+        Index("ix_fulfilment_payment_service", "service_order_id", "application"),
     )
     __table__: ClassVar[Table]
 
@@ -90,7 +95,10 @@ class FulfilmentFinding(Finding, table=True):
     """What an operator must see about orders and money."""
 
     __tablename__ = "fulfilment_finding"
-    __table_args__ = (Index("ix_fulfilment_finding_open", "application", "closed_at"),)
+    __table_args__ = (
+        Index("ix_fulfilment_finding_open", "application", "kind", "subject",
+              postgresql_where=text("closed_at IS NULL"), sqlite_where=text("closed_at IS NULL")),
+    )  # fmt: skip
     __table__: ClassVar[Table]
 
 

@@ -244,6 +244,8 @@ def _postgresql(url: str, pool_size: int) -> AsyncEngine:
                 # A plan is made for the tables as they are now. One that is kept for a prepared statement may have been
                 # made when they were empty, and reads them whole from then on (decision 10).
                 "plan_cache_mode": "force_custom_plan",
+                # Whatever it believes of them: none of our statements is answered best by reading a whole table.
+                "enable_seqscan": "off",
                 "jit": "off",  # compiling takes longer than any of our statements
             },
         },

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, exists, func, select
+from sqlalchemy import ColumnElement, Table, and_, exists, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into
+from consumer.columns import among, insert_into, unindexed
 from consumer.events import Event, Source, Trust
 from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered
 from consumer.ledger.tables import EventRow, RunRow
 
 EventKey = tuple[str, str]
@@ -115,12 +116,35 @@ async def told(session: AsyncSession, application: str, keys: Sequence[str]) -> 
     return found
 
 
+async def about_how_many(session: AsyncSession) -> int:
+    """How many events there are; beyond COUNT_MAX what the database reckons, without looking."""
+    span = await numbered(session, _EVENTS.c.seq)
+    if span is None or span.count < COUNT_MAX:
+        return 0 if span is None else await count_between(session, span)
+    if session.get_bind().dialect.name != "postgresql":
+        return span.count  # numbered one after the other
+    reckoned = await session.scalar(text("SELECT reltuples FROM pg_class WHERE oid = 'events'::regclass"))
+    return max(COUNT_MAX, int(reckoned or 0))
+
+
+async def last_recorded_at(session: AsyncSession) -> datetime | None:
+    """When the newest event was recorded."""
+    found: datetime | None = await session.scalar(select(_EVENTS.c.recorded_at).order_by(_EVENTS.c.seq.desc()).limit(1))
+    return found
+
+
 async def last_received(session: AsyncSession, application: str, source: Source, since: datetime) -> datetime | None:
     """When the newest event from this source was received, if after `since`."""
-    statement = select(func.max(_EVENTS.c.received_at)).where(
-        _EVENTS.c.received_at > since, _EVENTS.c.application == application, _EVENTS.c.source == source.value
+    found: datetime | None = await session.scalar(
+        select(_EVENTS.c.received_at)
+        .where(
+            _EVENTS.c.received_at > since,
+            unindexed(_EVENTS.c.application) == application,
+            _EVENTS.c.source == source.value,
+        )
+        .order_by(_EVENTS.c.received_at.desc())
+        .limit(1)
     )
-    found: datetime | None = (await session.execute(statement)).scalar()
     return found
 
 
@@ -150,15 +174,18 @@ def _has_run(handler: str | None, status: str | None) -> Any:
 async def search(session: AsyncSession, wanted: EventFilter) -> Sequence[EventRow]:
     """The newest events that fit, newest first, without their raw bytes being needed."""
     statement = select(EventRow).order_by(_EVENTS.c.seq.desc()).limit(wanted.limit)
+    # An index of its own serves each of these but the application, which leads others and fits nearly everything.
     exact = {
-        _EVENTS.c.application: wanted.application,
-        _EVENTS.c.id: wanted.event_id,
+        unindexed(_EVENTS.c.application): wanted.application,
         _EVENTS.c.order_id: wanted.order_id,
         _EVENTS.c.subscription_id: wanted.subscription_id,
     }
     for column, value in exact.items():
         if value is not None:
             statement = statement.where(column == value)
+    if wanted.event_id is not None:
+        applications = [wanted.application] if wanted.application else await each_of(session, _EVENTS.c.application)
+        statement = statement.where(among(_EVENTS.c.application, applications), _EVENTS.c.id == wanted.event_id)
     if wanted.type is not None:
         pattern = wanted.type
         is_wildcard = pattern.endswith(".*")

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
-from sqlalchemy import Table, func, select, update
+from sqlalchemy import Table, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
 from consumer.events import Event
+from consumer.ledger.engine.counting import up_to
 from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Emission
 
 _OUTBOX: Table = OutboxRow.__table__
+
+WINDOW = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +56,15 @@ def _values(one: Emitted, now: datetime) -> dict[str, object]:
 
 
 async def due(session: AsyncSession, now: datetime, limit: int) -> Sequence[OutboxRow]:
-    """What is to be published now, in the order it was emitted."""
-    statement = (
-        select(OutboxRow)
-        .where(_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= now)
-        .order_by(_OUTBOX.c.seq)
-        .limit(limit)
-    )
-    return (await session.execute(statement)).scalars().all()
+    """What is to be published now, in the order it was emitted; with a long backlog, in that order among those that
+    are due for longest."""
+    longest = select(_OUTBOX.c.seq).where(_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= now)
+    found = await session.scalars(longest.order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(max(limit, WINDOW)))
+    numbers = sorted(found)[:limit]
+    if not numbers:
+        return ()
+    rows = select(OutboxRow).where(among(_OUTBOX.c.seq, numbers), _OUTBOX.c.published_at.is_(None))
+    return (await session.execute(rows.order_by(_OUTBOX.c.seq))).scalars().all()
 
 
 async def mark_published(session: AsyncSession, rows: Sequence[OutboxRow], now: datetime) -> None:
@@ -71,9 +75,8 @@ async def mark_published(session: AsyncSession, rows: Sequence[OutboxRow], now: 
 
 
 async def waiting(session: AsyncSession, now: datetime) -> tuple[int, datetime | None]:
-    """How many derived events are due and not published, and since when the oldest is due."""
-    statement = select(func.count(), func.min(_OUTBOX.c.not_before)).where(
-        _OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= now
-    )
-    count, oldest = (await session.execute(statement)).one()
-    return int(count), oldest
+    """How many derived events are due and not published, at most COUNT_MAX, and since when the oldest is due."""
+    due_at = select(_OUTBOX.c.not_before).where(_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= now)
+    longest_first = due_at.order_by(_OUTBOX.c.not_before)
+    oldest: datetime | None = await session.scalar(longest_first.limit(1))
+    return await up_to(session, longest_first), oldest

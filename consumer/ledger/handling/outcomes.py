@@ -10,8 +10,9 @@ from typing import Final
 from sqlalchemy import Table, and_, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among
+from consumer.columns import among, unindexed
 from consumer.events import Source
+from consumer.ledger.handling import lanes
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
 
 _EVENTS: Table = EventRow.__table__
@@ -58,19 +59,23 @@ async def derived_open(
     session: AsyncSession, application: str, causes: Container[str], now: datetime
 ) -> Mapping[str, str]:
     """Which of these events derived other events whose work is not done, and the worst state of it; what is due and not
-    yet published counts as retrying. One level. Reads open runs and what waits only, by their partial indexes; the
-    words are literal for that."""
-    derived = and_(_OUTBOX.c.application == _RUNS.c.application, _OUTBOX.c.event_id == _RUNS.c.event_id)
-    is_open = text("runs.status <> 'succeeded' AND runs.status IN ('dead', 'parked', 'retrying')")
-    unfinished = select(_OUTBOX.c.cause, _RUNS.c.status).select_from(_RUNS.join(_OUTBOX, derived))
+    yet published counts as retrying. One level. Reads open runs and what waits only, by their partial indexes."""
     found: dict[str, str] = {}
-    rows = await session.stream(unfinished.where(_RUNS.c.application == application, is_open))
-    async for cause, status in rows:
-        if cause in causes and (cause not in found or WORST_FIRST.index(status) < WORST_FIRST.index(found[cause])):
-            found[cause] = status
+    for status in WORST_FIRST:
+        derived_from = select(_OUTBOX.c.cause).where(
+            _OUTBOX.c.application == application, _OUTBOX.c.event_id == _RUNS.c.event_id
+        )
+        open_ = select(derived_from.scalar_subquery()).where(
+            lanes.is_status(RunStatus(status)), _RUNS.c.application == application
+        )
+        async for (of,) in await session.stream(open_):
+            if of in causes:
+                found.setdefault(of, status)
     waits = and_(text("outbox.published_at IS NULL"), _OUTBOX.c.not_before <= now)
     async for (cause,) in await session.stream(
-        select(_OUTBOX.c.cause).where(_OUTBOX.c.application == application, waits)
+        select(_OUTBOX.c.cause)
+        .where(unindexed(_OUTBOX.c.application) == application, waits)
+        .order_by(_OUTBOX.c.not_before)
     ):
         if cause in causes:
             found.setdefault(cause, RunStatus.RETRYING.value)
@@ -79,13 +84,13 @@ async def derived_open(
 
 async def delivered_only(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Mapping[str, Outcome]:
     """The same for events whose delivery waits to be confirmed, or lies in quarantine. At most a few hundred ids at
-    once; the quarantine is not indexed by event."""
+    once."""
     if not event_ids:
         return {}
     ids = list(event_ids)
     kept = await session.scalars(
         select(_QUARANTINE.c.event_id).where(
-            _QUARANTINE.c.application == application, among(_QUARANTINE.c.event_id, ids)
+            unindexed(_QUARANTINE.c.application) == application, among(_QUARANTINE.c.event_id, ids)
         )
     )
     found = {event_id: Outcome(Source.WEBHOOK, QUARANTINED) for event_id in kept}
@@ -109,10 +114,11 @@ async def has_business_before(session: AsyncSession, application: str, moment: d
         select(_EVENTS.c.seq)
         .where(
             _EVENTS.c.received_at < moment,
-            _EVENTS.c.application == application,
+            unindexed(_EVENTS.c.application) == application,
             _EVENTS.c.source.in_([Source.WEBHOOK.value, Source.BACKFILL.value]),
             or_(_EVENTS.c.order_id.is_not(None), _EVENTS.c.subscription_id.is_not(None)),
         )
+        .order_by(_EVENTS.c.received_at)
         .limit(1)
     )
     return (await session.scalar(statement)) is not None

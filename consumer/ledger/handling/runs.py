@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, insert, or_, select, tuple_, update
+from sqlalchemy import BindParameter, ColumnElement, Select, Table, and_, bindparam, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
 from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.engine.counting import each_of, up_to
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import REASON_CHARS, AttemptRow, RunRow, RunStatus
 from consumer.retry import OnDead
@@ -208,7 +209,7 @@ def _due(handler: str, limit: int, now: datetime) -> Select[Any]:
     )
 
 
-def _is_unclaimed(now: datetime) -> ColumnElement[bool]:
+def _is_unclaimed(now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
     return or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
 
 
@@ -374,15 +375,15 @@ async def _pages(session: AsyncSession) -> AsyncIterator[lanes.Page]:
 
 async def next_due(session: AsyncSession, now: datetime) -> dict[str, datetime]:
     """Handler to when its next run that nobody works on is due; it may be in the past."""
-    return await _first_due(session, _is_unclaimed(now))
+    return {handler: at for handler, at in await session.execute(_NEXT_DUE, {"now": now}) if at is not None}
 
 
 async def oldest_due(session: AsyncSession) -> dict[str, datetime]:
     """Handler to when its oldest run is due, or was, whether or not somebody works on it."""
-    return await _first_due(session)
+    return {handler: at for handler, at in await session.execute(_first_due()) if at is not None}
 
 
-async def _first_due(session: AsyncSession, *where: Any) -> dict[str, datetime]:
+def _first_due(*where: Any) -> Select[Any]:
     """From handler to handler by index `ix_runs_queue`, one probe each, and then the first run of each."""
     first = select(func.min(_RUNS.c.handler)).where(lanes.is_status(RunStatus.RETRYING))
     names = select(first.scalar_subquery().label("handler")).cte("names", recursive=True)
@@ -395,8 +396,10 @@ async def _first_due(session: AsyncSession, *where: Any) -> dict[str, datetime]:
         .limit(1)
         .scalar_subquery()
     )
-    rows = await session.execute(select(names.c.handler, at).where(names.c.handler.is_not(None)))
-    return {handler: at for handler, at in rows if at is not None}
+    return select(names.c.handler, at).where(names.c.handler.is_not(None))
+
+
+_NEXT_DUE = _first_due(_is_unclaimed(bindparam("now", type_=_RUNS.c.next_at.type)))  # asked at every claim: built once
 
 
 def first_status(*, blocked: bool) -> RunStatus:
@@ -417,10 +420,11 @@ async def of_event(session: AsyncSession, application: str, event_id: str) -> Se
 
 async def of_handler(session: AsyncSession, handler: str, events: Collection[tuple[str, str]]) -> dict[RunId, RunRow]:
     """A handler's runs on these (application, event id), by their ids."""
-    pairs = tuple_(_RUNS.c.application, _RUNS.c.event_id)
-    wanted = select(RunRow).where(_RUNS.c.handler == handler, pairs.in_(list(events)))
-    rows = (await session.execute(wanted)).scalars().all() if events else []
-    return {(row.application, row.event_id, row.handler): row for row in rows}
+    found: dict[RunId, RunRow] = {}
+    for condition in these((application, event_id, handler) for application, event_id in events):
+        rows = (await session.execute(select(RunRow).where(condition))).scalars()
+        found |= {(row.application, row.event_id, row.handler): row for row in rows}
+    return found
 
 
 async def attempts_of(session: AsyncSession, application: str, event_id: str) -> Sequence[AttemptRow]:
@@ -430,9 +434,11 @@ async def attempts_of(session: AsyncSession, application: str, event_id: str) ->
 
 
 async def count_by_status(session: AsyncSession) -> dict[tuple[str, str], int]:
-    """(handler, status) to how many runs wait or are dead; what is done with is left out (there is much)."""
+    """(handler, status) to how many runs wait or are dead, at most COUNT_MAX; what is done with is left out."""
     found: dict[tuple[str, str], int] = {}
     for status in (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD):
-        counted = select(_RUNS.c.handler, func.count()).where(lanes.is_status(status)).group_by(_RUNS.c.handler)
-        found |= {(handler, status.value): count for handler, count in await session.execute(counted)}
+        is_status = lanes.is_status(status)
+        for handler in await each_of(session, _RUNS.c.handler, is_status):
+            of_handler = select(_RUNS.c.handler).where(is_status, _RUNS.c.handler == handler)
+            found[handler, status.value] = await up_to(session, of_handler)
     return found

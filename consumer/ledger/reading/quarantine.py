@@ -10,8 +10,9 @@ import orjson
 from sqlalchemy import Table, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
 from consumer.events import Delivery
+from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered, up_to
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, stored_as
 
@@ -94,34 +95,38 @@ async def newest(
     statement = select(QuarantineRow).order_by(_QUARANTINE.c.id.desc()).limit(limit)
     if application is not None:
         statement = statement.where(_QUARANTINE.c.application == application)
-    if reason is not None:
-        statement = statement.where(_QUARANTINE.c.reason.in_(stored_as(reason)))
     if number is not None:
         statement = statement.where(_QUARANTINE.c.id == number)
     if event_id is not None:
         statement = statement.where(_QUARANTINE.c.event_id == event_id)
-    return (await session.execute(statement)).scalars().all()
+    if reason is None:
+        return (await session.execute(statement)).scalars().all()
+    found: list[QuarantineRow] = []
+    for word in stored_as(reason):  # each by the index of reasons, newest first
+        found += (await session.execute(statement.where(_QUARANTINE.c.reason == word))).scalars()
+    return sorted(found, key=lambda row: -row.id)[:limit]
 
 
 async def drop(session: AsyncSession, numbers: Sequence[int]) -> None:
     """These were taken in again, or thrown away. At most a few hundred at once."""
-    await session.execute(delete(_QUARANTINE).where(_QUARANTINE.c.id.in_(list(numbers))))
+    await session.execute(delete(_QUARANTINE).where(among(_QUARANTINE.c.id, numbers)))
 
 
 async def count(session: AsyncSession) -> int:
-    """How many deliveries lie in quarantine."""
-    return int((await session.execute(select(func.count()).select_from(_QUARANTINE))).scalar_one())
+    """How many deliveries lie in quarantine; of more than COUNT_MAX the newest."""
+    span = await numbered(session, _QUARANTINE.c.id)
+    return 0 if span is None else await count_between(session, span)
 
 
 async def count_since(session: AsyncSession, since: datetime) -> dict[str, int]:
-    """How many were put there since then, by what the row holds as its reason."""
-    column = _QUARANTINE.c.reason
-    statement = select(column, func.count()).where(_QUARANTINE.c.created_at >= since).group_by(column)
+    """How many were put there since then, by what the row holds as its reason; at most the newest COUNT_MAX."""
+    lately = select(_QUARANTINE.c.reason).where(_QUARANTINE.c.created_at >= since)
+    newest_first = lately.order_by(_QUARANTINE.c.created_at.desc()).limit(COUNT_MAX).subquery()
+    statement = select(newest_first.c.reason, func.count()).group_by(newest_first.c.reason)
     return {row[0]: row[1] for row in await session.execute(statement)}
 
 
 async def count_each(session: AsyncSession) -> dict[str, int]:
-    """How many deliveries of each application lie in quarantine; one that has none is left out."""
+    """How many deliveries of each application lie in quarantine, at most COUNT_MAX; one that has none is left out."""
     column = _QUARANTINE.c.application
-    rows = await session.execute(select(column, func.count()).group_by(column))
-    return {row[0]: row[1] for row in rows}
+    return {name: await up_to(session, select(column).where(column == name)) for name in await each_of(session, column)}

@@ -8,8 +8,9 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Table, and_, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into
+from consumer.columns import among, insert_into, unindexed
 from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.engine.counting import up_to
 from consumer.ledger.tables import ReadRow, SequenceRow
 from consumer.plugin import ReadRequest
 
@@ -72,16 +73,16 @@ async def due(
     """The reads to do now, oldest first: of these kinds, or of any."""
     statement = select(ReadRow).where(_READS.c.due_at <= now).order_by(_READS.c.due_at).limit(limit)
     if application is not None:
-        statement = statement.where(_READS.c.application == application)
+        statement = statement.where(unindexed(_READS.c.application) == application)
     if kinds:
         statement = statement.where(_READS.c.kind.in_(kinds))
     return (await session.execute(statement)).scalars().all()
 
 
 async def count_due(session: AsyncSession, now: datetime, application: str, kind: str) -> int:
-    """How many reads of this kind are to be done now."""
-    mine = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
-    return (await session.execute(select(func.count()).select_from(_READS).where(mine))).scalar_one()
+    """How many reads of this kind are to be done now, at most COUNT_MAX."""
+    mine = (unindexed(_READS.c.application) == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
+    return await up_to(session, select(_READS.c.due_at).where(mine).order_by(_READS.c.due_at))
 
 
 async def due_of(
