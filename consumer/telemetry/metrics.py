@@ -198,6 +198,12 @@ class Metrics:
         self.reconcile_braked = self._gauge(
             "sync_reconcile_braked", "1 while reconcile finds too many changes and makes none", "application"
         )
+        self.unproved_bytes = self._gauge(
+            "sync_unproved_bytes",
+            "Bytes kept of what nobody vouches for yet, or at all (hints, quarantine)",
+            "application",
+            "state",
+        )
         self.reconcile_unplaced = self._gauge(
             "sync_reconcile_unplaced",
             "Listed records without the id they are kept by, which nothing is done about (paid, other)",

@@ -17,13 +17,17 @@ done
 
 engine() { buildah --root "$PWD/$cache/storage" --runroot "$PWD/$cache/run" --storage-driver vfs "$@"; }
 
+mirror() { # the machine's own mirror of Debian 12, or DEBIAN_MIRROR
+  echo "${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | sed -n 1p)}"
+}
+
 debian_base() { # Debian 12 with Python 3.11 and nothing to read by people; kept until .cache is deleted
   engine inspect --type image localhost/debian-python:bookworm >/dev/null 2>&1 && return
   SOURCE_DATE_EPOCH=$epoch mmdebstrap --quiet --skip=output/dev --variant=essential --include=python3-venv,ca-certificates,libstdc++6 \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --customize-hook='rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/etc/machine-id' \
-    bookworm "$cache/base.tar" http://deb.debian.org/debian
+    bookworm "$cache/base.tar" "$(mirror)"
   local container
   container=$(engine from scratch)
   engine add -q "$container" "$cache/base.tar" / >/dev/null

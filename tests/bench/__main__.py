@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench import receiving, working
+from tests.bench import effects, receiving, working
 from tests.bench.ratio import Ratio, table
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
@@ -19,20 +20,28 @@ from tests.support.postgres import postgres_server
 def main() -> int:
     """Measure and print; the exit code."""
     parser = argparse.ArgumentParser(prog="make bench")
-    parser.add_argument("only", nargs="*", choices=["receive", "work", []], help="measure these only")
-    chosen = parser.parse_args().only or ["receive", "work"]
+    parser.add_argument("only", nargs="*", choices=["receive", "work", "effects", []], help="measure these only")
+    chosen = parser.parse_args().only or ["receive", "work", "effects"]
     ratios: list[Ratio] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="bench") as folder,
-        kafka_server(Path(folder) / "kafka") as kafka,
-    ):
+    with tempfile.TemporaryDirectory(prefix="bench") as folder:
+        if "effects" in chosen:
+            with postgres_server() as postgres:
+                ratios += effects.measure(Path(folder), postgres)
+        if {"receive", "work"} & set(chosen):
+            ratios += _with_kafka(Path(folder), chosen)
+    sys.stdout.write(table(ratios))
+    return 0 if all(ratio.good for ratio in ratios) else 1
+
+
+def _with_kafka(folder: Path, chosen: Sequence[str]) -> list[Ratio]:
+    ratios: list[Ratio] = []
+    with kafka_server(folder / "kafka") as kafka:
         if "receive" in chosen:
-            ratios.append(receiving.measure(Path(folder), kafka.url))
+            ratios.append(receiving.measure(folder, kafka.url))
         if "work" in chosen:
             with postgres_server() as postgres:
                 ratios.append(working.measure(kafka.url, postgres))
-    sys.stdout.write(table(ratios))
-    return 0 if all(ratio.good for ratio in ratios) else 1
+    return ratios
 
 
 if __name__ == "__main__":

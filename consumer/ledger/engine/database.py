@@ -16,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from consumer.causes import of_database
-from consumer.errors import DatabaseMissing, LedgerError, LedgerUnavailable, SchemaOutdated
+from consumer.errors import DatabaseMissing, LedgerError, LedgerLocked, LedgerUnavailable, SchemaOutdated
 from consumer.ledger.engine.discretion import hide_values
 
 BUSY_TIMEOUT_S = 15.0
@@ -65,6 +65,8 @@ class Database:
                 with translated():
                     async with self._session(writes=True) as session, session.begin():
                         yield session
+            except (SchemaOutdated, LedgerLocked):
+                raise
             except LedgerError:
                 self._write_failed = True  # a full disk still reads: only a write tells when there is room again
                 raise

@@ -50,6 +50,8 @@ GAUGES: Final = {
     "credentials_missing": ("credentials_missing", ()),
     "circuit_open": ("circuit_open", ()),
     "events_history": ("events_history", ()),
+    "unproved_hint_bytes": ("unproved_bytes", ("hints",)),
+    "unproved_quarantine_bytes": ("unproved_bytes", ("quarantine",)),
     "last_reconcile_at": ("last_reconcile", ()),
     **{f"held_up_{stage}": ("held_up", (stage,)) for stage in STAGES},
 }

@@ -42,6 +42,7 @@ AGES = ("consumer_sync_bookmark_age_seconds", "consumer_sync_last_reconcile_at",
 def test_every_gauge_of_the_leader_is_dropped_with_the_lead() -> None:
     # case: O6, B26
     elsewhere = {"credentials_missing", *(f"held_up_{stage}" for stage in STAGES)}  # known to all; dropped by Watch
+    elsewhere |= {"unproved_hint_bytes", "unproved_quarantine_bytes"}  # of who takes the deliveries in, leader or not
     assert {*GAUGES, "last_walk_at"} - elsewhere == {*FLAGS, *TIMES}
 
 
