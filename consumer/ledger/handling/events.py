@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, exists, func, select, text
+from sqlalchemy import ColumnElement, Table, exists, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into, unindexed
 from consumer.events import Event, Source, Trust
-from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.engine.chunks import matching
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered
 from consumer.ledger.tables import EventRow, RunRow
 
@@ -75,8 +75,7 @@ async def load(session: AsyncSession, keys: Iterable[EventKey]) -> Mapping[Event
 
 
 def _these(keys: Iterable[EventKey]) -> Iterator[ColumnElement[bool]]:
-    for (application,), ids in grouped(((application,), event_id) for application, event_id in keys):
-        yield and_(_EVENTS.c.application == application, among(_EVENTS.c.id, ids))
+    return matching(_EVENTS.c.id, (_EVENTS.c.application,), ((event_id, name) for name, event_id in keys))
 
 
 def to_event(row: EventRow) -> Event:

@@ -18,8 +18,8 @@ from typing import Any
 from sqlalchemy import BindParameter, ColumnElement, Select, Table, and_, bindparam, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into
-from consumer.ledger.engine.chunks import grouped
+from consumer.columns import insert_into
+from consumer.ledger.engine.chunks import matching
 from consumer.ledger.engine.counting import each_of, up_to
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import REASON_CHARS, AttemptRow, RunRow, RunStatus
@@ -225,8 +225,9 @@ def _claimed_run(row: Any) -> ClaimedRun:
 def these(ids: Iterable[RunId]) -> Iterator[ColumnElement[bool]]:
     """Conditions that together take in just these runs: a few hundred of one application and handler each, by the
     primary key, in one order for all."""
-    for (application, handler), event_ids in grouped(((one[0], one[2]), one[1]) for one in ids):
-        yield and_(among(_RUNS.c.event_id, event_ids), _RUNS.c.application == application, _RUNS.c.handler == handler)
+    yield from matching(
+        _RUNS.c.event_id, (_RUNS.c.application, _RUNS.c.handler), ((event_id, app, name) for app, event_id, name in ids)
+    )
 
 
 async def _set(session: AsyncSession, ids: Iterable[RunId], values: Mapping[str, Any], *where: Any) -> None:

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Select, Table, and_, func, or_, select, text, tuple_
+from sqlalchemy import Select, Table, and_, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.lanes import is_status
-from consumer.ledger.plans.portions import portions
 from consumer.ledger.plans.tables import Action
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
 from consumer.wire import SEED
@@ -24,7 +24,6 @@ _HINTS: Table = HintRow.__table__
 _QUARANTINE: Table = QuarantineRow.__table__
 
 COUNTED_MAX: Final = 20_000
-LANES_AT_ONCE: Final = 300
 ACTIONS: Final[Mapping[str, Action]] = {
     RunStatus.DEAD: Action.RETRY,
     RunStatus.RETRYING: Action.HASTEN,
@@ -196,14 +195,15 @@ async def _followers(session: AsyncSession, found: Sequence[Pair], limit: int) -
     mine = {pair.id for pair in found}
     first = {pair.lane: pair.seq for pair in reversed(found)}
     rows: list[Pair] = []
-    for lanes in portions(sorted(first), LANES_AT_ONCE):
+    named = ((key, application, handler) for application, handler, key in first)
+    for lanes in matching(_RUNS.c.key, (_RUNS.c.application, _RUNS.c.handler), named):
         parked = (
             select(*_OF_EVENT, _RUNS.c.handler)
             .join(_RUNS, _SAME)
             .where(
                 _RUNS.c.blocking,
                 is_status(RunStatus.PARKED),
-                tuple_(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).in_(lanes),
+                lanes,
             )
             .order_by(_EVENTS.c.seq)
             .limit(limit)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Table, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Table, and_, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.ledger.engine.chunks import matching
+from consumer.ledger.handling.runs import these
 from consumer.ledger.plans.candidates import Pair
 from consumer.ledger.plans.portions import portions
 from consumer.ledger.plans.tables import Action, ItemStatus, PlanItemRow, PlanRow, PlanStatus
@@ -198,16 +200,10 @@ async def claim_followers(session: AsyncSession, plan: str, now: datetime) -> No
     """What waits behind the plan's items is done for the plan, too, from now on."""
     mine = and_(_ITEMS.c.plan == plan, _ITEMS.c.action == Action.FOLLOW.value)
     columns = (_ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler)
-    ids = [tuple(row) for row in await session.execute(select(*columns).where(mine).order_by(*columns))]
-    for some in portions(ids, AT_ONCE):
-        await session.execute(
-            update(_RUNS)
-            .where(
-                tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_(some),
-                _RUNS.c.status == RunStatus.PARKED.value,
-            )
-            .values(plan=plan, updated_at=now)
-        )
+    ids = [_id(row) for row in await session.execute(select(*columns).where(mine).order_by(*columns))]
+    for some in these(ids):
+        parked = update(_RUNS).where(some, _RUNS.c.status == RunStatus.PARKED.value)
+        await session.execute(parked.values(plan=plan, updated_at=now))
 
 
 # --- a worker's part -------------------------------------------------------------------------------------------
@@ -217,8 +213,10 @@ async def take(session: AsyncSession, wanted: Collection[PlannedEvent], now: dat
     """Take what is left of these events' items, in this transaction: runs that are there already are let go again at
     once; pairs without a run are returned, for the caller to begin. Nothing, when the plan is not being applied."""
     found: list[Any] = []
-    for some in portions(sorted(wanted), AT_ONCE):
+    planned = ((event_id, plan, application) for plan, application, event_id in wanted)
+    for some in matching(_ITEMS.c.event_id, (_ITEMS.c.plan, _ITEMS.c.application), planned):
         found += await _taken(session, some, now)
+    found.sort(key=lambda row: (row.seq, row.handler))
     ids = [(row.application, row.event_id, row.handler) for row in found]
     there = await _there(session, ids)
     fresh = [row for row in found if row.action == Action.START and _id(row) not in there]
@@ -236,28 +234,28 @@ def _id(row: Any) -> tuple[str, str, str]:
     return (row.application, row.event_id, row.handler)
 
 
-async def _taken(session: AsyncSession, wanted: Sequence[PlannedEvent], now: datetime) -> Sequence[Any]:
+async def _taken(session: AsyncSession, wanted: ColumnElement[bool], now: datetime) -> Sequence[Any]:
     is_applied = (
         select(_PLANS.c.id).where(_PLANS.c.id == _ITEMS.c.plan, _PLANS.c.status == PlanStatus.APPLYING.value).exists()
     )
     statement = (
         update(_ITEMS)
         .where(
-            tuple_(_ITEMS.c.plan, _ITEMS.c.application, _ITEMS.c.event_id).in_(wanted),
+            wanted,
             _ITEMS.c.status == ItemStatus.PENDING.value,
             is_applied,
         )
         .values(status=ItemStatus.TAKEN.value, taken_at=now)
         .returning(*[_ITEMS.c[name] for name in ("plan", "application", "event_id", "handler", "seq", "key", "action")])
     )
-    return sorted((await session.execute(statement)).all(), key=lambda row: (row.seq, row.handler))
+    return (await session.execute(statement)).all()
 
 
 async def _there(session: AsyncSession, ids: Collection[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
     found: set[tuple[str, str, str]] = set()
     columns = (_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
-    for some in portions(sorted(ids), AT_ONCE):
-        rows = await session.execute(select(*columns).where(tuple_(*columns).in_(some)))
+    for some in these(ids):
+        rows = await session.execute(select(*columns).where(some))
         found |= {(application, event_id, handler) for application, event_id, handler in rows}
     return found
 
@@ -289,26 +287,27 @@ async def _set_due(
                    "claimed_until": None}  # fmt: skip
     if renews_keys and action is Action.RERUN:
         values["key_plan"] = plan
-    statement = (
-        update(_RUNS)
-        .where(
-            tuple_(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).in_([_id(row) for row in rows]),
-            _RUNS.c.status.in_(FROM[action]),
-            or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
-        )
-        .values(values)
-        .returning(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
-    )
-    changed = {(application, event_id, handler) for application, event_id, handler in await session.execute(statement)}
-    if action is Action.RETRY and changed:
-        letter = tuple_(_LETTERS.c.application, _LETTERS.c.event_id, _LETTERS.c.handler)
-        settled = update(_LETTERS).where(letter.in_(sorted(changed)), _LETTERS.c.settled_at.is_(None))
-        await session.execute(settled.values(settled_as=REDRIVEN, settled_at=now))
+    as_planned = (
+        _RUNS.c.status.in_(FROM[action]), or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
+    )  # fmt: skip
+    changed: set[tuple[str, str, str]] = set()
+    for some in these(map(_id, rows)):
+        statement = update(_RUNS).where(some, *as_planned).values(values)
+        done = await session.execute(statement.returning(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler))
+        changed |= {(application, event_id, handler) for application, event_id, handler in done}
+    if action is Action.RETRY:
+        await _settle_letters(session, changed, now)
     return changed
 
 
+async def _settle_letters(session: AsyncSession, ids: Collection[tuple[str, str, str]], now: datetime) -> None:
+    of_run = ((event_id, application, handler) for application, event_id, handler in ids)
+    for some in matching(_LETTERS.c.event_id, (_LETTERS.c.application, _LETTERS.c.handler), of_run):
+        settled = update(_LETTERS).where(some, _LETTERS.c.settled_at.is_(None))
+        await session.execute(settled.values(settled_as=REDRIVEN, settled_at=now))
+
+
 async def _mark_moved(session: AsyncSession, rows: Sequence[Any]) -> None:
-    if rows:
-        ids = [(row.plan, *_id(row)) for row in rows]
-        mine = tuple_(_ITEMS.c.plan, _ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler).in_(ids)
-        await session.execute(update(_ITEMS).where(mine).values(status=ItemStatus.MOVED.value))
+    ids = ((row.event_id, row.plan, row.application, row.handler) for row in rows)
+    for some in matching(_ITEMS.c.event_id, (_ITEMS.c.plan, _ITEMS.c.application, _ITEMS.c.handler), ids):
+        await session.execute(update(_ITEMS).where(some).values(status=ItemStatus.MOVED.value))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
-from sqlalchemy import Table, select, text, tuple_
+from sqlalchemy import Table, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger import Database
+from consumer.ledger.engine.chunks import matching
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
 
 _EVENTS: Table = EventRow.__table__
@@ -37,13 +38,11 @@ async def trial(database: Database) -> AsyncIterator[AsyncSession]:
 
 async def derived_before(session: AsyncSession, ids: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
     """Which of these derived events (application, event id) were emitted already, or have arrived."""
-    if not ids:
-        return frozenset()
-    wanted = sorted(ids)
     found: set[tuple[str, str]] = set()
     for application, event_id in ((_OUTBOX.c.application, _OUTBOX.c.event_id), (_EVENTS.c.application, _EVENTS.c.id)):
-        rows = await session.execute(select(application, event_id).where(tuple_(application, event_id).in_(wanted)))
-        found |= {(one, other) for one, other in rows}
+        for some in matching(event_id, (application,), ((one, name) for name, one in ids)):
+            rows = await session.execute(select(application, event_id).where(some))
+            found |= {(name, one) for name, one in rows}
     return frozenset(found)
 
 
@@ -51,13 +50,10 @@ async def blocking(
     session: AsyncSession, lanes: Collection[tuple[str, str, str]]
 ) -> dict[tuple[str, str, str], list[int]]:
     """Lane (application, handler, key) to the places of the runs that later ones wait for, in order."""
-    if not lanes:
-        return {}
-    lane = tuple_(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key)
-    statement = select(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key, _RUNS.c.seq).where(
-        _RUNS.c.blocking, lane.in_(sorted(lanes))
-    )
     found: dict[tuple[str, str, str], list[int]] = {}
-    for application, handler, key, seq in await session.execute(statement.order_by(_RUNS.c.seq)):
-        found.setdefault((application, handler, key), []).append(seq)
+    statement = select(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key, _RUNS.c.seq).where(_RUNS.c.blocking)
+    named = ((key, application, handler) for application, handler, key in lanes)
+    for some in matching(_RUNS.c.key, (_RUNS.c.application, _RUNS.c.handler), named):
+        for application, handler, key, seq in await session.execute(statement.where(some).order_by(_RUNS.c.seq)):
+            found.setdefault((application, handler, key), []).append(seq)
     return found

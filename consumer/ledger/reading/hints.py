@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import orjson
-from sqlalchemy import ColumnElement, Table, and_, case, delete, func, select, update
+from sqlalchemy import ColumnElement, Table, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
 from consumer.events import Delivery
-from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.tables import HintRow
 
@@ -138,8 +138,7 @@ async def drop(session: AsyncSession, keys: Sequence[EventKey]) -> None:
 
 
 def _these(keys: Iterable[EventKey]) -> Iterator[ColumnElement[bool]]:
-    for (application,), ids in grouped(((application,), event_id) for application, event_id in keys):
-        yield and_(_HINTS.c.application == application, among(_HINTS.c.event_id, ids))
+    return matching(_HINTS.c.event_id, (_HINTS.c.application,), ((event_id, name) for name, event_id in keys))
 
 
 async def oldest_each(session: AsyncSession) -> dict[str, datetime]:

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Table, and_, case, delete, func, select, u
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into, unindexed
-from consumer.ledger.engine.chunks import grouped
+from consumer.ledger.engine.chunks import matching
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.tables import ReadRow, SequenceRow
 from consumer.plugin import ReadRequest
@@ -113,8 +113,8 @@ async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -
 
 
 def _objects(reads: Iterable[ReadRow]) -> Iterator[ColumnElement[bool]]:
-    for (application, kind), ids in grouped(((read.application, read.kind), read.object_id) for read in reads):
-        yield and_(_READS.c.application == application, _READS.c.kind == kind, among(_READS.c.object_id, ids))
+    ids = ((read.object_id, read.application, read.kind) for read in reads)
+    return matching(_READS.c.object_id, (_READS.c.application, _READS.c.kind), ids)
 
 
 def _as_asked(reads: Iterable[ReadRow]) -> Iterator[ColumnElement[bool]]:
