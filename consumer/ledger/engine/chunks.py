@@ -27,7 +27,7 @@ def matching(
     column: Column[Any], others: Sequence[Column[Any]], rows: Iterable[tuple[str, ...]]
 ) -> Iterator[ColumnElement[bool]]:
     """Conditions that together take in just the rows with these values: of `column` first, then of the `others`. One
-    for each group that is alike in the others, a few hundred at once. (SQLite answers `(a, b) IN ...` without index.)"""
+    for each group that is alike in the others, a few hundred at once. (SQLite has no index for `(a, b) IN ...`.)"""
     for group, values in grouped((row[1:], row[0]) for row in rows):
         alike = (other == value for other, value in zip(others, group, strict=True))
         yield and_(among(column, values), *alike)
