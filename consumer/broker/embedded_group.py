@@ -169,6 +169,19 @@ def commit(
     return stored
 
 
+def rewind(connection: sqlite3.Connection, group: str, member: str, offsets: Mapping[int, int]) -> frozenset[int]:
+    """Set the group back where it stands behind these offsets, per partition id this member owns; returns where."""
+    return frozenset(
+        partition_id
+        for partition_id, offset in offsets.items()
+        if connection.execute(
+            "UPDATE claims SET next_offset = ?"
+            " WHERE group_name = ? AND partition_id = ? AND owner = ? AND next_offset > ?",
+            (offset, group, partition_id, member, offset),
+        ).rowcount
+    )
+
+
 def lag(
     connection: sqlite3.Connection, group: str, partition_ids: Collection[int]
 ) -> dict[int, tuple[int, int | None]]:

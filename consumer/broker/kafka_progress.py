@@ -58,6 +58,15 @@ class Progress:
         spot = self._spots.get(partition)
         return spot is None or spot.committed is None or offset > spot.committed
 
+    def passed(self, partition: Partition, offset: int) -> bool:
+        """Whether the group is known to stand behind `offset`."""
+        spot = self._spots.get(partition)
+        return spot is not None and spot.committed is not None and spot.committed > offset
+
+    def rewound(self, partition: Partition, offset: int) -> None:
+        """The group was set back to `offset`."""
+        self._spots[partition] = _Spot(committed=offset)
+
     def committed(self, offsets: Mapping[Partition, int]) -> None:
         """These offsets are stored."""
         for partition, offset in offsets.items():

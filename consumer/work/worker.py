@@ -14,7 +14,7 @@ import structlog
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
-from consumer.ledger import Database
+from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 from consumer.work.dispatch.breakers import Breakers
@@ -103,6 +103,7 @@ class Worker:
         self._looked_up_to: runs.Lane | None = None
         self._blind: BrokerError | None = None
         self._uncommitted = False
+        self._assigned_anew = False
         pauser.on_pause = self._pause_here
 
     @property
@@ -202,6 +203,8 @@ class Worker:
             self._blind = error
             await self._clock.sleep(RETRY_MOST_S)
             return
+        if self._assigned_anew:
+            records = await self._go_back(subscription, records, stop)
         if not records:
             if not self._uncommitted:
                 self._blind = None
@@ -217,6 +220,27 @@ class Worker:
             self._blind = error
         finally:
             self._idle.set()
+
+    async def _go_back(
+        self, subscription: Subscription, records: Sequence[Record], stop: asyncio.Event
+    ) -> Sequence[Record]:
+        """After an assignment: where the ledger stands before its group it was restored from a backup, and what it
+        lacks is read again. Returns the records in hand that are still the next ones (case O7)."""
+        while not stop.is_set():
+            self._assigned_anew = False
+            try:
+                async with self._database.reading() as session:
+                    places = await log_positions.load(session, [self._config.topic])
+                back = await subscription.rewind({Partition(*place): places[place] for place in places})
+            except ConsumerError as error:
+                self._assigned_anew = True
+                _log.warning("ledger_and_log_not_compared", code=error.code)
+                await self._clock.sleep(RETRY_MOST_S)
+                continue
+            if back:
+                _log.error("ledger_restored", topic=self._config.topic, partitions=sorted(one.number for one in back))
+            return [record for record in records if record.partition not in back]
+        return []
 
     async def _take(self, records: Sequence[Record], stop: asyncio.Event) -> bool:
         """Store the records, for as long as it takes; False when told to stop before they were."""
@@ -244,6 +268,7 @@ class Worker:
 
     async def _began(self, partitions: frozenset[Partition]) -> None:
         self._observer.moved("assigned", len(partitions))
+        self._assigned_anew = True
 
     async def _finish_batch(self, partitions: frozenset[Partition]) -> None:
         """Partitions are about to go: let the batch in hand be stored first, so that fewer records come twice."""
