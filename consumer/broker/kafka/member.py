@@ -200,20 +200,31 @@ class KafkaSubscription:
         self._progress.committed(wanted)
         return frozenset(mine)
 
+    async def stands(self, timeout_s: float = 10.0) -> Mapping[Partition, int]:
+        """See the Protocol."""
+        consumer, owned = self._consumer, self._owned
+        if consumer is None or not owned:
+            return {}
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._learn(consumer, owned)
+        except TimeoutError as error:
+            raise BrokerUnavailable("the broker did not tell where the group stands", group=self._group) from error
+        except KafkaError as error:
+            raise broker_error(error, "the broker did not tell where the group stands", group=self._group) from error
+        return self._progress.stands() if owned is self._owned else {}
+
     async def rewind(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
         """See the Protocol."""
         consumer, owned = self._consumer, self._owned
-        mine = {partition: offset for partition, offset in offsets.items() if partition in owned}
-        if consumer is None or not mine:
+        stands = await self.stands(timeout_s)
+        back = {one: offset for one, offset in offsets.items() if one in stands and offset < stands[one]}
+        if consumer is None or not back:
             return frozenset()
         try:
             async with asyncio.timeout(timeout_s):
                 if self._pulling is not None:
                     await asyncio.wait({self._pulling})  # what it brings may lie behind the place to go back to
-                await self._learn(consumer, mine)
-                back = {one: offset for one, offset in mine.items() if self._progress.passed(one, offset)}
-                if not back or owned is not self._owned:
-                    return frozenset()
                 await consumer.commit({_spot(partition): offset for partition, offset in back.items()})
         except (CommitFailedError, IllegalStateError):
             return frozenset()  # the group has rebalanced: whoever has them now goes back itself

@@ -58,10 +58,9 @@ class Progress:
         spot = self._spots.get(partition)
         return spot is None or spot.committed is None or offset > spot.committed
 
-    def passed(self, partition: Partition, offset: int) -> bool:
-        """Whether the group is known to stand behind `offset`."""
-        spot = self._spots.get(partition)
-        return spot is not None and spot.committed is not None and spot.committed > offset
+    def stands(self) -> dict[Partition, int]:
+        """Where the group stands, as far as it is known."""
+        return {one: spot.committed for one, spot in self._spots.items() if spot.committed is not None}
 
     def rewound(self, partition: Partition, offset: int) -> None:
         """The group was set back to `offset`."""

@@ -229,6 +229,7 @@ async def test_a_group_goes_back_only_to_what_lies_before_it(log: Log, broker: B
     assert len(ends) == 2, "both partitions have records"
     await member.commit(ends)
     one, other = ends
+    assert await member.stands() == ends
     assert await member.rewind({one: 3, other: ends[other]}) == {one}
     again = await read(member, ends[one] - 3)
     assert [record.offset for record in again] == list(range(3, ends[one]))
@@ -242,6 +243,15 @@ async def test_a_group_goes_back_only_to_what_lies_before_it(log: Log, broker: B
     later = broker.subscribe([topic], group)
     await later.start()
     assert [record.offset for record in await read(later, ends[one] - 5)] == list(range(5, ends[one]))
+
+
+# case: O7
+async def test_before_its_first_commit_a_group_stands_where_the_log_begins(log: Log, broker: Broker) -> None:
+    topic = await log.topic(broker, partitions=2)
+    member = broker.subscribe([topic], log.group())
+    await member.start()
+    await eventually(lambda: len(member.assignment()) == 2)
+    assert await member.stands() == {Partition(topic, 0): 0, Partition(topic, 1): 0}
 
 
 # case: O7
