@@ -7,7 +7,7 @@ from alembic import op
 
 from consumer.columns import serial
 
-revision = "ledger_0013"
+revision = "ledger_0012"
 down_revision = "ledger_0011"
 branch_labels = None
 depends_on = None
