@@ -18,7 +18,7 @@ from consumer.ledger.reading import observations
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import derived_id
 from consumer.sync.observation import ObjectKind, Observation
-from tests.support.projections import START, Projections, own, said
+from tests.support.handling.projections import START, Projections, own, said
 
 FULFILMENT, ACCESS = "handlers.fulfilment.handler", "handlers.access.handler"
 OPTIONS: Mapping[str, Mapping[str, Any]] = {

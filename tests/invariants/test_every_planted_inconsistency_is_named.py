@@ -13,7 +13,8 @@ import pytest
 from consumer.console.invariants.cures import CURES
 from consumer.console.invariants.report import usdc
 from consumer.ledger import Database
-from tests.invariants.shop import START, Shop, healthy
+from tests.invariants.shop import Shop, healthy
+from tests.support.handling.projections import START
 
 Plant = Callable[[Shop], Awaitable[None]]
 
