@@ -25,6 +25,7 @@ from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow
 from consumer.plugin import derived_id
 from consumer.replay.rebuild import Rebuild
 from consumer.wire import SEED
+from consumer.work.execution.options import options_for
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
 from tests.access.history import Service, denials, reconcile, services, webhooks
@@ -53,7 +54,7 @@ def rebuild(live: Live, options: Mapping[str, Mapping[str, Any]] | None = None) 
     return Rebuild(
         live.database,
         live.plain,
-        options or live.options,
+        {one.name: options_for(one.function, (options or live.options).get(one.plugin, {})) for one in live.plain},
         OURS,
         honours=HONOURS,
         at_once={(REGISTERED, ACTOR): registered},

@@ -7,6 +7,7 @@ came.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -184,6 +185,7 @@ class Live:
 
 
 def _stumbling(handler: Handler, fails: Mapping[tuple[str, str], int]) -> Callable[[Event, Context], Any]:
+    @functools.wraps(handler.function)
     async def attempt(event: Event, ctx: Context) -> None:
         await handler.function(event, ctx)
         if ctx.attempt <= fails.get((event.id, handler.name), 0):
