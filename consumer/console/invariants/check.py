@@ -21,13 +21,11 @@ from consumer.ledger.handling import requests, runs
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import derived_id
 from consumer.sync.observation import PAID, status_of
-from handlers.access import books as access_books
+from handlers import books
 from handlers.access.policy import Policy
 from handlers.access.rules import OperatorSource
 from handlers.access.store import to_subscription
 from handlers.access.subscription import Subscription
-from handlers.access.tables import FINDINGS as ACCESS_FINDINGS
-from handlers.fulfilment import books
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import decimal
 from handlers.fulfilment.store import REQUESTED, to_order
@@ -71,7 +69,7 @@ class Check:
         async for seen in self._service.pages(application, "order"):
             await self._orders_at_service(report, seen)
         await self._payments(report)
-        async for page in self._all(access_books.subscriptions_after, application, "subscription_id"):
+        async for page in self._all(books.subscriptions_after, application, "subscription_id"):
             await self._subscriptions(report, page)
         async for seen in self._service.pages(application, "subscription"):
             await self._subscriptions_at_service(report, seen)
@@ -118,7 +116,7 @@ class Check:
         keys = {f"order:{one}": derived_id(application, REQUESTED, f"order:{one}", "order") for one in ids}
         found = await requests.requests(session, application, list(keys.values()))
         others = await requests.others(session, application, REQUESTED, list(keys), frozenset(keys.values()))
-        findings = await books.findings_about(session, application, orders.KINDS, ids)
+        findings = await books.findings_of_orders(session, application, orders.KINDS, ids)
         lapsed = await books.lapsed(session, application, ids)
         return {
             row["order_id"]: Standing(
@@ -136,7 +134,7 @@ class Check:
         ids = [one.object_id for one in page]
         async with self._database.reading() as session:
             rows = await books.orders_of(session, report.application, ids)
-            findings = await books.findings_about(session, report.application, orders.KINDS, ids)
+            findings = await books.findings_of_orders(session, report.application, orders.KINDS, ids)
         for one in page:
             row = rows.get(one.object_id)
             is_remembered = one.observed is not None and not one.is_recorded
@@ -178,7 +176,7 @@ class Check:
         for row in await books.payments_of_orders(session, application, order_ids):
             first_of.setdefault(row["order_id"], row["payment_id"])
         subjects = [*order_ids, *(one.id for one in payments)]
-        findings = await books.findings_about(session, application, orders.KINDS, subjects)
+        findings = await books.findings_of_orders(session, application, orders.KINDS, subjects)
         sub_ids = sorted({one.subscription_id for one in payments if one.subscription_id is not None})
         subs, of_subs = await self._subscriptions_of(session, application, sub_ids)
         found = []
@@ -220,16 +218,16 @@ class Check:
     async def _subscriptions_of(
         self, session: AsyncSession, application: str, ids: Sequence[str]
     ) -> tuple[dict[str, Subscription], Findings]:
-        rows = await access_books.subscriptions_of(session, application, ids)
-        findings = await books.findings_in(session, ACCESS_FINDINGS, application, access.KINDS, ids)
+        rows = await books.subscriptions_of(session, application, ids)
+        findings = await books.findings_of_access(session, application, access.KINDS, ids)
         return {id_: to_subscription(row) for id_, row in rows.items()}, findings
 
     async def _subscriptions(self, report: Report, page: Page) -> None:
         ids = [row["subscription_id"] for row in page]
         customers = sorted({row["customer"] for row in page if row["customer"] is not None})
         async with self._database.reading() as session:
-            findings = await books.findings_in(session, ACCESS_FINDINGS, report.application, access.KINDS, ids)
-            decisions = await access_books.decisions_of(session, report.application, customers)
+            findings = await books.findings_of_access(session, report.application, access.KINDS, ids)
+            decisions = await books.decisions_of(session, report.application, customers)
         for row in page:
             standing = {one["entitlement"]: one for one in decisions.get(row["customer"], ())}
             id_ = row["subscription_id"]
@@ -251,9 +249,9 @@ class Check:
         application, after = report.application, ""
         while True:
             async with self._database.reading() as session:
-                names = await access_books.customers_after(session, application, after, PAGE)
+                names = await books.customers_after(session, application, after, PAGE)
                 found = await self._deciding(session, application, names)
-                brake = await books.findings_in(session, ACCESS_FINDINGS, application, access.KINDS, [application])
+                brake = await books.findings_of_access(session, application, access.KINDS, [application])
             if not names:
                 return
             for name, customer in found.items():
@@ -265,10 +263,10 @@ class Check:
     async def _deciding(
         self, session: AsyncSession, application: str, names: Sequence[str]
     ) -> Mapping[str, access.Customer]:
-        subscriptions = await access_books.subscriptions_of_customers(session, application, names)
-        decisions = await access_books.decisions_of(session, application, names)
-        sources = await access_books.operator_sources_of(session, application, names)
-        times = await access_books.decided_at(session, application, names)
+        subscriptions = await books.subscriptions_of_customers(session, application, names)
+        decisions = await books.decisions_of(session, application, names)
+        sources = await books.operator_sources_of(session, application, names)
+        times = await books.decided_at(session, application, names)
         return {
             name: access.Customer(
                 subscriptions={row["subscription_id"]: to_subscription(row) for row in subscriptions.get(name, ())},
