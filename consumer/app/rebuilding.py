@@ -14,6 +14,7 @@ from consumer.console.checkouts import ACTOR, REGISTERED, Checkout, write_checko
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database
 from consumer.replay.rebuild import Rebuild
+from consumer.work.execution.options import options_for
 from consumer.work.registry import Registry
 
 ALL = "all"
@@ -69,7 +70,7 @@ def rebuild_of(
     return Rebuild(
         database,
         handlers,
-        options,
+        {one.name: options_for(one.function, options.get(one.plugin, {})) for one in handlers},
         tables,
         honours=HONOURS if ours else {},
         at_once={(REGISTERED, ACTOR): registered} if ours else {},

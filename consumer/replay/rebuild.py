@@ -62,14 +62,15 @@ class _Undo(Exception):
 
 
 class Rebuild:
-    """`tables` are dropped and derived again by `handlers`. `honours`: a derived event's type to the word that makes
-    its decision by hand. `at_once`: a word's type, and who says it, to what its speaker wrote beside it."""
+    """`tables` are dropped and derived again by `handlers`. `options`: what `ctx.options` is, by handler. `honours`:
+    a derived event's type to the word that makes its decision by hand. `at_once`: a word's type, and who says it, to
+    what its speaker wrote beside it."""
 
     def __init__(
         self,
         database: Database,
         handlers: Sequence[Handler],
-        options: Mapping[str, Mapping[str, Any]],
+        options: Mapping[str, Any],
         tables: Sequence[Table],
         *,
         honours: Mapping[str, str],
@@ -130,7 +131,7 @@ class Rebuild:
             log=structlog.get_logger("rebuild"),
             is_replay=True,
             is_history=step.plan == SEED,
-            options=self._options.get(handler.plugin, {}),
+            options=self._options[handler.name],
             session=session,
         )
         await handler.function(step.event, ctx)

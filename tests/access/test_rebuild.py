@@ -25,11 +25,12 @@ from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow
 from consumer.plugin import derived_id
 from consumer.replay.rebuild import Rebuild
 from consumer.wire import SEED
+from consumer.work.execution.options import options_for
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
 from tests.access.history import Service, denials, reconcile, services, webhooks
-from tests.support.live import Live
-from tests.support.projections import observed, own, said, unreadable
+from tests.support.handling.live import Live
+from tests.support.handling.projections import observed, own, said, unreadable
 
 PLUGINS: dict[str, dict[str, Any]] = {"fulfilment": {}, "access": {}}
 OURS = [table for module in (fulfilment, access) for table in vars(module).values() if isinstance(table, Table)]
@@ -53,7 +54,7 @@ def rebuild(live: Live, options: Mapping[str, Mapping[str, Any]] | None = None) 
     return Rebuild(
         live.database,
         live.plain,
-        options or live.options,
+        {one.name: options_for(one.function, (options or live.options).get(one.plugin, {})) for one in live.plain},
         OURS,
         honours=HONOURS,
         at_once={(REGISTERED, ACTOR): registered},

@@ -1,0 +1,258 @@
+"""EmbeddedBroker: the log in one SQLite file, for one machine. The same promises as Kafka, one contract suite.
+
+Several processes may share the file (not over a network file system: SQLite's WAL needs shared memory). Timeouts and
+heartbeats are told in machine time; what is written into a record, its age and its retention follow the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
+from consumer.broker.embedded.file import LogFile, Row
+from consumer.broker.embedded.groups import inspect_groups
+from consumer.broker.embedded.inspection import inspect
+from consumer.broker.embedded.member import EmbeddedSubscription
+from consumer.broker.embedded.schema import (
+    TopicLayout,
+    data_version,
+    delete_old,
+    ensure_topics,
+    pack_headers,
+    topic_layout,
+    touch,
+)
+from consumer.broker.groups import GroupReport
+from consumer.broker.membership import Membership
+from consumer.clock import Clock, SystemClock
+from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge, TopicUnknown
+
+LOG = logging.getLogger(__name__)
+
+WATCH_EVERY_S = 0.05
+RETENTION_EVERY_S = 60.0
+RETENTION_STEP_RECORDS = 2_000
+GROUP_FORGOTTEN_AFTER_S = 30 * 86_400.0
+CHUNK_RECORDS = 500
+CHUNK_BYTES = 4 * 1024 * 1024
+READY_WITHIN_S = 1.5
+TOUCH_EVERY_S = 10.0
+
+
+class EmbeddedBroker:
+    """See `consumer.broker.base.Broker`.
+
+    `heartbeat_s` is how often a member says that it lives, `session_s` after how long without it the member is
+    declared dead and its partitions go to others.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        heartbeat_s: float = 3.0,
+        session_s: float = 12.0,
+        max_pending: int = 20_000,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        self._path = path
+        self._clock: Clock = clock or SystemClock()
+        self._heartbeat_s = heartbeat_s
+        self._session_s = session_s
+        self._max_pending = max_pending
+        self._max_pending_bytes = max_pending_bytes
+        self._file: LogFile | None = None
+        self._layouts: dict[str, TopicLayout] = {}
+        self._subscriptions: list[EmbeddedSubscription] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._written_at = float("-inf")
+
+    async def start(self) -> None:
+        """Open or create the file. Raises BrokerUnavailable, LogCorrupt, BrokerError (somebody else's file)."""
+        if self._file is not None:
+            return
+        file = LogFile(self._path, max_pending=self._max_pending, max_pending_bytes=self._max_pending_bytes)
+        try:
+            await file.open()
+        except BaseException:
+            await file.close(0)
+            raise
+        self._file = file
+        self._tasks = [asyncio.create_task(self._watch(file)), asyncio.create_task(self._retain(file))]
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """Stop the subscriptions that still run, write what is pending, close; each bounded by `timeout_s`."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        deadline = time.monotonic() + timeout_s
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=timeout_s)
+        running = [subscription for subscription in self._subscriptions if subscription.running]
+        await asyncio.gather(*(member.stop(max(0.1, deadline - time.monotonic())) for member in running))
+        self._subscriptions.clear()
+        self._layouts.clear()
+        await file.close(max(0.1, deadline - time.monotonic()))
+
+    async def ensure_topics(self, topics: Iterable[TopicConfig]) -> None:
+        """Create what is missing; existing topics take the new limits and keep their partitions."""
+        wanted = list(topics)
+        await self._open_file().write(partial(ensure_topics, topics=wanted), timeout_s=10.0)
+        for topic in wanted:
+            await self._layout(topic.name)
+
+    async def look(self, topics: Iterable[TopicConfig]) -> Sequence[TopicReport]:
+        """See the Protocol."""
+        return await asyncio.to_thread(inspect, self._path, list(topics))
+
+    async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
+        """See the Protocol."""
+        return await asyncio.to_thread(inspect_groups, self._path, groups)
+
+    async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
+        """See the Protocol (cases I1, I2, I22)."""
+        file = self._open_file()
+        layout = self._layouts.get(topic) or await self._layout(topic)
+        row, size = self._row(layout, message)
+        await file.append((row,), size, timeout_s)
+        self._wake_records()
+
+    async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
+        """See the Protocol. Nothing is written when one message is too large."""
+        file = self._open_file()
+        layout = self._layouts.get(topic) or await self._layout(topic)
+        deadline = time.monotonic() + timeout_s
+        rows: list[Row] = []
+        size = 0
+        chunks: list[tuple[list[Row], int]] = []
+        for message in messages:
+            row, row_size = self._row(layout, message)
+            if rows and (len(rows) >= CHUNK_RECORDS or size + row_size > CHUNK_BYTES):
+                chunks.append((rows, size))
+                rows, size = [], 0
+            rows.append(row)
+            size += row_size
+        if rows:
+            chunks.append((rows, size))
+        for chunk, chunk_size in chunks:
+            await file.append(chunk, chunk_size, max(0.0, deadline - time.monotonic()))
+            self._wake_records()
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        group: str,
+        *,
+        on_assigned: AssignmentListener | None = None,
+        on_revoked: AssignmentListener | None = None,
+        drain_s: float = 20.0,
+    ) -> EmbeddedSubscription:
+        """See the Protocol."""
+        self._subscriptions = [member for member in self._subscriptions if not member.stopped]
+        membership = Membership(
+            topics=tuple(topics),
+            group=group,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            drain_s=drain_s,
+            heartbeat_s=self._heartbeat_s,
+            session_s=self._session_s,
+        )
+        subscription = EmbeddedSubscription(
+            self._open_file(),
+            membership,
+            clock=self._clock,
+        )
+        self._subscriptions.append(subscription)
+        return subscription
+
+    async def check(self) -> bool:
+        """Whether the file answers; after a failed write and now and then, whether it takes writes (again)."""
+        file = self._file
+        if file is None:
+            return False
+        if file.write_failed or time.monotonic() - self._written_at >= TOUCH_EVERY_S:
+            await file.write(touch, READY_WITHIN_S)
+            self._written_at = time.monotonic()
+        await file.read(data_version, READY_WITHIN_S)
+        return True
+
+    async def ready(self) -> bool:
+        """The same, without the reason."""
+        try:
+            return await self.check()
+        except BrokerError:
+            return False
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _open_file(self) -> LogFile:
+        if self._file is None:
+            raise BrokerUnavailable("the broker is not started")
+        return self._file
+
+    async def _layout(self, topic: str) -> TopicLayout:
+        layout = await self._open_file().read(partial(topic_layout, name=topic))
+        if layout is None:
+            raise TopicUnknown(topic=topic)
+        self._layouts[topic] = layout
+        return layout
+
+    def _row(self, layout: TopicLayout, message: Message) -> tuple[Row, int]:
+        headers = pack_headers(message.headers)
+        size = len(message.key) + len(message.value) + (len(headers) if headers else 0)
+        if size > layout.max_record_bytes:
+            raise RecordTooLarge(bytes=size, max_bytes=layout.max_record_bytes)
+        ids = layout.partition_ids
+        number = zlib.crc32(message.key) % len(ids)
+        published_ms = int(self._clock.now().timestamp() * 1000)
+        return Row(ids[number], message.key, message.value, headers, published_ms), size
+
+    def _wake_records(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.wake(records=True, changes=False)
+
+    async def _watch(self, file: LogFile) -> None:
+        """Notice what other processes (and other members here) wrote."""
+        seen = -1
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            if not self._subscriptions:
+                continue
+            try:
+                version = await file.read(data_version)
+            except BrokerError as error:
+                LOG.warning("the log file could not be watched: %s", error.line())
+                await asyncio.sleep(1.0)
+                continue
+            if version != seen:
+                seen = version
+                for subscription in self._subscriptions:
+                    subscription.wake(records=True, changes=True)
+
+    async def _retain(self, file: LogFile) -> None:
+        """Delete old records in bounded steps, at once while there is more to delete, else once a minute."""
+        while True:
+            try:
+                deleted = await self._delete_old(file)
+            except BrokerError as error:
+                LOG.warning("old records could not be deleted: %s", error.line())
+                deleted = 0
+            await asyncio.sleep(0.1 if deleted else RETENTION_EVERY_S)
+
+    async def _delete_old(self, file: LogFile) -> int:
+        step = partial(
+            delete_old,
+            now_ms=int(self._clock.now().timestamp() * 1000),
+            groups_seen_since_s=time.time() - GROUP_FORGOTTEN_AFTER_S,
+            max_records=RETENTION_STEP_RECORDS,
+        )
+        return await file.write(step, timeout_s=30.0)

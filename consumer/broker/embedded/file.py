@@ -1,0 +1,299 @@
+"""LogFile: the SQLite file of the embedded log, one thread that writes and one that reads, and group commit.
+
+Every piece of work is a plain function of a connection that runs to its end in one hop to a thread, so a cancelled
+caller never leaves a transaction half open. Calls to `append` and `write` that arrive while a transaction is on its
+way to the disk share the next one: that is what makes an acknowledged publish both durable and cheap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from consumer.broker.embedded.schema import SCHEMA, append_rows
+from consumer.causes import of_log_file
+from consumer.errors import BrokerError, BrokerUnavailable, LogNotOpened, LogReplaced
+
+T = TypeVar("T")
+
+APPLICATION_ID = 0x70636C67
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT_S = 4.0
+WAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
+TRANSACTION_MAX_JOBS = 2_000
+TRANSACTION_MAX_BYTES = 16 * 1024 * 1024
+
+
+class Row(NamedTuple):
+    """One record to append; `headers` as `embedded_schema.pack_headers` made them."""
+
+    partition_id: int
+    key: bytes
+    value: bytes
+    headers: bytes | None
+    published_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """What one caller waits for: rows to append, or a function to run; both inside the shared transaction."""
+
+    done: asyncio.Future[Any]
+    rows: Sequence[Row] = ()
+    size_bytes: int = 0
+    run: Callable[[sqlite3.Connection], Any] | None = None
+
+
+def as_broker_error(error: sqlite3.Error, path: Path) -> BrokerError:
+    """What an SQLite error means to a caller: damaged for good, or worth another try."""
+    primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    reason = getattr(error, "sqlite_errorname", None) or str(error)
+    known = of_log_file(getattr(error, "sqlite_errorname", None))
+    if known is not None:
+        return known(path=str(path), reason=reason)
+    if primary == sqlite3.SQLITE_ERROR:
+        return BrokerError(f"the log file refused: {error}", path=str(path))
+    return BrokerUnavailable("the log file does not take or give records now", path=str(path), reason=reason)
+
+
+class LogFile:
+    """The open file. `max_pending` jobs and `max_pending_bytes` bound what waits for the disk."""
+
+    def __init__(self, path: Path, *, max_pending: int = 20_000, max_pending_bytes: int = 64 * 1024 * 1024) -> None:
+        self.path = path
+        self._max_pending = max_pending
+        self._max_pending_bytes = max_pending_bytes
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="log-write")
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="log-read")
+        self._identity: tuple[int, int] | None = None
+        self._pending: deque[_Job] = deque()
+        self._pending_bytes = 0
+        self._flusher: asyncio.Task[None] | None = None
+        self._closing = False
+        self.write_failed = False
+
+    async def open(self) -> None:
+        """Open or create the file. Raises BrokerUnavailable, LogCorrupt, or BrokerError for somebody else's file."""
+        loop = asyncio.get_running_loop()
+        self._writer = await loop.run_in_executor(self._writing, self._connect)
+        self._reader = await loop.run_in_executor(self._reading, self._connect)
+
+    async def close(self, timeout_s: float) -> None:
+        """Write what is pending, bounded by `timeout_s`, and close. What did not get written fails for its caller."""
+        self._closing = True
+        deadline = time.monotonic() + timeout_s
+        if self._flusher is not None:
+            await asyncio.wait({self._flusher}, timeout=timeout_s)
+            if not self._flusher.done():
+                self._flusher.cancel()
+        self._fail(self._pending, BrokerUnavailable("the log was closed before the record was written"))
+        self._pending.clear()
+        self._pending_bytes = 0
+        # One after the other: the last to close folds the write-ahead log into the file, and of two that close at the
+        # same moment each takes the other for one that still uses it.
+        for executor, connection in ((self._reading, self._reader), (self._writing, self._writer)):
+            if connection is not None:
+                closing = asyncio.get_running_loop().run_in_executor(executor, connection.close)
+                closed, _ = await asyncio.wait({closing}, timeout=max(deadline - time.monotonic(), 0.5))
+                for found in closed:
+                    found.exception()
+            executor.shutdown(wait=False)
+        self._reader = self._writer = None
+
+    # --- what callers do -------------------------------------------------------------------------------------
+
+    async def append(self, rows: Sequence[Row], size_bytes: int, timeout_s: float) -> None:
+        """Return when the rows are on disk.
+
+        Raises BrokerUnavailable after `timeout_s`, or at once when too much is pending already (case I22).
+        """
+        if len(self._pending) >= self._max_pending or self._pending_bytes + size_bytes > self._max_pending_bytes:
+            raise BrokerUnavailable("too much waits for the disk already", pending=len(self._pending))
+        await self._done(_Job(asyncio.get_running_loop().create_future(), rows, size_bytes), timeout_s)
+
+    async def write(self, run: Callable[[sqlite3.Connection], T], timeout_s: float) -> T:
+        """Run `run` inside the next transaction and return what it returned, durable."""
+        return cast(T, await self._done(_Job(asyncio.get_running_loop().create_future(), run=run), timeout_s))
+
+    async def read(self, run: Callable[[sqlite3.Connection], T], timeout_s: float = BUSY_TIMEOUT_S) -> T:
+        """Run `run` on the reading connection."""
+        reader = self._reader
+        if self._closing or reader is None:
+            raise BrokerUnavailable("the log is not open", path=str(self.path))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.get_running_loop().run_in_executor(self._reading, run, reader)
+        except TimeoutError as error:
+            raise BrokerUnavailable("the log file was not read in time", path=str(self.path)) from error
+        except sqlite3.Error as error:
+            raise as_broker_error(error, self.path) from error
+
+    # --- group commit ----------------------------------------------------------------------------------------
+
+    async def _done(self, job: _Job, timeout_s: float) -> Any:
+        if self._closing or self._writer is None:
+            raise BrokerUnavailable("the log is not open", path=str(self.path))
+        loop = asyncio.get_running_loop()
+        self._pending.append(job)
+        self._pending_bytes += job.size_bytes
+        if self._flusher is None or self._flusher.done():
+            self._flusher = loop.create_task(self._flush())
+        timer = loop.call_later(timeout_s, _expire, job.done)
+        try:
+            return await job.done
+        finally:
+            timer.cancel()
+
+    async def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._pending:
+            jobs = self._take()
+            if not jobs:
+                continue
+            try:
+                results = await loop.run_in_executor(self._writing, self._transact, jobs)
+            except sqlite3.Error as error:
+                self._fail(jobs, as_broker_error(error, self.path))
+            except BrokerError as error:
+                self._fail(jobs, error)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the callers must not wait for ever
+                self._fail(jobs, BrokerError(f"the log could not write ({type(error).__name__}: {error})"))
+            except asyncio.CancelledError:
+                self._fail(jobs, BrokerUnavailable("the log was closed before the record was written"))
+                raise
+            else:
+                self.write_failed = False
+                for job, result in zip(jobs, results, strict=True):
+                    if not job.done.done():
+                        job.done.set_result(result)
+
+    def _fail(self, jobs: Iterable[_Job], error: BrokerError) -> None:
+        self.write_failed = True
+        for job in jobs:
+            if not job.done.done():  # one exception object each: a shared one would collect everybody's traceback
+                job.done.set_exception(type(error)(error.message, **error.fields))
+
+    def _take(self) -> list[_Job]:
+        """The next transaction's jobs, without those whose caller has given up (fewer late duplicates)."""
+        jobs: list[_Job] = []
+        size = 0
+        while self._pending and len(jobs) < TRANSACTION_MAX_JOBS and size < TRANSACTION_MAX_BYTES:
+            job = self._pending.popleft()
+            self._pending_bytes -= job.size_bytes
+            if not job.done.done():
+                jobs.append(job)
+                size += job.size_bytes
+        return jobs
+
+    # --- in the threads --------------------------------------------------------------------------------------
+
+    def _transact(self, jobs: list[_Job]) -> list[Any]:
+        connection = self._writer
+        if connection is None:
+            raise BrokerUnavailable("the log is not open", path=str(self.path))
+        self._check_identity()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            append_rows(connection, [row for job in jobs for row in job.rows])
+            results = [job.run(connection) if job.run is not None else None for job in jobs]
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+        return results
+
+    def _check_identity(self) -> None:
+        """SQLite goes on writing to a file that was moved or deleted; nobody would find those records again."""
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise LogReplaced("the log file is gone: restart this role", path=str(self.path)) from error
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise LogReplaced("the log file was replaced while it was open: restart this role", path=str(self.path))
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Never open a file that is there already: closing it would drop the locks that SQLite holds on it in this
+            # process, and the next process to leave would delete a write-ahead log that we still write to.
+            with suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise LogNotOpened("the log file cannot be opened", path=str(self.path), reason=error.strerror) from error
+        connection = None
+        try:
+            # Two threads in turn, never at once: opened in its executor's thread, closed there too.
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            self._prepare(connection)
+            found = self.path.stat()
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            raise as_broker_error(error, self.path) from error
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        self._identity = (found.st_dev, found.st_ino)
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        # FULL: in WAL mode only this makes a commit survive power loss.
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA journal_size_limit={WAL_SIZE_LIMIT_BYTES}")
+        connection.execute("PRAGMA cache_size=-16384")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            (owner,) = connection.execute("PRAGMA application_id").fetchone()
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if tables and owner != APPLICATION_ID:
+                raise BrokerError("the file is a database, but not a log", path=str(self.path))
+            if version > SCHEMA_VERSION:
+                raise BrokerError("the log was written by a newer version", path=str(self.path), version=version)
+            if not tables:
+                for statement in SCHEMA:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            _identify(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _identify(connection: sqlite3.Connection) -> None:
+    """Give the file an identity of its own, once: another file at the same path is another log."""
+    connection.execute("CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)")
+    connection.execute("INSERT INTO identity SELECT ? WHERE NOT EXISTS (SELECT 1 FROM identity)", (uuid.uuid4().hex,))
+
+
+def identity_of(connection: sqlite3.Connection) -> str | None:
+    """The file's identity; None for one that no writer of this version has opened yet."""
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'identity'").fetchone() is None:
+        return None
+    found = connection.execute("SELECT id FROM identity").fetchone()
+    return None if found is None else str(found[0])
+
+
+def _expire(done: asyncio.Future[Any]) -> None:
+    if not done.done():
+        done.set_exception(BrokerUnavailable("the log file did not answer in time"))

@@ -1,0 +1,197 @@
+"""KafkaBroker: the log on Apache Kafka, through aiokafka. See README.md for the traps it steps around."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from aiokafka.errors import KafkaError
+
+from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
+from consumer.broker.groups import GroupReport
+from consumer.broker.kafka.causes import why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
+from consumer.broker.kafka.groups import inspect_groups
+from consumer.broker.kafka.inspection import inspect
+from consumer.broker.kafka.lanes import TopicLanes, size_of
+from consumer.broker.kafka.member import KafkaSubscription
+from consumer.broker.kafka.publisher import KafkaPublisher
+from consumer.broker.kafka.topics import RECORD_OVERHEAD_BYTES, FoundTopic, KafkaTopics
+from consumer.broker.membership import Membership
+from consumer.clock import Clock, SystemClock
+from consumer.errors import BrokerUnavailable, TopicUnknown
+
+LOOKUP_WITHIN_S = 10.0
+READY_WITHIN_S = 2.0
+CHUNK_RECORDS = 2_000
+CHUNK_BYTES = 4 * 1024 * 1024
+
+
+class KafkaBroker:
+    """See `consumer.broker.base.Broker`.
+
+    `max_pending` messages and `max_pending_bytes` bound what waits for an acknowledgement; `heartbeat_s` is how often
+    a member says that it lives (and how soon it notices a rebalance), `session_s` after how long without it the
+    broker gives its partitions to others.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        security: KafkaSecurity | None = None,
+        clock: Clock | None = None,
+        client_id: str = "consumer",
+        heartbeat_s: float = 1.0,
+        session_s: float = 15.0,
+        max_pending: int = 20_000,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+        start_within_s: float = 10.0,
+    ) -> None:
+        self._connection = KafkaConnection(
+            servers=tuple(servers), client_id=client_id, security=security or KafkaSecurity()
+        )
+        self._clock: Clock = clock or SystemClock()
+        self._heartbeat_s = heartbeat_s
+        self._session_s = session_s
+        self._max_pending = max_pending
+        self._max_pending_bytes = max_pending_bytes
+        self._start_within_s = start_within_s
+        self._admin = KafkaTopics(self._connection)
+        self._topics: dict[str, TopicLanes] = {}
+        self._publisher: KafkaPublisher | None = None
+        self._subscriptions: list[KafkaSubscription] = []
+
+    async def start(self) -> None:
+        """Connect. Raises BrokerUnavailable when nothing answers in `start_within_s`; it may be called again."""
+        if self._publisher is not None:
+            return
+        publisher = KafkaPublisher(
+            self._connection, max_pending=self._max_pending, max_pending_bytes=self._max_pending_bytes
+        )
+        await publisher.start(self._start_within_s)
+        self._publisher = publisher
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """Stop the subscriptions that still run, wait for acknowledgements, disconnect; all within `timeout_s`."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is None:
+            return
+        running = [subscription for subscription in self._subscriptions if subscription.running]
+        self._subscriptions.clear()
+        await asyncio.gather(publisher.stop(timeout_s), *(member.stop(timeout_s) for member in running))
+        self._topics.clear()
+
+    async def ensure_topics(self, topics: Iterable[TopicConfig]) -> None:
+        """Create what is missing; raise TopicMisconfigured listing what is wrong with what exists."""
+        self._started()
+        wanted = list(topics)
+        found = await self._admin.ensure(wanted)
+        for topic in wanted:
+            self._topics[topic.name] = _lanes(topic.name, found[topic.name], topic.max_record_bytes)
+
+    async def look(self, topics: Iterable[TopicConfig]) -> Sequence[TopicReport]:
+        """See the Protocol."""
+        return await inspect(self._connection, list(topics))
+
+    async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
+        """See the Protocol."""
+        return await inspect_groups(self._connection, groups)
+
+    async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
+        """See the Protocol (cases I1, I2, I3, I22)."""
+        publisher = self._publisher
+        if publisher is None:
+            raise BrokerUnavailable("the broker is not started")
+        lanes = self._topics.get(topic) or await self._lookup(topic, timeout_s)
+        await publisher.send(lanes, message, timeout_s)
+
+    async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
+        """See the Protocol."""
+        publisher = self._started()
+        lanes = self._topics.get(topic) or await self._lookup(topic, timeout_s)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        start, size = 0, 0
+        for index, message in enumerate(messages):
+            size += size_of(message)
+            count = index + 1 - start
+            if count >= CHUNK_RECORDS or size >= CHUNK_BYTES or index + 1 == len(messages):
+                left_s = max(0.0, deadline - loop.time())
+                await publisher.send_many(lanes, messages[start : index + 1], left_s)
+                start, size = index + 1, 0
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        group: str,
+        *,
+        on_assigned: AssignmentListener | None = None,
+        on_revoked: AssignmentListener | None = None,
+        drain_s: float = 20.0,
+    ) -> KafkaSubscription:
+        """See the Protocol. Assignments are eager: at each rebalance all partitions are revoked, then given anew."""
+        self._started()
+        self._subscriptions = [member for member in self._subscriptions if not member.stopped]
+        membership = Membership(
+            topics=tuple(topics),
+            group=group,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            drain_s=drain_s,
+            heartbeat_s=self._heartbeat_s,
+            session_s=self._session_s,
+        )
+        subscription = KafkaSubscription(
+            self._connection,
+            membership,
+            clock=self._clock,
+            exists=self._exists,
+        )
+        self._subscriptions.append(subscription)
+        return subscription
+
+    async def ready(self) -> bool:
+        """Whether the cluster answers a metadata request within READY_WITHIN_S."""
+        client = self._publisher.client if self._publisher is not None else None
+        if client is None:
+            return False
+        try:
+            async with asyncio.timeout(READY_WITHIN_S):
+                return bool(await client.force_metadata_update())
+        except (TimeoutError, KafkaError, OSError):
+            return False
+
+    async def check(self) -> bool:
+        """The same; raises BrokerUnavailable, or what the servers refuse, when the cluster does not answer."""
+        if await self.ready():
+            return True
+        raise await why_unreachable(self._connection) or BrokerUnavailable(
+            "the broker does not answer", servers=",".join(self._connection.servers)
+        )
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _started(self) -> KafkaPublisher:
+        if self._publisher is None:
+            raise BrokerUnavailable("the broker is not started")
+        return self._publisher
+
+    async def _exists(self, topic: str) -> None:
+        if topic not in self._topics:
+            await self._lookup(topic, LOOKUP_WITHIN_S)
+
+    async def _lookup(self, topic: str, timeout_s: float) -> TopicLanes:
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await self._admin.describe(topic)
+        except TimeoutError as error:
+            raise BrokerUnavailable("the broker did not describe the topic in time", topic=topic) from error
+        if found is None:
+            raise TopicUnknown(topic=topic)
+        lanes = _lanes(topic, found, found.max_message_bytes - RECORD_OVERHEAD_BYTES)
+        return self._topics.setdefault(topic, lanes)
+
+
+def _lanes(name: str, found: FoundTopic, max_record_bytes: int) -> TopicLanes:
+    return TopicLanes(name, found.partitions, max_record_bytes, found.max_message_bytes)

@@ -1,0 +1,93 @@
+"""One aiokafka consumer, with every default that could lose or double records set right, and its listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.errors import KafkaError
+
+from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, end
+
+JOIN_SLACK_S = 30.0
+REBALANCE_SLACK_S = 10.0
+MAX_POLL_INTERVAL_S = 300.0
+PARTITION_FETCH_BYTES = 1024 * 1024
+FETCH_BYTES = 16 * 1024 * 1024
+END_WITHIN_S = 1.0
+
+OnGain = Callable[[Iterable[TopicPartition]], Awaitable[None]]
+OnLose = Callable[[], Awaitable[None]]
+
+
+class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """Passes aiokafka's callbacks on until it is detached: an abandoned consumer must not speak for the member."""
+
+    def __init__(self, on_gain: OnGain, on_lose: OnLose) -> None:
+        self._on_gain = on_gain
+        self._on_lose = on_lose
+        self._attached = True
+
+    def detach(self) -> None:
+        """Pass nothing on any more."""
+        self._attached = False
+
+    async def on_partitions_revoked(self, _revoked: Iterable[TopicPartition]) -> None:
+        """Eager assignment: whatever is revoked, it is all of it."""
+        if self._attached:
+            await self._on_lose()
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """The new assignment, whole."""
+        if self._attached:
+            await self._on_gain(assigned)
+
+
+async def open_consumer(
+    connection: KafkaConnection,
+    topics: Sequence[str],
+    group: str,
+    *,
+    on_gain: OnGain,
+    on_lose: OnLose,
+    rebalance_s: float,
+    heartbeat_s: float,
+    session_s: float,
+) -> tuple[Any, Listener]:
+    """A consumer that has joined its group. `rebalance_s` is how long the others wait for this member to drain.
+
+    Raises BrokerUnavailable when the group cannot be joined in that time and some.
+    """
+    consumer = AIOKafkaConsumer(
+        **connection.options(),
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        partition_assignment_strategy=(RoundRobinPartitionAssignor,),
+        rebalance_timeout_ms=int(rebalance_s * 1000),
+        # A JoinGroup is answered only when every member has drained, so a request must be allowed that long.
+        request_timeout_ms=int((rebalance_s + REBALANCE_SLACK_S) * 1000),
+        session_timeout_ms=int(session_s * 1000),
+        heartbeat_interval_ms=int(heartbeat_s * 1000),
+        max_poll_interval_ms=int(MAX_POLL_INTERVAL_S * 1000),
+        max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
+        fetch_max_bytes=FETCH_BYTES,
+    )
+    listener = Listener(on_gain, on_lose)
+    consumer.subscribe(list(topics), listener=listener)
+    try:
+        async with asyncio.timeout(rebalance_s + JOIN_SLACK_S):
+            await consumer.start()
+    except BaseException as error:
+        listener.detach()
+        await end(consumer, END_WITHIN_S)
+        if isinstance(error, KafkaError | TimeoutError | OSError):
+            known = await why_unreachable(connection)
+            raise known or broker_error(error, "the group could not be joined", group=group) from error
+        raise
+    return consumer, listener

@@ -1,0 +1,188 @@
+"""Inspection: how topics on Kafka stand, by looking only: nothing is made, altered, published or committed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError
+
+from consumer.broker.base import TopicConfig, TopicReport
+from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.topics import (
+    ADMIN_TIMEOUT_S,
+    DEFAULT_PARTITIONS,
+    FoundTopic,
+    corrections,
+    needed_replicas,
+    problems,
+    settings_for,
+)
+from consumer.errors import BrokerUnavailable
+
+NEWEST_WITHIN_S = 3.0
+APPEND_TIME = 1
+
+Described = Mapping[str, Any]
+
+
+async def inspect(connection: KafkaConnection, topics: Sequence[TopicConfig]) -> list[TopicReport]:
+    """How each topic stands. Raises BrokerUnavailable when the cluster does not answer in time."""
+    admin = AIOKafkaAdminClient(**connection.options(), request_timeout_ms=int(ADMIN_TIMEOUT_S * 1000))
+    try:
+        async with asyncio.timeout(ADMIN_TIMEOUT_S):
+            await admin.start()
+            brokers = len((await admin.describe_cluster())["brokers"])
+            there = set(await admin.list_topics()) & {topic.name for topic in topics}
+            described = {one["topic"]: one for one in await admin.describe_topics(sorted(there))} if there else {}
+            settings = await _settings(admin, sorted(there))
+    except TimeoutError as error:
+        raise BrokerUnavailable("the broker did not answer in time", within_s=ADMIN_TIMEOUT_S) from error
+    except (KafkaError, OSError) as error:
+        raise await why_unreachable(connection) or broker_error(error, "the broker does not answer") from error
+    finally:
+        await end(admin, 2.0)
+    newest = await _newest(connection, described)
+    command = _Command(connection)
+    return [
+        _report(topic, described.get(topic.name), settings.get(topic.name), brokers, newest.get(topic.name), command)
+        for topic in topics
+    ]
+
+
+class _Command:
+    """Kafka's own command-line tools, aimed at this cluster."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        secured = connection.security.security_protocol != "PLAINTEXT"
+        self._where = f"--bootstrap-server {','.join(connection.servers)}"
+        self._where += " --command-config client.properties" if secured else ""
+
+    def create(self, topic: TopicConfig, brokers: int) -> str:
+        replicas = needed_replicas(brokers)
+        configs = " ".join(f"--config {name}={value}" for name, value in settings_for(topic, replicas).items())
+        return (
+            f"kafka-topics.sh {self._where} --create --topic {topic.name} "
+            f"--partitions {topic.partitions or DEFAULT_PARTITIONS} --replication-factor {replicas} {configs}"
+        )
+
+    def alter(self, topic: TopicConfig, settings: Mapping[str, str]) -> str:
+        wanted = ",".join(f"{name}={value}" for name, value in settings.items())
+        return (
+            f"kafka-configs.sh {self._where} --alter --entity-type topics --entity-name {topic.name} "
+            f"--add-config {wanted}"
+        )
+
+    def partitions(self, topic: TopicConfig) -> str:
+        return f"kafka-topics.sh {self._where} --alter --topic {topic.name} --partitions {topic.partitions}"
+
+    def reassign(self) -> str:
+        return f"kafka-reassign-partitions.sh {self._where} --reassignment-json-file FILE --execute"
+
+    def elect(self) -> str:
+        return f"kafka-topics.sh {self._where} --describe --unavailable-partitions"
+
+
+def _report(
+    topic: TopicConfig,
+    described: Described | None,
+    settings: Mapping[str, str] | None,
+    brokers: int,
+    newest_at: datetime | None,
+    command: _Command,
+) -> TopicReport:
+    """What is to be said of one topic. Pure."""
+    if described is None or described["error_code"] or not described["partitions"]:
+        return TopicReport(name=topic.name, partitions=None, remedies=(command.create(topic, brokers),))
+    parts = described["partitions"]
+    found = FoundTopic(len(parts), min(len(part["replicas"]) for part in parts), settings)
+    wrong, odd, remedies = problems(topic, found, brokers), [], []
+    if found.replicas < needed_replicas(brokers):
+        remedies.append(command.reassign())
+    alter = corrections(topic, found)
+    headless = sorted(part["partition"] for part in parts if part["leader"] < 0)
+    if headless:
+        wrong.append(f"no leader for partition {', '.join(map(str, headless))}")
+    insync = min(len(part["isr"]) for part in parts)
+    needed = int((settings or {}).get("min.insync.replicas", "1"))
+    if insync < needed:
+        wrong.append(f"{insync} replica(s) in sync where min.insync.replicas={needed}: no record is taken")
+    if headless or insync < needed:
+        remedies.append(command.elect())
+    if settings is None:
+        odd.append("its settings may not be read: they are not checked")
+    elif settings.get("message.timestamp.type", "CreateTime") != "LogAppendTime":
+        odd.append("message.timestamp.type=CreateTime: the age of records is not known")
+        alter["message.timestamp.type"] = "LogAppendTime"
+    if topic.partitions and found.partitions < topic.partitions:
+        odd.append(
+            f"{found.partitions} partitions, {topic.partitions} configured; more send keys elsewhere: drain first"
+        )
+        remedies.append(command.partitions(topic))
+    elif topic.partitions and found.partitions > topic.partitions:
+        odd.append(f"{found.partitions} partitions, {topic.partitions} configured; a topic never loses partitions")
+    if alter:
+        remedies.insert(0, command.alter(topic, alter))
+    return TopicReport(
+        name=topic.name,
+        partitions=found.partitions,
+        wrong=tuple(wrong),
+        odd=tuple(odd),
+        remedies=tuple(remedies),
+        newest_at=newest_at,
+    )
+
+
+async def _settings(admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """By topic; without those whose settings may not be read."""
+    found: dict[str, dict[str, str]] = {}
+    if names:
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+        for response in await admin.describe_configs(resources):
+            for code, _, _, name, entries, *_ in response.resources:
+                if code == 0:
+                    found[name] = {entry[0]: entry[1] for entry in entries}
+    return found
+
+
+async def _newest(connection: KafkaConnection, described: Mapping[str, Described]) -> dict[str, datetime]:
+    """By topic: when the broker stored the newest record, as far as that can be read in NEWEST_WITHIN_S. A reader
+    without a group leaves no trace."""
+    spots = [
+        TopicPartition(name, part["partition"])
+        for name, topic in described.items()
+        for part in topic["partitions"]
+        if part["leader"] >= 0
+    ]
+    newest: dict[str, datetime] = {}
+    if not spots:
+        return newest
+    reader = AIOKafkaConsumer(**connection.options(), group_id=None, enable_auto_commit=False)
+    try:
+        async with asyncio.timeout(NEWEST_WITHIN_S):
+            await reader.start()
+            reader.assign(spots)
+            begins, ends = await reader.beginning_offsets(spots), await reader.end_offsets(spots)
+            waiting = {spot for spot in spots if ends[spot] > begins[spot]}
+            for spot in spots:
+                reader.seek(spot, max(begins[spot], ends[spot] - 1))
+            until = time.monotonic() + NEWEST_WITHIN_S
+            while waiting and time.monotonic() < until:
+                for spot, records in (await reader.getmany(timeout_ms=200)).items():
+                    waiting.discard(spot)
+                    for record in records:
+                        if record.timestamp_type == APPEND_TIME:
+                            at = datetime.fromtimestamp(record.timestamp / 1000, UTC)
+                            newest[spot.topic] = max(at, newest.get(spot.topic, at))
+    except (TimeoutError, KafkaError, OSError):
+        return newest  # what was read is worth telling; the topics themselves have been looked at
+    finally:
+        await end(reader, 2.0)
+    return newest

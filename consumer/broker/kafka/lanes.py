@@ -1,0 +1,132 @@
+"""Lanes: what waits for one partition of a Kafka topic, and what becomes of it. No I/O."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from consumer.broker.base import Message
+from consumer.broker.kafka.topics import MAX_BATCH_BYTES, RECORD_OVERHEAD_BYTES
+from consumer.errors import BrokerError, BrokerUnavailable
+
+PURGE_FROM = 256
+BATCH_RECORDS = 5_000
+IN_BATCH_OVERHEAD_BYTES = 64
+# A record carries no time of its publisher's: the broker stamps it (or, on a topic that keeps publishers' times, keeps
+# it without one). A clock ahead by an hour would have its records refused (message.timestamp.after.max.ms), a clock
+# behind by the retention would have them deleted at once (case I1).
+NO_TIMESTAMP = -1
+
+
+class Item:
+    """One message and who waits for it."""
+
+    __slots__ = ("done", "headers", "key", "sent", "size_bytes", "value")
+
+    def __init__(self, message: Message, size_bytes: int, done: asyncio.Future[None]) -> None:
+        self.key = message.key
+        self.value = message.value
+        self.headers: list[tuple[str, bytes]] = list(message.headers.items())
+        self.size_bytes = size_bytes
+        self.done = done
+        self.sent = False
+
+
+class Lane:
+    """What waits for one partition."""
+
+    __slots__ = ("batch_bytes", "busy", "given_up", "number", "pending", "topic")
+
+    def __init__(self, topic: str, number: int, batch_bytes: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.batch_bytes = batch_bytes
+        self.pending: deque[Item] = deque()
+        self.busy = False
+        self.given_up = 0
+
+
+class TopicLanes:
+    """A topic as the publisher needs it: one lane a partition, and the largest record."""
+
+    def __init__(self, name: str, partitions: int, max_record_bytes: int, max_message_bytes: int) -> None:
+        self.name = name
+        self.max_record_bytes = max_record_bytes
+        batch_bytes = min(MAX_BATCH_BYTES, max_message_bytes - RECORD_OVERHEAD_BYTES)
+        self.lanes = [Lane(name, number, batch_bytes) for number in range(partitions)]
+
+
+def size_of(message: Message) -> int:
+    """What counts against a topic's largest record: key, value, header names and values."""
+    size = len(message.key) + len(message.value)
+    headers: Mapping[str, bytes] = message.headers
+    for name, value in headers.items():
+        size += len(name) + len(value)
+    return size
+
+
+def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:
+    """As many waiting messages as fit in one batch, without those nobody waits for any more."""
+    builder = producer.create_batch()
+    items: list[Item] = []
+    pending = lane.pending
+    size = 0
+    while pending and len(items) < BATCH_RECORDS:
+        item = pending[0]
+        if item.done.done():
+            pending.popleft()
+            continue
+        if items and size + item.size_bytes + IN_BATCH_OVERHEAD_BYTES > lane.batch_bytes:
+            break
+        try:
+            fits = builder.append(timestamp=NO_TIMESTAMP, key=item.key, value=item.value, headers=item.headers)
+        except Exception as error:  # noqa: BLE001 - one message of a wrong type must not fail its neighbours
+            pending.popleft()
+            item.done.set_exception(BrokerError(f"the message cannot be encoded ({type(error).__name__})"))
+            continue
+        if fits is None:
+            break
+        pending.popleft()
+        item.sent = True
+        size += item.size_bytes + IN_BATCH_OVERHEAD_BYTES
+        items.append(item)
+    lane.given_up = 0 if not pending else lane.given_up
+    return builder, items
+
+
+def give_up(lane: Lane) -> None:
+    """Count a message nobody waits for; when most are such, drop them, so that a silent broker costs no memory."""
+    lane.given_up += 1
+    if lane.given_up >= PURGE_FROM and lane.given_up * 2 >= len(lane.pending):
+        purge(lane)
+
+
+def purge(lane: Lane) -> None:
+    """Drop what nobody waits for any more."""
+    lane.pending = deque(item for item in lane.pending if not item.done.done())
+    lane.given_up = 0
+
+
+def settle(items: Iterable[Item], error: BrokerError | None) -> None:
+    """Tell everybody who still waits: durable, or why not."""
+    for item in items:
+        if item.done.done():
+            continue
+        if error is None:
+            item.done.set_result(None)
+        else:  # one exception object each: a shared one would collect everybody's traceback
+            item.done.set_exception(type(error)(error.message, **error.fields))
+
+
+def expire(done: asyncio.Future[None]) -> None:
+    """The caller's time is over."""
+    if not done.done():
+        done.set_exception(BrokerUnavailable("the broker did not acknowledge in time"))
+
+
+def expire_all(waiting: Sequence[asyncio.Future[None]]) -> None:
+    """The same for a chunk."""
+    for done in waiting:
+        expire(done)

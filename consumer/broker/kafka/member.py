@@ -1,0 +1,369 @@
+"""KafkaSubscription: one member of a group on Kafka, around one aiokafka consumer at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+
+from consumer.broker.base import Lag, Partition, Record
+from consumer.broker.kafka.causes import broker_error
+from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
+from consumer.broker.kafka.progress import Progress
+from consumer.broker.membership import Membership
+from consumer.clock import Clock
+from consumer.errors import BrokerError, BrokerUnavailable
+
+LOG = logging.getLogger(__name__)
+
+LAG_TIMEOUT_S = 10.0
+WATCH_EVERY_S = 5.0
+STALLED_AFTER_S = 30.0
+UNANSWERED_LIMIT = 6
+RESTART_WAIT_S = 1.0
+RESTART_WAIT_CEILING_S = 10.0
+
+Pulled = tuple[int, Mapping[TopicPartition, Sequence[Any]]]
+
+
+class KafkaSubscription:
+    """See `consumer.broker.base.Subscription`. Made by `KafkaBroker.subscribe`."""
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        membership: Membership,
+        *,
+        clock: Clock,
+        exists: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._connection = connection
+        self._membership = membership
+        self._group = membership.group
+        self._exists = exists
+        self._consumer: Any | None = None
+        self._listener: Listener | None = None
+        self._owned: frozenset[Partition] = frozenset()
+        self._told: frozenset[Partition] = frozenset()
+        self._reading = False
+        self._epoch = 0
+        self._clock = clock
+        self._progress = Progress(clock)
+        self._pulling: asyncio.Task[Pulled] | None = None
+        self._change = asyncio.Event()
+        self._alarm = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._broken: str | None = None
+        self._refused: BrokerError | None = None
+        self._polled_at = 0.0
+        self._moved_at = 0.0
+        self._running = False
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Join the group. Raises BrokerUnavailable when that does not succeed in time, or TopicUnknown."""
+        if self._running or self._stopped:
+            return
+        for topic in self._membership.topics:
+            await self._exists(topic)
+        await self._open()
+        self._running = True
+        self._tasks = [asyncio.create_task(self._watch())]
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """Leave the group, bounded. Does not commit and does not call `on_revoked`."""
+        was_running, self._running, self._stopped = self._running, False, True
+        self._change.set()
+        if not was_running:
+            return
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=1.0)
+        self._reading, self._owned, self._told = False, frozenset(), frozenset()
+        await self._close(timeout_s)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started and not stopped."""
+        return self._running
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is stopped for good."""
+        return self._stopped
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    async def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        """See the Protocol. Raises BrokerUnavailable when not running, when aiokafka gave up (it is restarted), and for
+        as long as it cannot be restarted.
+
+        aiokafka's own `getmany` is never cancelled: it breaks its bookkeeping, and during a rebalance it ignores its
+        time limit. So it runs in a task that outlives this call if need be, and its records come with the next call.
+        """
+        if not self._running:
+            raise BrokerUnavailable("the subscription is not running", group=self._group)
+        loop = asyncio.get_running_loop()
+        self._polled_at = loop.time()
+        deadline = self._polled_at + timeout_s
+        while self._running:
+            consumer = self._consumer
+            left_s = deadline - loop.time()
+            waits = self._broken is not None or (not self._reading and _holds_records(self._pulling))
+            if consumer is None or waits:
+                if not await self._changed(left_s):
+                    if self._refused is not None:  # who asks must know that this is no want of records
+                        raise type(self._refused)(self._refused.message, **self._refused.fields)
+                    return ()
+                continue
+            if self._pulling is None:
+                self._pulling = asyncio.create_task(self._pull(consumer, max_records, max(0.0, left_s)))
+            pulling = self._pulling
+            if not pulling.done():
+                await asyncio.wait({pulling}, timeout=max(0.01, left_s + 0.05))
+            if not pulling.done():
+                return ()
+            if not self._reading and _holds_records(pulling):
+                continue  # `on_assigned` has not returned yet
+            if pulling is not self._pulling:
+                continue  # the consumer was replaced meanwhile
+            self._pulling = None
+            records = self._records(pulling)
+            if records or loop.time() >= deadline:
+                return records
+        return ()
+
+    async def _pull(self, consumer: Any, max_records: int, timeout_s: float) -> Pulled:
+        found = await consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=max_records)
+        return self._epoch, found
+
+    def _records(self, pulling: asyncio.Task[Pulled]) -> list[Record]:
+        """What was pulled, unless the partitions were taken away since (then they are read again by their owner)."""
+        try:
+            epoch, found = pulling.result()
+        except (Exception, asyncio.CancelledError) as error:  # cancelled: one of aiokafka's own tasks was
+            self._broken = type(error).__name__
+            self._alarm.set()
+            raise broker_error(error, "the broker could not be read", group=self._group) from error
+        if epoch != self._epoch:
+            return []
+        records: list[Record] = []
+        for spot, messages in found.items():
+            if not messages:
+                continue
+            partition = Partition(spot.topic, spot.partition)
+            taken = [_record(partition, message, self._clock) for message in messages]
+            records += taken
+            published_ms = int(taken[0].published_at.timestamp() * 1000)
+            self._progress.delivered(partition, messages[0].offset, published_ms, messages[-1].offset + 1)
+        if records:
+            self._moved_at = asyncio.get_running_loop().time()
+        return records
+
+    async def _changed(self, timeout_s: float) -> bool:
+        """Wait for a change of consumer or assignment; False when none came."""
+        self._change.clear()
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                await self._change.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def commit(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
+        """See the Protocol. An offset never goes back: a lower one than stored counts as stored."""
+        consumer, owned = self._consumer, self._owned  # each assignment has a frozenset object of its own
+        mine = {partition: offset for partition, offset in offsets.items() if partition in owned}
+        if consumer is None or not mine:
+            return frozenset()
+        try:
+            async with asyncio.timeout(timeout_s):  # its own commit() tries for ever
+                await self._learn(consumer, mine)
+                wanted = {spot: offset for spot, offset in mine.items() if self._progress.advances(spot, offset)}
+                if wanted and owned is self._owned:
+                    await consumer.commit({_spot(partition): offset for partition, offset in wanted.items()})
+        except (CommitFailedError, IllegalStateError):
+            return frozenset()  # normal: the group has rebalanced, the new owner reads them again
+        except TimeoutError as error:
+            raise BrokerUnavailable("the offsets were not stored in time", group=self._group) from error
+        except KafkaError as error:
+            raise broker_error(error, "the offsets were not stored", group=self._group) from error
+        if owned is not self._owned:
+            return frozenset()
+        self._progress.committed(wanted)
+        return frozenset(mine)
+
+    def assignment(self) -> frozenset[Partition]:
+        """The partitions this member reads now; those it is letting go are not among them."""
+        return self._owned if self._reading else frozenset()
+
+    async def lag(self) -> Mapping[Partition, Lag]:
+        """See the Protocol. The age is known from the moment a record was handed out; before that it counts from when
+        the lag was first seen."""
+        consumer, owned = self._consumer, self._owned
+        if consumer is None or not owned:
+            return {}
+        try:
+            async with asyncio.timeout(LAG_TIMEOUT_S):
+                ends = await consumer.end_offsets([_spot(partition) for partition in owned])
+                await self._learn(consumer, owned)
+        except TimeoutError as error:
+            raise BrokerUnavailable("the broker did not tell the lag in time", group=self._group) from error
+        except KafkaError as error:
+            raise broker_error(error, "the broker did not tell the lag") from error
+        return {partition: self._progress.lag(partition, ends[_spot(partition)]) for partition in owned}
+
+    async def _learn(self, consumer: Any, partitions: Iterable[Partition]) -> None:
+        """Ask where the group stands in partitions of which nothing was handed out in this assignment. Without it a
+        member that came back after its session could move an offset backwards."""
+        unknown = [partition for partition in partitions if not self._progress.known(partition)]
+        if not unknown:
+            return
+        owned = self._owned
+        starts = await consumer.beginning_offsets([_spot(partition) for partition in unknown])
+        found = await asyncio.gather(*(consumer.committed(_spot(partition)) for partition in unknown))
+        if owned is self._owned:
+            for partition, committed in zip(unknown, found, strict=True):
+                self._progress.begin(partition, max(committed or 0, starts[_spot(partition)]))
+
+    # --- membership ------------------------------------------------------------------------------------------
+
+    async def _lose(self) -> None:
+        """All partitions are being taken away: no record of theirs is handed out any more, then `on_revoked`."""
+        told, self._told = self._told, frozenset()
+        self._epoch += 1
+        self._reading = False
+        if told:
+            await self._membership.revoked(told)
+        self._owned = frozenset()
+        self._progress.forget()
+
+    async def _gain(self, assigned: Iterable[TopicPartition]) -> None:
+        """Partitions were given: `on_assigned`, then their records are handed out."""
+        epoch = self._epoch
+        self._owned = frozenset(Partition(spot.topic, spot.partition) for spot in assigned)
+        if self._owned:
+            self._told = self._owned
+            await self._membership.assigned(self._owned)
+        if epoch == self._epoch:
+            self._reading = True
+            self._moved_at = asyncio.get_running_loop().time()
+            self._change.set()
+
+    async def _open(self) -> None:
+        self._consumer, self._listener = await open_consumer(
+            self._connection,
+            self._membership.topics,
+            self._group,
+            on_gain=self._gain,
+            on_lose=self._lose,
+            rebalance_s=self._membership.drain_s + REBALANCE_SLACK_S,
+            heartbeat_s=self._membership.heartbeat_s,
+            session_s=self._membership.session_s,
+        )
+        self._moved_at = asyncio.get_running_loop().time()
+        self._change.set()
+
+    async def _close(self, timeout_s: float) -> None:
+        consumer, self._consumer = self._consumer, None
+        listener, self._listener = self._listener, None
+        pulling, self._pulling = self._pulling, None
+        if listener is not None:
+            listener.detach()
+        if consumer is not None:
+            await end(consumer, timeout_s)
+        if pulling is not None:
+            pulling.cancel()  # its consumer is gone, there is nothing left to break
+            await asyncio.wait({pulling}, timeout=1.0)
+            if pulling.done() and not pulling.cancelled():
+                pulling.exception()
+
+    # --- supervision -----------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Replace a consumer that gave up or stands still although there is something to read (#1037, #712)."""
+        unanswered = 0
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await self._alarm.wait()
+            self._alarm.clear()
+            try:
+                if self._broken is None:
+                    self._broken = await self._stalled()
+                unanswered = 0
+            except Exception as error:  # noqa: BLE001 - aiokafka may raise anything; the watch must go on
+                LOG.warning("the consumer of group %s could not be watched: %s", self._group, type(error).__name__)
+                unanswered += 1
+                if unanswered >= UNANSWERED_LIMIT:
+                    self._broken = "the cluster does not answer"
+            if self._broken is not None:
+                LOG.warning("the consumer of group %s is replaced: %s", self._group, self._broken)
+                await self._replace()
+                unanswered = 0
+
+    async def _stalled(self) -> str | None:
+        """Why the consumer is stuck, None when it is not: nobody asks, there is nothing to read, or it moves."""
+        now = asyncio.get_running_loop().time()
+        if now - self._polled_at > STALLED_AFTER_S or now - self._moved_at < STALLED_AFTER_S:
+            return None
+        if not self._reading:
+            limit_s = self._membership.drain_s + REBALANCE_SLACK_S + JOIN_SLACK_S
+            return "no assignment after a rebalance" if now - self._moved_at > limit_s else None
+        moved_at, epoch = self._moved_at, self._epoch
+        lags = await self.lag()
+        behind = any(self._progress.unread(partition, lag) for partition, lag in lags.items())
+        if behind and moved_at == self._moved_at and epoch == self._epoch:
+            return "records wait and none arrives"
+        return None
+
+    async def _replace(self) -> None:
+        await self._lose()
+        await self._close(5.0)
+        wait_s = RESTART_WAIT_S
+        while True:
+            try:
+                await self._open()
+            except BrokerError as error:
+                LOG.warning("the consumer of group %s could not be started again: %s", self._group, error.line())
+                self._refused = error
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, RESTART_WAIT_CEILING_S)
+            else:
+                self._broken = self._refused = None
+                self._change.set()
+                return
+
+
+def _spot(partition: Partition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.number)
+
+
+def _holds_records(pulling: asyncio.Task[Pulled] | None) -> bool:
+    return (
+        pulling is not None
+        and pulling.done()
+        and not pulling.cancelled()
+        and pulling.exception() is None
+        and any(pulling.result()[1].values())
+    )
+
+
+def _record(partition: Partition, message: Any, clock: Clock) -> Record:
+    """A record without a time (see NO_TIMESTAMP) counts as published when it is read: its age is not known."""
+    stamped = message.timestamp is not None and message.timestamp >= 0
+    return Record(
+        partition=partition,
+        offset=message.offset,
+        key=message.key or b"",
+        value=message.value or b"",
+        headers={name: value or b"" for name, value in message.headers},
+        published_at=datetime.fromtimestamp(message.timestamp / 1000, UTC) if stamped else clock.now(),
+    )

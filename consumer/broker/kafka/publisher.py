@@ -1,0 +1,358 @@
+"""KafkaPublisher: a supervised idempotent producer that publishes in rounds.
+
+A round gathers what arrives until arrivals pause (some turns of the event loop; a few milliseconds when many wait),
+then every lane (partition) with something waiting and nothing on its way sends one batch, and the batches share a
+request. So a lone sender never waits for a linger, many at once cost few requests, and a message costs a future, no
+task and no timer.
+
+aiokafka's idempotent producer retries for ever and never fails while a broker is silent (#1101), and after one failed
+batch its sequence numbers have a hole (#1017). Hence: callers have their own time limit, what waits is bounded, and
+a producer whose batch failed or got stuck is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from consumer.broker.base import Message
+from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.lanes import (
+    Item,
+    Lane,
+    TopicLanes,
+    expire,
+    expire_all,
+    give_up,
+    next_batch,
+    settle,
+    size_of,
+)
+from consumer.broker.kafka.murmur2 import partition_of
+from consumer.broker.kafka.topics import MAX_BATCH_BYTES
+from consumer.errors import BrokerUnavailable, RecordTooLarge
+
+LOG = logging.getLogger(__name__)
+
+ROUND_AT_MOST_S = 0.006
+QUIET_TURNS = 3
+CROWD = 16
+SWEEP_EVERY_S = 0.05
+STUCK_AFTER_S = 30.0
+WATCH_EVERY_S = 0.5
+REQUEST_TIMEOUT_S = 10.0
+RENEW_WAIT_S = 0.5
+RENEW_WAIT_CEILING_S = 5.0
+END_WITHIN_S = 2.0
+
+
+class _Flight:
+    """One batch on its way, and since when."""
+
+    __slots__ = ("items", "lane", "since_s")
+
+    def __init__(self, lane: Lane, items: list[Item], since_s: float) -> None:
+        self.lane = lane
+        self.items = items
+        self.since_s = since_s
+
+
+class KafkaPublisher:
+    """Publishes. `max_pending` messages and `max_pending_bytes` bound what waits; beyond, publishing fails at once."""
+
+    def __init__(self, connection: KafkaConnection, *, max_pending: int, max_pending_bytes: int) -> None:
+        self._connection = connection
+        self._max_pending = max_pending
+        self._max_pending_bytes = max_pending_bytes
+        self._pending = 0
+        self._pending_bytes = 0
+        self._producer: Any | None = None
+        self._dirty: list[Lane] = []
+        self._flights: dict[Lane, _Flight] = {}
+        self._deadlines: dict[asyncio.Future[None], float] = {}
+        self._sweeping = False
+        self._arrived = 0
+        self._gathering = False
+        self._empty = asyncio.Event()
+        self._running = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, timeout_s: float) -> None:
+        """Connect, trying again until `timeout_s` is over. Raises BrokerUnavailable."""
+        reason = "no answer"
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        self._producer = await self._connect()
+                        break
+                    except (KafkaError, OSError) as error:
+                        reason = f"{type(error).__name__}: {error}"
+                        await asyncio.sleep(RENEW_WAIT_S)
+        except TimeoutError as error:
+            known = await why_unreachable(self._connection)
+            raise known or BrokerUnavailable(servers=",".join(self._connection.servers), reason=reason) from error
+        self._running = True
+        self._spawn(self._watch())
+
+    async def stop(self, timeout_s: float) -> None:
+        """Wait for what is pending, bounded, and disconnect. What is not acknowledged by then fails."""
+        self._running = False
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        if self._dirty or self._flights:
+            self._empty.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, timeout_s - END_WITHIN_S)):
+                    await self._empty.wait()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        stopped = BrokerUnavailable("the broker was stopped before the acknowledgement")
+        for lane in [*self._dirty, *self._flights]:
+            flight = self._flights.pop(lane, None)
+            settle([*(flight.items if flight else ()), *lane.pending], stopped)
+            lane.pending.clear()
+        self._dirty.clear()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await end(producer, max(0.5, min(END_WITHIN_S, deadline - loop.time())))
+
+    @property
+    def client(self) -> Any | None:
+        """aiokafka's network client while connected, to ask whether the cluster answers."""
+        return self._producer.client if self._producer is not None else None
+
+    async def send(self, topic: TopicLanes, message: Message, timeout_s: float) -> None:
+        """Return when it is acknowledged. Errors as `Broker.publish` says (cases I1, I2, I22)."""
+        size = size_of(message)
+        if size > topic.max_record_bytes:
+            raise RecordTooLarge(topic=topic.name, bytes=size, max_bytes=topic.max_record_bytes)
+        self._admit(1, size)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        item = Item(message, size, done)
+        lane = topic.lanes[partition_of(message.key, len(topic.lanes))]
+        self._queue(lane, item)
+        self._deadlines[done] = loop.time() + timeout_s
+        if not self._sweeping:
+            self._sweeping = True
+            loop.call_later(SWEEP_EVERY_S, self._sweep, loop)
+        try:
+            await done
+        finally:
+            del self._deadlines[done]
+            self._release(1, size)
+            if not item.sent:
+                give_up(lane)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the waits whose time is over. One timer for all: a timer each costs more than the rest of a send."""
+        now_s = loop.time()
+        for done, deadline_s in list(self._deadlines.items()):
+            if deadline_s <= now_s:
+                expire(done)
+        self._sweeping = bool(self._deadlines)
+        if self._sweeping:
+            loop.call_later(SWEEP_EVERY_S, self._sweep, loop)
+
+    async def send_many(self, topic: TopicLanes, messages: Sequence[Message], timeout_s: float) -> None:
+        """The same for many at once, in order per key. Raises the first error when all have an outcome."""
+        sizes = [size_of(message) for message in messages]
+        if sizes and max(sizes) > topic.max_record_bytes:
+            raise RecordTooLarge(topic=topic.name, bytes=max(sizes), max_bytes=topic.max_record_bytes)
+        self._admit(len(messages), sum(sizes))
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[None]] = []
+        queued: list[tuple[Lane, Item]] = []
+        for message, size in zip(messages, sizes, strict=True):
+            done: asyncio.Future[None] = loop.create_future()
+            item = Item(message, size, done)
+            lane = topic.lanes[partition_of(message.key, len(topic.lanes))]
+            self._queue(lane, item)
+            waiting.append(done)
+            queued.append((lane, item))
+        timer = loop.call_later(timeout_s, expire_all, waiting)
+        try:
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        finally:
+            timer.cancel()
+            self._release(len(messages), sum(sizes))
+            for lane, item in queued:
+                if not item.sent:
+                    give_up(lane)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    # --- lanes -----------------------------------------------------------------------------------------------
+
+    def _admit(self, count: int, size: int) -> None:
+        if not self._running:
+            raise BrokerUnavailable("the broker is not started")
+        if self._pending + count > self._max_pending or self._pending_bytes + size > self._max_pending_bytes:
+            raise BrokerUnavailable("too much waits for an acknowledgement already", pending=self._pending)
+        self._pending += count
+        self._pending_bytes += size
+
+    def _release(self, count: int, size: int) -> None:
+        self._pending -= count
+        self._pending_bytes -= size
+
+    def _queue(self, lane: Lane, item: Item) -> None:
+        lane.pending.append(item)
+        self._arrived += 1
+        if not lane.busy:
+            lane.busy = True
+            self._dirty.append(lane)
+            self._begin_round()
+
+    def _landed(self, lane: Lane) -> None:
+        """Nothing of this lane is on its way: its next batch joins the next round."""
+        if lane.pending:
+            self._dirty.append(lane)
+            self._begin_round()
+            return
+        lane.busy = False
+        if not self._dirty and not self._flights:
+            self._empty.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- rounds ----------------------------------------------------------------------------------------------
+
+    def _begin_round(self) -> None:
+        if not self._gathering and self._producer is not None:
+            self._gathering = True
+            loop = asyncio.get_running_loop()
+            if self._pending >= CROWD:
+                loop.call_later(ROUND_AT_MOST_S, self._end_round)
+            else:
+                loop.call_soon(self._gather, loop, loop.time() + ROUND_AT_MOST_S, self._arrived, 0)
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, until_s: float, seen: int, quiet: int) -> None:
+        """Once a turn of the event loop, until nothing arrived for some turns or the time is over."""
+        quiet = quiet + 1 if self._arrived == seen else 0
+        if quiet < QUIET_TURNS and loop.time() < until_s:
+            loop.call_soon(self._gather, loop, until_s, self._arrived, quiet)
+            return
+        self._end_round()
+
+    def _end_round(self) -> None:
+        self._gathering = False
+        if self._producer is not None:
+            lanes, self._dirty = self._dirty, []
+            self._spawn(self._fly(self._producer, lanes))
+
+    async def _fly(self, producer: Any, lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            replaced = producer is not self._producer
+            if replaced:
+                self._landed(lane)  # with the next one
+            elif producer.client.cluster.partitions_for_topic(lane.topic) is None:
+                self._spawn(self._deliver(producer, lane))  # it has to ask first, the others need not wait for that
+            else:
+                await self._deliver(producer, lane)
+
+    async def _deliver(self, producer: Any, lane: Lane) -> None:
+        """Hand one batch to aiokafka; `_acknowledged` hears what became of it."""
+        builder, items = next_batch(lane, producer)
+        if not items:
+            self._landed(lane)
+            return
+        flight = _Flight(lane, items, asyncio.get_running_loop().time())
+        self._flights[lane] = flight
+        try:
+            sent = await producer.send_batch(builder, lane.topic, partition=lane.number)
+        except Exception as error:  # noqa: BLE001 - whatever it was, those who wait must hear of it
+            self._refused(producer, flight, error)
+        else:
+            sent.add_done_callback(partial(self._acknowledged, producer, flight))
+
+    def _acknowledged(self, producer: Any, flight: _Flight, sent: asyncio.Future[Any]) -> None:
+        failure = BrokerUnavailable() if sent.cancelled() else sent.exception()
+        if failure is not None:
+            self._refused(producer, flight, failure)
+        elif self._flights.get(flight.lane) is flight:
+            del self._flights[flight.lane]
+            settle(flight.items, None)
+            self._landed(flight.lane)
+
+    def _refused(self, producer: Any, flight: _Flight, error: BaseException) -> None:
+        if self._flights.get(flight.lane) is not flight:
+            return  # given up long ago
+        del self._flights[flight.lane]
+        if len(flight.items) == 1 and isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
+            settle(flight.items, RecordTooLarge(bytes=flight.items[0].size_bytes))
+        else:
+            settle(flight.items, broker_error(error, "the broker refused a batch", topic=flight.lane.topic))
+        self._renew(producer, type(error).__name__)
+        self._landed(flight.lane)
+
+    # --- supervision -----------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            since_s = min((flight.since_s for flight in self._flights.values()), default=loop.time())
+            if loop.time() - since_s > STUCK_AFTER_S and self._producer is not None:
+                self._renew(self._producer, f"no acknowledgement in {STUCK_AFTER_S} s")
+
+    def _renew(self, producer: Any, reason: str) -> None:
+        """Replace this producer; once, however many lanes find it broken. What it had on its way fails."""
+        if producer is not self._producer:
+            return
+        LOG.warning("the Kafka producer is replaced: %s", reason)
+        self._producer = None
+        flights, self._flights = list(self._flights.values()), {}
+        for flight in flights:
+            settle(flight.items, BrokerUnavailable("the broker does not acknowledge", reason=reason))
+            self._landed(flight.lane)
+        self._spawn(self._replace(producer))
+
+    async def _replace(self, producer: Any) -> None:
+        await end(producer, END_WITHIN_S)
+        wait_s = RENEW_WAIT_S
+        while True:
+            try:
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    self._producer = await self._connect()
+            except (KafkaError, OSError, TimeoutError) as error:
+                LOG.warning("the Kafka producer could not be started again: %s", type(error).__name__)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, RENEW_WAIT_CEILING_S)
+            else:
+                if self._dirty:
+                    self._begin_round()
+                return
+
+    async def _connect(self) -> Any:
+        producer = AIOKafkaProducer(
+            **self._connection.options(),
+            acks="all",
+            enable_idempotence=True,
+            max_batch_size=MAX_BATCH_BYTES,
+            max_request_size=64 * 1024 * 1024,  # sizes are checked per topic, before a message is queued
+            request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
+            linger_ms=0,
+        )
+        try:
+            await producer.start()
+        except BaseException:
+            await end(producer, 0.5)
+            raise
+        return producer

@@ -1,0 +1,215 @@
+"""The embedded log's file: damage, disk full, retention, who owns it. No traceback, always one of our errors."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import stat
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from consumer.broker import EmbeddedBroker, Message, Partition, TopicConfig
+from consumer.broker.embedded import broker as embedded_module
+from consumer.broker.embedded.schema import delete_old
+from consumer.clock import DrivenClock
+from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt
+from tests.contract.broker.conftest import message, read, values
+from tests.support.ports import eventually
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    """A started broker with topic `t` of one partition."""
+    found = EmbeddedBroker(tmp_path / "log.db")
+    await found.start()
+    await found.ensure_topics([TopicConfig(name="t", partitions=1, retention_s=3600, max_record_bytes=100_000)])
+    yield found
+    await found.stop()
+
+
+async def test_the_file_and_its_folder_are_made_and_only_the_owner_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "deep" / "log.db"
+    broker = EmbeddedBroker(path)
+    await broker.start()
+    for file in path.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
+    await broker.stop()
+
+
+async def test_rubbish_is_told_as_a_corrupt_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.write_bytes(b"this is not a database, not at all " * 100)
+    with pytest.raises(LogCorrupt) as told:
+        await EmbeddedBroker(path).start()
+    assert told.value.line().startswith("error[log_corrupt]:")
+
+
+async def test_a_log_that_was_closed_is_one_file(tmp_path: Path) -> None:
+    for number in range(20):
+        path = tmp_path / f"log-{number}.db"
+        broker = EmbeddedBroker(path)
+        await broker.start()
+        await broker.ensure_topics([TopicConfig(name="t", partitions=1, retention_s=None, max_record_bytes=100_000)])
+        await broker.publish_many("t", [message("x" * 1_000, f"k{key}") for key in range(100)])
+        await broker.stop()
+        assert not path.with_name(f"{path.name}-wal").exists()
+
+
+async def test_damage_inside_the_file_is_told_as_a_corrupt_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    broker = EmbeddedBroker(path)
+    await broker.start()
+    await broker.ensure_topics([TopicConfig(name="t", partitions=1, retention_s=None, max_record_bytes=100_000)])
+    await broker.publish_many("t", [message("x" * 3_000, f"k{number}") for number in range(500)])
+    await broker.stop()
+    content = bytearray(path.read_bytes())
+    content[8192:-4096] = b"\xff" * (len(content) - 12288)
+    path.write_bytes(content)
+    broken = EmbeddedBroker(path)
+
+    async def use() -> None:
+        await broken.start()
+        member = broken.subscribe(["t"], "g")
+        await member.start()
+        await read(member, 500)
+
+    with pytest.raises(LogCorrupt):
+        await use()
+    await broken.stop()
+
+
+async def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE orders (id TEXT)")
+    other.commit()
+    other.close()
+    with pytest.raises(BrokerError, match="not a log"):
+        await EmbeddedBroker(path).start()
+
+
+async def test_a_log_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    broker = EmbeddedBroker(path)
+    await broker.start()
+    await broker.stop()
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    with pytest.raises(BrokerError, match="newer version"):
+        await EmbeddedBroker(path).start()
+
+
+async def test_a_path_that_cannot_be_a_file_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "log.db", tmp_path):
+        with pytest.raises(BrokerUnavailable):
+            await EmbeddedBroker(path).start()
+
+
+async def test_a_deleted_file_takes_no_record_that_nobody_could_find_again(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    await broker.publish("t", message("kept"))
+    (tmp_path / "log.db").rename(tmp_path / "moved.db")
+    with pytest.raises(BrokerUnavailable, match="gone"):
+        await broker.publish("t", message("lost"))
+    (tmp_path / "log.db").write_bytes(b"")
+    with pytest.raises(BrokerUnavailable, match="replaced"):
+        await broker.publish("t", message("lost"))
+    assert await broker.ready() is False
+
+
+async def test_a_full_disk_is_unavailable_and_room_makes_it_work_again(broker: EmbeddedBroker) -> None:
+    # case: I2
+    await broker.publish("t", message("before"))
+    file = broker._file
+    assert file is not None
+    assert file._writer is not None
+    pages = file._writer.execute("PRAGMA page_count").fetchone()[0]
+    file._writer.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(BrokerUnavailable) as told:
+        await broker.publish("t", message("x" * 50_000))
+    assert told.value.fields["reason"] == "SQLITE_FULL"
+    file._writer.execute("PRAGMA max_page_count = 1073741823")
+    assert await broker.ready() is True
+    await broker.publish("t", message("after"))
+    member = broker.subscribe(["t"], "g")
+    await member.start()
+    assert values(await read(member, 2)) == ["before", "after"]
+
+
+async def test_many_publishers_share_transactions(broker: EmbeddedBroker) -> None:
+    file = broker._file
+    assert file is not None
+    transactions = 0
+    transact = file._transact
+
+    def counted(jobs: list[object]) -> list[object]:
+        nonlocal transactions
+        transactions += 1
+        return transact(jobs)  # type: ignore[arg-type]  # passed on as it came
+
+    file._transact = counted  # type: ignore[method-assign,assignment]  # counted, not changed
+    await asyncio.gather(*(broker.publish("t", message(str(number))) for number in range(1_000)))
+    assert transactions <= 20
+
+
+async def test_old_records_go_when_every_group_has_read_them_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_module, "RETENTION_EVERY_S", 0.05)
+    clock = DrivenClock(datetime.now(UTC))
+    broker = EmbeddedBroker(tmp_path / "log.db", clock=clock)
+    await broker.start()
+    await broker.ensure_topics([TopicConfig(name="t", partitions=1, retention_s=3600, max_record_bytes=100_000)])
+    partition = Partition("t", 0)
+    await broker.publish_many("t", [message(str(number)) for number in range(5_000)])
+    slow, fast = broker.subscribe(["t"], "slow"), broker.subscribe(["t"], "fast")
+    await slow.start()
+    await fast.start()
+    await read(fast, 5_000)
+    await read(slow, 5_000)
+    await fast.commit({partition: 5_000})
+    await slow.commit({partition: 10})
+    clock.advance(3_000)
+    await broker.publish("t", message("young"))
+    clock.advance(1_000)
+
+    async def oldest() -> int:
+        probe = sqlite3.connect(tmp_path / "log.db")
+        try:
+            return int(probe.execute("SELECT first_offset FROM partitions").fetchone()[0])
+        finally:
+            probe.close()
+
+    async def is_at(offset: int) -> bool:
+        return await oldest() == offset
+
+    await eventually(lambda: is_at(10), what="only what both groups have read is deleted")
+    await slow.stop()
+    again = broker.subscribe(["t"], "slow")
+    await again.start()
+    assert values(await read(again, 4_991))[0] == "10"
+    await again.commit({partition: 5_001})
+    await eventually(lambda: is_at(5_000), what="the young record stays")
+    late = broker.subscribe(["t"], "late")
+    await late.start()
+    assert values(await read(late, 1)) == ["young"]
+    await broker.stop()
+
+
+async def test_a_group_not_seen_for_long_holds_no_record(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    await broker.publish("t", Message(key=b"k", value=b"v"))
+    member = broker.subscribe(["t"], "gone")
+    await member.start()
+    await member.stop()
+    later_ms = int((datetime.now(UTC).timestamp() + 7_200) * 1000)
+    with sqlite3.connect(tmp_path / "log.db") as connection:
+        assert delete_old(connection, later_ms, groups_seen_since_s=0, max_records=100) == 0
+        in_an_hour = datetime.now(UTC).timestamp() + 3_600
+        assert delete_old(connection, later_ms, groups_seen_since_s=in_an_hour, max_records=100) == 1
+    connection.close()

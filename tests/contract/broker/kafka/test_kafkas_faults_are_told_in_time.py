@@ -1,0 +1,321 @@
+"""Faults of a real Kafka: silent, killed, absent, misconfigured. Each test has a broker of its own or shares one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from consumer.broker import KafkaBroker, KafkaSecurity, Partition, TopicConfig
+from consumer.broker.kafka import member as kafka_member
+from consumer.broker.kafka import publisher as kafka_publisher
+from consumer.broker.kafka.connection import KafkaConnection
+from consumer.broker.kafka.topics import KafkaTopics
+from consumer.errors import BrokerUnavailable, TopicMisconfigured
+from tests.contract.broker.conftest import message, read, values
+from tests.support.kafka import KafkaServer, kafka_server
+from tests.support.ports import eventually, free_port
+from tests.support.proxy import TcpProxy
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+TOPIC = TopicConfig(name="t", partitions=2, retention_s=None, max_record_bytes=100_000)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[KafkaServer]:
+    """A broker of this test's own: it will be treated badly."""
+    with kafka_server(tmp_path / "kafka") as found:
+        yield found
+
+
+@pytest.fixture
+async def broker(server: KafkaServer) -> AsyncIterator[KafkaBroker]:
+    """A started KafkaBroker with topic `t`."""
+    found = KafkaBroker([f"127.0.0.1:{server.port}"], heartbeat_s=0.3, session_s=6.0)
+    await found.start()
+    await found.ensure_topics([TOPIC])
+    yield found
+    server.resume()
+    await found.stop(5.0)
+
+
+def leftovers() -> list[str]:
+    """Tasks besides this test's own."""
+    return [repr(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+async def test_a_silent_broker_is_told_in_time_and_everything_goes_on_after(
+    server: KafkaServer, broker: KafkaBroker
+) -> None:
+    # case: I2, I3
+    member = broker.subscribe(["t"], "g")
+    await member.start()
+    await broker.publish("t", message("before"))
+    assert values(await read(member, 1)) == ["before"]
+    server.pause()
+    began = time.monotonic()
+    outcomes = await asyncio.gather(
+        *(broker.publish("t", message("during", f"k{number}"), timeout_s=1.0) for number in range(300)),
+        return_exceptions=True,
+    )
+    assert {type(outcome) for outcome in outcomes} == {BrokerUnavailable}
+    assert time.monotonic() - began < 2.5
+    assert await broker.ready() is False
+    polled = time.monotonic()
+    assert list(await member.poll(10, 0.5)) == []
+    assert time.monotonic() - polled < 2.0
+    server.resume()
+    await broker.publish("t", message("after"), timeout_s=15.0)
+    assert await broker.ready() is True
+    found = values(await read(member, 1))
+    while "after" not in found:
+        found += values(await read(member, 1))
+
+
+async def test_a_producer_that_is_stuck_is_replaced(
+    server: KafkaServer, broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_publisher, "STUCK_AFTER_S", 0.5)
+    await broker.publish("t", message("before"))
+    publisher = broker._publisher
+    assert publisher is not None
+    first = publisher.client
+    server.pause()
+    with pytest.raises(BrokerUnavailable):
+        await broker.publish("t", message("during"), timeout_s=3.0)
+    await eventually(lambda: publisher.client is not first, within_s=10)
+    server.resume()
+    await eventually(lambda: publisher.client is not None, within_s=20)
+    await broker.publish("t", message("after"), timeout_s=15.0)
+    member = broker.subscribe(["t"], "g")
+    await member.start()
+    found = values(await read(member, 2))
+    while found[-1] != "after":
+        found += values(await read(member, 1))
+
+
+async def test_acknowledged_records_survive_kill_9_and_the_same_broker_and_member_go_on(
+    server: KafkaServer, broker: KafkaBroker
+) -> None:
+    # case: G5, G13, O7
+    member = broker.subscribe(["t"], "g")
+    await member.start()
+    acknowledged: set[str] = set()
+    stopped = False
+
+    async def publish(name: str) -> None:
+        number = 0
+        while not stopped:
+            value = f"{name}/{number}"
+            try:
+                await broker.publish("t", message(value, name), timeout_s=2.0)
+                acknowledged.add(value)
+            except BrokerUnavailable:
+                pass
+            number += 1
+
+    publishers = [asyncio.create_task(publish(f"k{number}")) for number in range(20)]
+    await eventually(lambda: len(acknowledged) > 200, within_s=20)
+    server.kill()
+    await asyncio.get_running_loop().run_in_executor(None, server.start)
+    before = len(acknowledged)
+    await eventually(lambda: len(acknowledged) > before + 200, within_s=40, what="publishing goes on")
+    stopped = True
+    await asyncio.gather(*publishers)
+    found: set[str] = set()
+    deadline = time.monotonic() + 40
+    while not acknowledged <= found:
+        assert time.monotonic() < deadline, f"{len(acknowledged - found)} acknowledged records were not read"
+        found |= set(values(list(await member.poll(500, 0.5))))
+    lost = await member.commit(dict.fromkeys(member.assignment(), 1), timeout_s=20)
+    assert lost == member.assignment()
+
+
+async def test_a_broker_absent_at_start_is_told_and_start_works_when_it_is_there(tmp_path: Path) -> None:
+    port = free_port()
+    broker = KafkaBroker([f"127.0.0.1:{port}"], start_within_s=1.0)
+    began = time.monotonic()
+    with pytest.raises(BrokerUnavailable):
+        await broker.start()
+    assert time.monotonic() - began < 4.0
+    assert await broker.ready() is False
+    await eventually(lambda: not leftovers(), within_s=3)
+    with kafka_server(tmp_path / "kafka", port=port):
+        await broker.start()
+        await broker.ensure_topics([TOPIC])
+        await broker.publish("t", message("there"))
+        await broker.stop()
+
+
+async def test_stop_is_bounded_while_the_broker_is_silent_and_leaves_no_task(
+    server: KafkaServer, broker: KafkaBroker
+) -> None:
+    # case: I4
+    member = broker.subscribe(["t"], "g")
+    await member.start()
+    await broker.publish("t", message("x"))
+    server.pause()
+    waiting = [asyncio.create_task(broker.publish("t", message("y", f"k{n}"), timeout_s=60)) for n in range(50)]
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    await broker.stop(3.0)
+    assert time.monotonic() - began < 8.0
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {BrokerUnavailable}
+    await eventually(lambda: not leftovers(), within_s=5, what=f"no task is left: {leftovers()}")
+
+
+async def test_slow_acknowledgements_only_slow_down_and_blocked_ones_may_become_duplicates(tmp_path: Path) -> None:
+    # case: I3
+    async with TcpProxy(0) as proxy:
+        with kafka_server(tmp_path / "kafka", advertised_port=proxy.port) as server:
+            proxy.target_port = server.port
+            broker = KafkaBroker([f"127.0.0.1:{proxy.port}"])
+            await broker.start()
+            await broker.ensure_topics([TOPIC])
+            proxy.delay_s = 0.3
+            began = time.monotonic()
+            await asyncio.gather(*(broker.publish("t", message(f"slow/{number}", "k")) for number in range(100)))
+            assert 0.25 < time.monotonic() - began < 5.0
+            proxy.delay_s = 0.0
+            proxy.block()
+            with pytest.raises(BrokerUnavailable):
+                await broker.publish("t", message("blocked", "k"), timeout_s=0.5)
+            proxy.unblock()
+            await broker.publish("t", message("after", "k"), timeout_s=15.0)
+            member = broker.subscribe(["t"], "g")
+            await member.start()
+            found = values(await read(member, 101))
+            while found[-1] != "after":
+                found += values(await read(member, 1))
+            assert found[:100] == [f"slow/{number}" for number in range(100)]
+            assert found[100:] in (["after"], ["blocked", "after"])
+            await broker.stop()
+
+
+async def test_refused_connections_are_survived(tmp_path: Path) -> None:
+    async with TcpProxy(0) as proxy:
+        with kafka_server(tmp_path / "kafka", advertised_port=proxy.port) as server:
+            proxy.target_port = server.port
+            broker = KafkaBroker([f"127.0.0.1:{proxy.port}"])
+            await broker.start()
+            await broker.ensure_topics([TOPIC])
+            await broker.publish("t", message("before"))
+            await proxy.refuse()
+            with pytest.raises(BrokerUnavailable):
+                await broker.publish("t", message("refused"), timeout_s=0.5)
+            assert await broker.ready() is False
+            await proxy.accept()
+            await broker.publish("t", message("after"), timeout_s=15.0)
+            await broker.stop()
+
+
+async def test_a_consumer_that_stands_still_is_replaced(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_member, "STALLED_AFTER_S", 0.5)
+    monkeypatch.setattr(kafka_member, "WATCH_EVERY_S", 0.1)
+    revoked: list[frozenset[Partition]] = []
+
+    async def note(partitions: frozenset[Partition]) -> None:
+        revoked.append(partitions)
+
+    member = broker.subscribe(["t"], "g", on_revoked=note)
+    await member.start()
+    await broker.publish("t", message("before"))
+    found = await read(member, 1)
+    await member.commit({found[0].partition: 1})
+    first = member._consumer
+    assert first is not None
+    first._fetcher._fetch_task.cancel()  # what aiokafka #1037 looks like from outside
+    await broker.publish("t", message("on its way"))  # a fetch that waits in the broker may still bring one record
+    assert values(await read(member, 1, within_s=20)) == ["on its way"]
+    await broker.publish("t", message("after"))
+    found = await read(member, 1, within_s=20)
+    while found[-1].value != b"after":  # what was not committed is read again
+        found += await read(member, 1, within_s=20)
+    assert member._consumer is not first
+    assert len(revoked) == 1
+
+
+async def test_a_consumer_whose_coordination_died_is_told_once_and_replaced(broker: KafkaBroker) -> None:
+    member = broker.subscribe(["t"], "g")
+    await member.start()
+    first = member._consumer
+    assert first is not None
+    first._coordinator._coordination_task.cancel()
+    await eventually(lambda: first._coordinator._coordination_task.done())
+    with pytest.raises(BrokerUnavailable):
+        await member.poll(10, 1.0)
+    await broker.publish("t", message("after"))
+    assert values(await read(member, 1, within_s=20)) == ["after"]
+    assert member._consumer is not first
+
+
+async def test_tls_and_sasl(tmp_path: Path) -> None:
+    with kafka_server(tmp_path / "kafka", user=("app", "a-secret-word")) as server:
+        address = [f"127.0.0.1:{server.port}"]
+
+        def security(password: str) -> KafkaSecurity:
+            return KafkaSecurity(
+                security_protocol="SASL_SSL", ca_file=server.ca_file, username="app", password=password
+            )
+
+        broker = KafkaBroker(address, security=security("a-secret-word"))
+        await broker.start()
+        await broker.ensure_topics([TOPIC])
+        await broker.publish("t", message("sealed"))
+        member = broker.subscribe(["t"], "g")
+        await member.start()
+        assert values(await read(member, 1)) == ["sealed"]
+        await broker.stop()
+        for refused in (security("wrong"), KafkaSecurity(security_protocol="SSL", ca_file=server.ca_file)):
+            with pytest.raises(BrokerUnavailable) as told:
+                await KafkaBroker(address, security=refused, start_within_s=1.0).start()
+            assert "wrong" not in told.value.line()
+
+
+async def test_a_topic_that_could_lose_records_is_refused_with_every_reason(kafka_broker: KafkaServer) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{kafka_broker.port}")
+    await admin.start()
+    await admin.create_topics(
+        [
+            NewTopic(
+                name="wrong",
+                num_partitions=1,
+                replication_factor=1,
+                topic_configs={"cleanup.policy": "compact", "retention.ms": "1000", "max.message.bytes": "5000"},
+            )
+        ]
+    )
+    await admin.close()
+    broker = KafkaBroker([f"127.0.0.1:{kafka_broker.port}"])
+    await broker.start()
+    with pytest.raises(TopicMisconfigured) as told:
+        await broker.ensure_topics(
+            [TopicConfig(name="wrong", partitions=1, retention_s=None, max_record_bytes=100_000)]
+        )
+    for name in ("cleanup.policy", "retention.ms", "max.message.bytes"):
+        assert name in told.value.message
+    await broker.stop()
+
+
+async def test_a_new_topic_has_the_settings_that_lose_nothing(kafka_broker: KafkaServer) -> None:
+    broker = KafkaBroker([f"127.0.0.1:{kafka_broker.port}"])
+    await broker.start()
+    await broker.ensure_topics([TopicConfig(name="right", partitions=0, retention_s=60, max_record_bytes=2_000_000)])
+    found = await KafkaTopics(KafkaConnection(servers=(f"127.0.0.1:{kafka_broker.port}",), client_id="t")).describe(
+        "right"
+    )
+    assert found is not None
+    assert found.partitions == 12
+    assert found.settings is not None
+    assert found.settings["cleanup.policy"] == "delete"
+    assert found.settings["retention.ms"] == "60000"
+    assert found.settings["retention.bytes"] == "-1"
+    assert found.settings["unclean.leader.election.enable"] == "false"
+    assert int(found.settings["max.message.bytes"]) >= 2_000_000
+    await broker.stop()
