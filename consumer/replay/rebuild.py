@@ -27,6 +27,7 @@ from consumer.errors import RebuildDiffers
 from consumer.ledger import Database
 from consumer.ledger.handling import past
 from consumer.plugin import Context, Emission, Event, Handler, Reject, Source
+from consumer.plugin.options import ValidatedOptions
 from consumer.wire import SEED, own_event
 
 WriteAtOnce = Callable[[AsyncSession, str, Mapping[str, Any], datetime], Awaitable[None]]
@@ -78,7 +79,7 @@ class Rebuild:
         self._database = database
         self._handlers = {handler.name: handler for handler in handlers if handler.transactional}
         self._order = {name: number for number, name in enumerate(self._handlers)}
-        self._options = options
+        self._options = ValidatedOptions(options)
         self._tables = tables
         self._honours = honours
         self._at_once = at_once
@@ -130,7 +131,7 @@ class Rebuild:
             log=structlog.get_logger("rebuild"),
             is_replay=True,
             is_history=step.plan == SEED,
-            options=self._options.get(handler.plugin, {}),
+            options=self._options.of(handler.function, handler.plugin),
             session=session,
         )
         await handler.function(step.event, ctx)

@@ -44,7 +44,7 @@ _OWN = ("drv_", "obs_")
 @handles("subscription.*", transactional=True, name="access:subscription")
 async def subscription(event: Event, ctx: Context) -> None:
     """Everything the service says about a subscription, and every read of one."""
-    policy = Policy.model_validate(ctx.options)
+    policy: Policy = ctx.options
     if event.type == "subscription.observed":
         await _observed(event, ctx, policy)
         return
@@ -200,7 +200,7 @@ async def _agreement(
 @handles(SUBSCRIPTION_DUE, transactional=True, name="access:subscription_due")
 async def subscription_due(event: Event, ctx: Context) -> None:
     """A timer of one subscription went off."""
-    policy = Policy.model_validate(ctx.options)
+    policy: Policy = ctx.options
     id_, why, due = _own(event).subscription_id, event.find("/data/why"), moment(event, ("/data/due",))
     if id_ is None or due is None:
         raise Reject("a timer needs a subscription and its time")
@@ -252,7 +252,7 @@ async def _still_unmapped(event: Event, ctx: Context, policy: Policy, id_: str) 
 @handles(CUSTOMER_DUE, transactional=True, name="access:customer_due")
 async def customer_due(event: Event, ctx: Context) -> None:
     """A deadline of a customer's decision passed (case A41), or somebody asked for a fresh decision."""
-    policy = Policy.model_validate(ctx.options)
+    policy: Policy = ctx.options
     customer, due = _own(event).customer, moment(event, ("/data/due",))
     if customer is None:
         raise Reject("a timer needs a customer")
@@ -264,7 +264,7 @@ async def customer_due(event: Event, ctx: Context) -> None:
 @handles("checkout.registered", transactional=True, name="access:checkout_registered")
 async def checkout_registered(event: Event, ctx: Context) -> None:
     """The merchant said whose a checkout is; subscriptions that waited for it are attached now (case A37)."""
-    policy = Policy.model_validate(ctx.options)
+    policy: Policy = ctx.options
     said = _own(event).data["data"]
     customer, session_id, order_id = said.get("customer"), said["session_id"], said.get("order_id")
     if customer is None:
@@ -290,7 +290,7 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
 @handles("access.customer_attached", transactional=True, name="access:customer_attached")
 async def customer_attached(event: Event, ctx: Context) -> None:
     """An operator or a resolver plugin says whose a subscription is (case A36); decided from the current state."""
-    policy = Policy.model_validate(ctx.options)
+    policy: Policy = ctx.options
     id_, customer, by = _own(event).subscription_id, event.find("/data/customer"), event.find("/data/source")
     if id_ is None or not isinstance(customer, str) or not customer:
         raise Reject("attaching needs a subscription and a customer")
@@ -301,7 +301,7 @@ async def customer_attached(event: Event, ctx: Context) -> None:
 @handles("access.held", "access.complimentary_granted", transactional=True, name="access:source_added")
 async def source_added(event: Event, ctx: Context) -> None:
     """An operator's hold or complimentary grant: a source of its own (case A42)."""
-    policy = Policy.model_validate(ctx.options)
+    policy: Policy = ctx.options
     customer = _customer(event)
     said: dict[str, Any] = event.data["data"]
     until, entitlement = moment(event, ("/data/until",)), said.get("entitlement")
@@ -327,7 +327,7 @@ async def source_added(event: Event, ctx: Context) -> None:
 @handles("access.hold_lifted", "access.complimentary_ended", transactional=True, name="access:source_ended")
 async def source_ended(event: Event, ctx: Context) -> None:
     """An operator ends a hold or a complimentary grant, by its id."""
-    policy = Policy.model_validate(ctx.options)
+    policy: Policy = ctx.options
     customer = _customer(event)
     kind = "hold" if event.type == "access.hold_lifted" else "complimentary"
     one = (

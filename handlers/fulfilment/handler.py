@@ -41,7 +41,7 @@ async def order_paid(event: Event, ctx: Context) -> None:
     event, signed and listed like any other: whether there is such an order is asked first (cases F24, B28). Only what
     was signed is let go when nobody answers: what was read came from where the answer comes from."""
     _verified(event)
-    options = Options.model_validate(ctx.options)
+    options: Options = ctx.options
     if marked_as_test(event, options.test_markers):
         ctx.log.info("test_event_ignored", type=event.type)
         return
@@ -75,11 +75,9 @@ async def read_due(event: Event, ctx: Context) -> None:
     order_id = _own(event).order_id
     if order_id is None:
         raise Reject("a timer needs an order")
-    at, matching = (
-        parse_time(event.find("/data/due")) or event.received_at,
-        Options.model_validate(ctx.options).matching,
-    )
-    await apply(ctx, event, order_id, lambda order: rules.unanswered(order, at, matching), invents=False)
+    options: Options = ctx.options
+    at = parse_time(event.find("/data/due")) or event.received_at
+    await apply(ctx, event, order_id, lambda order: rules.unanswered(order, at, options.matching), invents=False)
 
 
 @handles("order.unreadable", transactional=True, name="fulfilment:order_unreadable")
@@ -89,9 +87,11 @@ async def order_unreadable(event: Event, ctx: Context) -> None:
     order_id, version = _own(event).order_id, event.find("/data/version")
     if order_id is None or not isinstance(version, int):
         raise Reject("this needs an order and a version")
-    matching = Options.model_validate(ctx.options).matching
+    options: Options = ctx.options
     at = event.received_at
-    change = await apply(ctx, event, order_id, lambda o: rules.unreadable(o, version, at, matching), invents=False)
+    change = await apply(
+        ctx, event, order_id, lambda o: rules.unreadable(o, version, at, options.matching), invents=False
+    )
     if change is not None and change.after.requested_at is not None and change.after.is_unreadable:
         ctx.log.warning("requested_order_unreadable", order_id=order_id)
         detail = {"proof": change.after.proof_event_id, "request_id": event.find("/data/request_id")}
@@ -102,7 +102,7 @@ async def order_unreadable(event: Event, ctx: Context) -> None:
 async def order_expired(event: Event, ctx: Context) -> None:
     """Never final. It invents no order: a subscription session has none (case F23), a read brings the others."""
     _verified(event)
-    options = Options.model_validate(ctx.options)
+    options: Options = ctx.options
     order_id = event.order_id or await _order_of_service_id(ctx, event.object_id)
     if marked_as_test(event, options.test_markers) or order_id is None:
         return
@@ -118,7 +118,7 @@ async def order_expired(event: Event, ctx: Context) -> None:
 async def checkout_session(event: Event, ctx: Context) -> None:
     """Says nothing about money: the session is recorded and the order is read (cases F5, F10, F11, F12)."""
     _verified(event)
-    options = Options.model_validate(ctx.options)
+    options: Options = ctx.options
     if marked_as_test(event, options.test_markers):
         return
     order_id = await _session_said(ctx, event) if event.object_id else event.order_id
@@ -140,7 +140,7 @@ async def order_observed(event: Event, ctx: Context) -> None:
     version, record = event.find("/data/version"), event.find("/data/record")
     if order_id is None or not isinstance(version, int) or not isinstance(record, dict):
         raise Reject("an observation needs an order, a version and a record")
-    options = Options.model_validate(ctx.options)
+    options: Options = ctx.options
     status = event.find("/data/record/status")
     reading = Reading(
         version=version,
@@ -203,7 +203,7 @@ async def _completed_at(ctx: Context, order_id: str) -> datetime | None:
 async def checkout_registered(event: Event, ctx: Context) -> None:
     """The merchant registered a checkout: whose it is and what it should cost (cases F20, F21)."""
     said = _own(event).data["data"]
-    options = Options.model_validate(ctx.options)
+    options: Options = ctx.options
     if said.get("mode") == "subscription":
         return
     registration = Registration(
@@ -226,7 +226,7 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     payment_id = look_text(_own(event), ("/id",))
     if event.find("/data/record/status") != "SUCCEEDED" or payment_id is None:
         return
-    options = Options.model_validate(ctx.options)
+    options: Options = ctx.options
     if look_text(event, options.payment_subscription) is not None:
         return
     service_order_id = look_text(event, options.payment_service_order)
@@ -288,7 +288,7 @@ async def operator(event: Event, ctx: Context) -> None:
     order_id = _own(event).order_id
     if order_id is None:
         raise Reject("an operator's word needs an order")
-    options = Options.model_validate(ctx.options)
+    options: Options = ctx.options
 
     def fact(order: Order) -> Order:
         match event.type:

@@ -23,6 +23,7 @@ from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import AuditRow, OutboxRow, ReadRow
 from consumer.payload import known_types, payload_class
 from consumer.plugin import AuditNote, Context, Emission, Event, Handler, declared
+from consumer.plugin.options import options_for
 from consumer.wire import own_event
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -97,7 +98,7 @@ class Projections:
                 log=structlog.get_logger("test"),
                 is_replay=is_replay,
                 is_history=self.is_history,
-                options=self.options.get(handler.function.__module__, self.options),
+                options=options_for(handler.function, self.options.get(handler.function.__module__, self.options)),
                 session=session,
             )
             async with session.begin_nested():
