@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -157,3 +158,11 @@ def announce(app: App, output: Output, more: Mapping[str, str | None] | None = N
     output.document(found)
     for name, value in found.items():
         output.line(f"{name}: {value}")
+
+
+def at_sandbox(settings: Settings, base_url: str) -> Settings:
+    """The same settings, with the default application at a sandbox."""
+    applications = tuple(
+        replace(one, base_url=base_url) if one.name == "default" else one for one in settings.applications
+    )
+    return settings.model_copy(update={"applications": applications})

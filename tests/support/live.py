@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import wraps
 from importlib import import_module
 from itertools import count
 from typing import Any
@@ -184,6 +185,7 @@ class Live:
 
 
 def _stumbling(handler: Handler, fails: Mapping[tuple[str, str], int]) -> Callable[[Event, Context], Any]:
+    @wraps(handler.function)
     async def attempt(event: Event, ctx: Context) -> None:
         await handler.function(event, ctx)
         if ctx.attempt <= fails.get((event.id, handler.name), 0):
