@@ -16,10 +16,10 @@ from consumer.broker.base import (
     TopicConfig,
     TopicReport,
 )
-from consumer.broker.embedded import EmbeddedBroker
+from consumer.broker.embedded.broker import EmbeddedBroker
 from consumer.broker.groups import GroupReport
-from consumer.broker.kafka import KafkaBroker
-from consumer.broker.kafka_connection import KafkaSecurity
+from consumer.broker.kafka.broker import KafkaBroker
+from consumer.broker.kafka.connection import KafkaSecurity
 from consumer.clock import Clock
 from consumer.errors import BrokerUrlInvalid
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from consumer.errors import HandlerInvalid
+from consumer.events import Event
+from consumer.plugin.context import Context
+from consumer.plugin.handler import LONGEST_S, Handler
 from consumer.retry import OnDead, RetryPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 FULFILMENT = "fulfilment.requested"
-LONGEST_S = 366 * 86400.0
 FACTOR_MAX = 1000.0
 _PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
+
+HandlerFunction = Callable[[Event[Any], Context], Coroutine[Any, Any, None]]
+
+_MARK = "__consumer_handler__"
 
 
 def code_version(function: Callable[..., Any]) -> str:
@@ -96,3 +102,67 @@ def checked_count(option: str, value: int) -> int:
     if not isinstance(value, int) or value < 1:
         raise HandlerInvalid(f"{option} is a whole number above zero", given=value)
     return value
+
+
+def handles(
+    *types: str,
+    transactional: bool = False,
+    fulfils: bool | None = None,
+    name: str | None = None,
+    attempts: int = 8,
+    first_wait_s: float = 1.0,
+    wait_factor: float = 3.0,
+    max_wait_s: float = 3600.0,
+    timeout_s: float = 30.0,
+    concurrency: int = 16,
+    on_dead: OnDead = "block",
+    breaker_after: int = 5,
+    pause_after: int = 20,
+) -> Callable[[HandlerFunction], HandlerFunction]:
+    """Declare an async function as the handler of event types.
+
+    `types`: exact (`order.paid`), or a wildcard (`subscription.*`, `*`). `name` defaults to `module:function`; the
+    ledger keys runs by it, so renaming without a mapping makes a new handler. `attempts` counts the first try;
+    waits between tries grow from `first_wait_s` by `wait_factor` up to `max_wait_s` (seconds). One attempt may take
+    `timeout_s`. `concurrency` bounds how many run at once in one process. `on_dead="block"` keeps later events of
+    the same key waiting behind a dead one, `"continue"` lets them go.
+
+    `fulfils`: an order is fulfilled when those handlers of `fulfilment.requested` that fulfil have succeeded; the
+    others (statistics, a mail to the team) neither make it so nor keep it from being so. Left out: an effect handler
+    that names the type does, a projection does not.
+
+    `breaker_after` attempts in a row that could not reach what the handler depends on (connection refused, no answer
+    in time, 5xx, 401, 429) open its breaker: its runs wait, at no cost, until a probe gets through; 0 turns that off.
+    `pause_after` dead runs in a row (or half of many) pause the handler until an operator resumes it; 0 turns that off.
+
+    Raises HandlerInvalid when the declaration is not usable. The function is returned unchanged.
+    """
+
+    def mark(function: HandlerFunction) -> HandlerFunction:
+        setattr(
+            function,
+            _MARK,
+            Handler(
+                name=name or f"{function.__module__}:{function.__qualname__}",
+                types=checked_types(types),
+                function=checked_function(function),
+                transactional=transactional,
+                fulfils=checked_fulfils(fulfils, types, transactional=transactional),
+                retry=checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
+                timeout_s=checked_positive("timeout_s", timeout_s),
+                concurrency=checked_count("concurrency", concurrency),
+                on_dead=checked_on_dead(on_dead),
+                breaker_after=checked_limit("breaker_after", breaker_after),
+                pause_after=checked_limit("pause_after", pause_after),
+                version=code_version(function),
+            ),
+        )
+        return function
+
+    return mark
+
+
+def declared(function: object) -> Handler | None:
+    """The declaration `handles` left on a function, or None."""
+    found = getattr(function, _MARK, None)
+    return found if isinstance(found, Handler) else None

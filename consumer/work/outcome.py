@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Reject, RetryLater
-from consumer.plugin.declaration import LONGEST_S
+from consumer.plugin.handler import LONGEST_S
 from consumer.retry import Failure
 from consumer.telemetry.redaction import REDACTED, scrub
 from consumer.work.place import Home, places_of, told

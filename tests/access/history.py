@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from consumer.events import Event
-from tests.support.projections import START, observed, said, unreadable
+from tests.support.handling.projections import START, observed, said, unreadable
 
 CUSTOMER = "cus_1"
 PERIOD = timedelta(days=30)

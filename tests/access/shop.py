@@ -8,7 +8,7 @@ from typing import Any
 from consumer.events import Event
 from consumer.ledger import Database
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SUBSCRIPTIONS
-from tests.support.projections import Projections, observed, own, said, unreadable
+from tests.support.handling.projections import Projections, observed, own, said, unreadable
 
 MODULE = "handlers.access.handler"
 CUSTOMER = "cus_1"

@@ -18,7 +18,7 @@ from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
 from tests.access.history import Service, denials, readings, reconcile, services, webhooks
-from tests.support.projections import Projections
+from tests.support.handling.projections import Projections
 
 MODULE = "handlers.access.handler"
 HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "300"))  # `make chaos` asks for thousands

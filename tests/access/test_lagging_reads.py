@@ -10,7 +10,7 @@ import pytest
 
 from consumer.events import Source, Trust
 from tests.access.shop import Shop
-from tests.support.projections import READS, START
+from tests.support.handling.projections import READS, START
 
 SCHEDULED: dict[str, Any] = {"cancel_at_period_end": True, "cancel_reason": "PAYER_CANCELED"}
 GOES_ON: dict[str, Any] = {"cancel_at_period_end": False, "cancel_reason": None}

@@ -12,7 +12,7 @@ from consumer.errors import ConsumerError
 from handlers.access.links import link
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SOURCES
 from tests.access.shop import CUSTOMER, Shop
-from tests.support.projections import observed, own
+from tests.support.handling.projections import observed, own
 
 NOBODY: dict[str, Any] = {"customer_reference": None}
 LINKS: list[dict[str, Any]] = [{"checkout_session_id": "s1"}, {"order_id": "O1"}, {"checkout_session": {"id": "s1"}}]

@@ -28,8 +28,8 @@ from consumer.wire import SEED
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
 from tests.access.history import Service, denials, reconcile, services, webhooks
-from tests.support.live import Live
-from tests.support.projections import observed, own, said, unreadable
+from tests.support.handling.live import Live
+from tests.support.handling.projections import observed, own, said, unreadable
 
 PLUGINS: dict[str, dict[str, Any]] = {"fulfilment": {}, "access": {}}
 OURS = [table for module in (fulfilment, access) for table in vars(module).values() if isinstance(table, Table)]

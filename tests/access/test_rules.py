@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from handlers.access.policy import Policy, duration
 from handlers.access.rules import Decision, OperatorSource, decide
 from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Subscription
-from tests.support.projections import START
+from tests.support.handling.projections import START
 
 NOW = START + timedelta(days=10)
 DAY = timedelta(days=1)

@@ -13,7 +13,7 @@ from consumer.errors import ConsumerError
 from consumer.events import Source, Trust
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SUBSCRIPTIONS
 from tests.access.shop import CUSTOMER, Shop
-from tests.support.projections import READS, START, said
+from tests.support.handling.projections import READS, START, said
 
 
 async def test_created_grants_once_when_the_read_confirms(shop: Shop) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from consumer.ledger import Database
 from handlers.access.tables import ENTITLEMENTS, FINDINGS
 from tests.access.history import CUSTOMER
-from tests.support.projections import OUTBOX, Projections, observed, said
+from tests.support.handling.projections import OUTBOX, Projections, observed, said
 
 MODULE = "handlers.access.handler"
 ROUNDS = 8

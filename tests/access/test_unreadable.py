@@ -11,7 +11,7 @@ from consumer.errors import ConsumerError
 from consumer.events import Trust
 from handlers.access.tables import FINDINGS, SUBSCRIPTIONS
 from tests.access.shop import Shop
-from tests.support.projections import START, said
+from tests.support.handling.projections import START, said
 
 
 async def test_a_signed_test_event_that_looks_real_grants_nothing_and_is_shown(shop: Shop) -> None:

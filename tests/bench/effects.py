@@ -16,7 +16,7 @@ from consumer.ledger.engine import schema
 from consumer.ledger.handling import runs
 from consumer.plugin import Context, Event, handles
 from tests.bench.ratio import Ratio, one_core
-from tests.support.history import Past, finished, take_statistics
+from tests.support.ledger.history import Past, finished, take_statistics
 from tests.support.ports import eventually
 from tests.support.postgres import create_database
 from tests.work.workshop import Workshop, make_topics, order_paid

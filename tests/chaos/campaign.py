@@ -14,10 +14,10 @@ from sqlalchemy import text
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from tests.support.load import SECRET, Report, paid_orders, send
-from tests.support.plugin import install_plugin
+from tests.support.merchant.plugin import install_plugin
+from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
-from tests.support.warehouse import Warehouse
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from consumer.clock import DrivenClock
 from consumer.console.query import query_routes
 from consumer.ledger import Database
-from tests.support.projections import START, Projections
+from tests.support.handling.projections import START, Projections
 
 TOKEN = "a-token-for-tests"
 Client = TestClient[web.Request, web.Application]

@@ -17,7 +17,7 @@ from consumer.ledger.handling import runs as runs_
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler, declared, derived_id, handles
-from tests.support.projections import START, Projections, said
+from tests.support.handling.projections import START, Projections, said
 
 MODULE = "handlers.fulfilment.handler"
 

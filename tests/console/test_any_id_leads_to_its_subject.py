@@ -12,7 +12,7 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import Reason
 from handlers.access.policy import Policy
-from tests.support.projections import START, Projections, observed, own, said
+from tests.support.handling.projections import START, Projections, observed, own, said
 
 
 @pytest.fixture

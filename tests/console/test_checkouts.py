@@ -11,7 +11,7 @@ from consumer.ledger.tables import AuditRow
 from handlers.access.tables import LINKS
 from handlers.fulfilment.tables import CHECKOUTS, ORDERS
 from tests.console.conftest import Client
-from tests.support.projections import OUTBOX, START, Projections, observed, said
+from tests.support.handling.projections import OUTBOX, START, Projections, observed, said
 
 AUDIT: Table = AuditRow.__table__
 BODY: dict[str, Any] = {"order_id": "A/1", "customer": "cus_1", "expected_amount": "10.50"}

@@ -15,7 +15,7 @@ from consumer.ledger.handling import runs
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from handlers.access.policy import Policy
-from tests.support.projections import START, Projections, observed, own, said, unreadable
+from tests.support.handling.projections import START, Projections, observed, own, said, unreadable
 
 
 async def test_an_order_says_why_it_waits_and_for_what(sqlite_ledger: Database, projections: Projections) -> None:

@@ -21,7 +21,7 @@ from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import derived_id
 from tests.console.conftest import TOKEN, Client, Open
-from tests.support.projections import START, Projections, observed, own, said
+from tests.support.handling.projections import START, Projections, observed, own, said
 
 
 async def get(api: Client, path: str, **kwargs: Any) -> tuple[int, Any]:

@@ -9,7 +9,7 @@ from aiohttp import web
 from consumer.console.queues import queues
 from consumer.ledger import Database
 from tests.console.conftest import Client
-from tests.support.projections import START, Projections, observed, own, said
+from tests.support.handling.projections import START, Projections, observed, own, said
 
 
 async def asked(api: Client, query: str = "") -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from yarl import URL
 
 from tests.console.conftest import Client
-from tests.support.projections import READS, START, Projections, observed
+from tests.support.handling.projections import READS, START, Projections, observed
 
 
 async def test_a_409_order_already_paid_recovers_a_missed_event(api: Client, projections: Projections) -> None:

@@ -16,7 +16,7 @@ from consumer.events import Trust
 from consumer.ledger import Database
 from tests.console.conftest import TOKEN, Client, Open
 from tests.console.test_query import run_ended
-from tests.support.projections import Projections, observed, said
+from tests.support.handling.projections import Projections, observed, said
 
 README = Path(__file__).resolve().parents[2] / "consumer" / "console" / "README.md"
 ODD_ID = "A/1 &ü"

@@ -15,7 +15,7 @@ from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import declared, derived_id
 from handlers.fulfilment.handler import order_paid
-from tests.support.projections import START, Projections, own, said
+from tests.support.handling.projections import START, Projections, own, said
 
 MODULE = "handlers.fulfilment.handler"
 

@@ -17,7 +17,7 @@ from handlers.access import tables as access
 from handlers.access.tables import ENTITLEMENTS, SOURCES, SUBSCRIPTIONS
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.tables import CHECKOUTS, ORDERS
-from tests.support.projections import OUTBOX, START, Projections, observed, own, said, unreadable
+from tests.support.handling.projections import OUTBOX, START, Projections, observed, own, said, unreadable
 
 AUDIT: Table = AuditRow.__table__
 

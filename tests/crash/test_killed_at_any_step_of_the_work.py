@@ -15,9 +15,9 @@ from tests.crash.scene import Scene
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 EMBEDDED = work_points(
-    "consumer.broker.embedded_member:EmbeddedSubscription", "consumer.broker.embedded:EmbeddedBroker"
+    "consumer.broker.embedded.member:EmbeddedSubscription", "consumer.broker.embedded.broker:EmbeddedBroker"
 )
-KAFKA = work_points("consumer.broker.kafka_member:KafkaSubscription", "consumer.broker.kafka:KafkaBroker")
+KAFKA = work_points("consumer.broker.kafka.member:KafkaSubscription", "consumer.broker.kafka.broker:KafkaBroker")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from consumer.app import parts
-from consumer.broker.kafka_topics import settings_for
+from consumer.broker.kafka.topics import settings_for
 from consumer.plugin import Handler
 from consumer.settings import Role, load_settings
 from consumer.settings.table import settings_table

@@ -6,6 +6,6 @@ from __future__ import annotations
 from functools import partial
 
 from consumer.events import Trust
-from tests.support import projections
+from tests.support.handling import projections
 
 said = partial(projections.said, trust=Trust.READ)

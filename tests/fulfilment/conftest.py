@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from consumer.ledger import Database
-from tests.support.projections import Projections
+from tests.support.handling.projections import Projections
 
 MODULE = "handlers.fulfilment.handler"
 

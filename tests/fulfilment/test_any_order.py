@@ -20,7 +20,7 @@ from consumer.ledger import Database
 from handlers.fulfilment import rules
 from handlers.fulfilment.order import Matching, Order, Proof, Reading, Registration
 from handlers.fulfilment.tables import CHECKOUTS, ORDERS
-from tests.support.projections import START, Projections, observed, own, said, unreadable
+from tests.support.handling.projections import START, Projections, observed, own, said, unreadable
 
 MODULE = "handlers.fulfilment.handler"
 

@@ -9,8 +9,8 @@ import pytest
 from consumer.ledger import Database
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
-from tests.support.projections import OUTBOX, Projections, observed, own, unreadable
-from tests.support.projections import said as signed
+from tests.support.handling.projections import OUTBOX, Projections, observed, own, unreadable
+from tests.support.handling.projections import said as signed
 
 MODULE = "handlers.fulfilment.handler"
 

@@ -12,7 +12,7 @@ from sqlalchemy import event as sqlalchemy_event
 from consumer.events import Trust
 from consumer.ledger import Database
 from tests.fulfilment.confirmed import said
-from tests.support.projections import Projections
+from tests.support.handling.projections import Projections
 
 
 @contextmanager

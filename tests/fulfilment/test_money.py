@@ -11,7 +11,7 @@ from consumer.errors import ConsumerError
 from consumer.events import Event
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
-from tests.support.projections import Projections, observed, own
+from tests.support.handling.projections import Projections, observed, own
 
 
 def registered(order_id: str = "A1", session_id: str = "s1", id_: str = "", **said_: Any) -> Event:

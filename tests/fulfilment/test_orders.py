@@ -11,7 +11,7 @@ from consumer.errors import ConsumerError
 from consumer.events import Trust
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
 from tests.fulfilment.confirmed import said
-from tests.support.projections import READS, START, Projections, observed, own
+from tests.support.handling.projections import READS, START, Projections, observed, own
 
 ODD_ID = "Bestellung №7/ä & söhne " + "x" * 104
 

@@ -9,7 +9,7 @@ import pytest
 
 from handlers.fulfilment import rules
 from handlers.fulfilment.order import Hold, Matching, Order, Proof, Reading, Registration, decimal
-from tests.support.projections import START
+from tests.support.handling.projections import START
 
 LATER = START + timedelta(minutes=5)
 KNOWN = Proof(event_id="drv_1", type="fulfilment.marked_paid", at=START)

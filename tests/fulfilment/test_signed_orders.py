@@ -14,7 +14,7 @@ from consumer.errors import ConsumerError
 from consumer.events import Source, Trust
 from consumer.plugin import Event
 from handlers.fulfilment.tables import FINDINGS, ORDERS
-from tests.support.projections import READS, START, Projections, observed, own, said, unreadable
+from tests.support.handling.projections import READS, START, Projections, observed, own, said, unreadable
 
 REGISTERED = {"session_id": "s1", "order_id": "A1", "customer": "c1"}
 

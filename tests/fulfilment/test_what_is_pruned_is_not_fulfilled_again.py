@@ -8,7 +8,7 @@ from sqlalchemy import delete, func, select
 
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
 from tests.fulfilment.confirmed import said
-from tests.support.projections import Projections
+from tests.support.handling.projections import Projections
 
 
 async def test_a_paid_order_listed_again_after_its_rows_are_gone(orders: Projections) -> None:

@@ -24,7 +24,7 @@ from consumer.sync.api import ApplicationApi
 from consumer.wire import unpack_delivery, unpack_event
 from handlers.fulfilment.tables import ORDERS
 from tests.hostile.texts import texts, values, written
-from tests.support.projections import Projections
+from tests.support.handling.projections import Projections
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import DELIVERIES, EVENTS, LOCATORS, SteppedClock, World
 from tests.sync.reconciling import baselined, reconcile

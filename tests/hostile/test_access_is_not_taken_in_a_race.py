@@ -9,7 +9,7 @@ import pytest
 from consumer.ledger import Database
 from handlers.access.tables import SUBSCRIPTIONS
 from tests.access.shop import Shop
-from tests.support.projections import own
+from tests.support.handling.projections import own
 
 
 def told(shop: Shop) -> list[str]:

@@ -16,8 +16,8 @@ from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
 from handlers.access.tables import FINDINGS as ACCESS_FINDINGS
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, PAYMENTS
 from tests.hostile.texts import ODD_TEXTS, written
+from tests.support.handling.projections import START, Projections, observed
 from tests.support.postgres import copy_database
-from tests.support.projections import START, Projections, observed
 
 MODULES = ("handlers.fulfilment.handler", "handlers.access.handler")
 TABLES = (ORDERS, CHECKOUTS, PAYMENTS, FINDINGS, SUBSCRIPTIONS, ENTITLEMENTS, ACCESS_FINDINGS)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from consumer.events import Event
 from consumer.ledger import Database
 from handlers.fulfilment.tables import FINDINGS, ORDERS
-from tests.support.projections import START, Projections, observed, own, said
+from tests.support.handling.projections import START, Projections, observed, own, said
 
 
 def orders_of(database: Database) -> Projections:

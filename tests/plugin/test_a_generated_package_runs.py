@@ -9,9 +9,9 @@ import pytest
 
 from consumer.cli.developing.scaffold import REVISION_MAX_CHARS, revision_id, write_package
 from consumer.errors import UsageError
-from tests.support.environment import install_packages, make_environment
-from tests.support.environment import run_module as run
 from tests.support.load import SECRET, paid_orders, send
+from tests.support.merchant.environment import install_packages, make_environment
+from tests.support.merchant.environment import run_module as run
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
 

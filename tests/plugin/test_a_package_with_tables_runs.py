@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import text
 
 from consumer.ledger import Database
-from tests.support.environment import install_packages, make_environment
-from tests.support.environment import run_module as run
 from tests.support.load import SECRET, paid_orders, send
+from tests.support.merchant.environment import install_packages, make_environment
+from tests.support.merchant.environment import run_module as run
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
 

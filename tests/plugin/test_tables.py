@@ -14,7 +14,7 @@ from sqlmodel import Field, SQLModel
 from consumer.testing import assert_migrated
 from consumer.work.inspection import inspect_plugins
 from consumer.work.registry import Registry, load_registry
-from tests.support.plugin import install_migrations
+from tests.support.merchant.plugin import install_migrations
 
 TABLE = """
 from sqlmodel import Field, SQLModel

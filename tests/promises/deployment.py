@@ -21,10 +21,10 @@ from consumer.ledger.engine import schema
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
 from consumer.sync.health.status import ApplicationStatus, application_status
-from tests.support.plugin import install_plugin
+from tests.support.merchant.plugin import install_plugin
+from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually, free_port
 from tests.support.process import ConsumerProcess, command, ended
-from tests.support.warehouse import Warehouse
 
 
 class Places(TypedDict):

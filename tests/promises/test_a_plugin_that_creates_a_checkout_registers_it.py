@@ -12,7 +12,7 @@ from consumer.ledger import Database
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from handlers.fulfilment.tables import CHECKOUTS, ORDERS
-from tests.support.terms import PAYMENT
+from tests.support.merchant.terms import PAYMENT
 
 
 # case: F20, F21, A37

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from tests.support.load import SECRET, Sending, paid_orders, send
-from tests.support.plugin import install_plugin
+from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
 

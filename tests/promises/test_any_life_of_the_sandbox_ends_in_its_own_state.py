@@ -19,7 +19,7 @@ from consumer.ledger.engine import schema
 from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
 from handlers.fulfilment.tables import FINDINGS, ORDERS
 from tests.promises.lives import CUSTOMERS, Life, lives
-from tests.support.projections import OUTBOX, Projections
+from tests.support.handling.projections import OUTBOX, Projections
 
 MODULES = ("handlers.fulfilment.handler", "handlers.access.handler")
 HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "200"))  # `make chaos` asks for thousands

@@ -14,7 +14,7 @@ from consumer.ledger.tables import ReadRow
 from consumer.payments import Credentials, OrderAlreadyPaid, PaymentsClient, SubscriptionAlreadyEnded
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
-from tests.support.terms import PAYMENT
+from tests.support.merchant.terms import PAYMENT
 
 READS = ReadRow.__table__
 

@@ -18,7 +18,7 @@ from standardwebhooks import Webhook
 
 from consumer.broker import GroupReport
 from consumer.broker.base import Broker, Message, Record, Subscription, TopicConfig, TopicReport
-from consumer.broker.embedded import EmbeddedBroker
+from consumer.broker.embedded.broker import EmbeddedBroker
 from consumer.clock import DrivenClock
 from consumer.events import Locators
 from consumer.receive.authenticity import Authenticity, StandardWebhooks

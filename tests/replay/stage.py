@@ -13,7 +13,7 @@ from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, declared, handles
 from consumer.work.registry import Registry
-from tests.support.replaying import Replaying
+from tests.support.handling.replaying import Replaying
 from tests.work.workshop import Workshop
 
 Function = Callable[..., Coroutine[Any, Any, None]]

@@ -23,7 +23,7 @@ from consumer.broker import EmbeddedBroker
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import events
-from tests.support.plugin import install_plugin
+from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.process import INHERITED, ConsumerProcess, command
 from tests.work.workshop import make_topics, message, order_paid

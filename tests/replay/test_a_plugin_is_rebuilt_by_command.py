@@ -17,9 +17,9 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Pulse
 from tests.access.test_rebuild import live_in
 from tests.support.desk import Desk
-from tests.support.plugin import install_plugin
+from tests.support.handling.projections import said, unreadable
+from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
-from tests.support.projections import said, unreadable
 from tests.work.workshop import Workshop, order_paid
 
 

@@ -33,7 +33,7 @@ from consumer.replay.prediction import Predictor
 from consumer.work.execution.contexts import Contexts
 from tests.access.history import Service, denials, services, webhooks
 from tests.access.test_rebuild import handlers_of, order_facts
-from tests.support.live import Live
+from tests.support.handling.live import Live
 
 EXAMPLES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "0"))
 PLUGINS: dict[str, dict[str, Any]] = {"fulfilment": {}, "access": {}}

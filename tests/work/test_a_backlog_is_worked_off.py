@@ -17,7 +17,7 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.runs import Finish
 from consumer.ledger.tables import RunStatus
-from tests.support.history import AT, Past, finished, keep_statistics, take_statistics, waiting
+from tests.support.ledger.history import AT, Past, finished, keep_statistics, take_statistics, waiting
 from tests.support.postgres import copy_database
 
 HANDLER = "test:ship"

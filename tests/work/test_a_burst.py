@@ -23,7 +23,7 @@ from consumer.ledger.engine import schema
 from consumer.ledger.tables import RunRow
 from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S
 from tests.support.loopback import LoopbackServer
-from tests.support.plugin import install_plugin
+from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
 from tests.work.workshop import message, service_event

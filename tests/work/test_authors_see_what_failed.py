@@ -18,7 +18,7 @@ from consumer.plugin import Context, Event, OrderEvent, handles
 from consumer.testing import Workbench
 from consumer.wire import own_event
 from tests.support.desk import Desk
-from tests.support.plugin import install_plugin
+from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.process import command
 from tests.work.workshop import Workshop

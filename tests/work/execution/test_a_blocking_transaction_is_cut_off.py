@@ -23,7 +23,7 @@ from consumer.ledger.engine import schema
 from consumer.ledger.handling import handlers as known_handlers
 from consumer.ledger.handling import runs
 from consumer.ledger.tables import AttemptRow, HandlerRow
-from tests.support.plugin import install_plugin
+from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, command, ended
 from tests.work.membership import watching

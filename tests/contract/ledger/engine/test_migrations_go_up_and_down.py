@@ -23,7 +23,7 @@ from sqlmodel import SQLModel
 from consumer.errors import HandlerInvalid, SchemaOutdated
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from tests.support.plugin import install_migrations
+from tests.support.merchant.plugin import install_migrations
 from tests.support.postgres import copy_database
 
 MODELS = (

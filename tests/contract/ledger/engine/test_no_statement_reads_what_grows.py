@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import Table
 
 from consumer.ledger import Database
-from tests.support import tour
-from tests.support.history import Past, fill, finished, keep_statistics, take_statistics, waiting
-from tests.support.plans import SMALL, Statements, collecting, whole_reads
+from tests.support.ledger import tour
+from tests.support.ledger.history import Past, fill, finished, keep_statistics, take_statistics, waiting
+from tests.support.ledger.plans import SMALL, Statements, collecting, whole_reads
 
 FINISHED = 100_000
 WAITING = 6_000

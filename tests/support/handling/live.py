@@ -32,7 +32,7 @@ from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry, handlers_of
-from tests.support.projections import START, derived_event
+from tests.support.handling.projections import START, derived_event
 
 TICK_S = 0.001
 ROUNDS_MAX = 200

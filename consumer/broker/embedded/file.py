@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from consumer.broker.embedded_schema import SCHEMA, append_rows
+from consumer.broker.embedded.schema import SCHEMA, append_rows
 from consumer.causes import of_log_file
 from consumer.errors import BrokerError, BrokerUnavailable, LogNotOpened, LogReplaced
 

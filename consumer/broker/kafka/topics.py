@@ -12,8 +12,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
 
 from consumer.broker.base import TopicConfig
-from consumer.broker.kafka_causes import broker_error, why_unreachable
-from consumer.broker.kafka_connection import KafkaConnection, end
+from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.errors import BrokerError, BrokerUnavailable, TopicMisconfigured
 
 LOG = logging.getLogger(__name__)

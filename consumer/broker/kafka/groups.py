@@ -13,9 +13,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError, for_code
 
 from consumer.broker.groups import GroupReport
-from consumer.broker.kafka_causes import broker_error, why_unreachable
-from consumer.broker.kafka_connection import KafkaConnection, end
-from consumer.broker.kafka_topics import ADMIN_TIMEOUT_S
+from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.topics import ADMIN_TIMEOUT_S
 from consumer.errors import BrokerUnavailable
 
 OLDEST_WITHIN_S = 3.0

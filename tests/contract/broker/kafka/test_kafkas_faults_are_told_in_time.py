@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from consumer.broker import KafkaBroker, KafkaSecurity, Partition, TopicConfig, kafka_member, kafka_publisher
-from consumer.broker.kafka_connection import KafkaConnection
-from consumer.broker.kafka_topics import KafkaTopics
+from consumer.broker import KafkaBroker, KafkaSecurity, Partition, TopicConfig
+from consumer.broker.kafka import member as kafka_member
+from consumer.broker.kafka import publisher as kafka_publisher
+from consumer.broker.kafka.connection import KafkaConnection
+from consumer.broker.kafka.topics import KafkaTopics
 from consumer.errors import BrokerUnavailable, TopicMisconfigured
 from tests.contract.broker.conftest import message, read, values
 from tests.support.kafka import KafkaServer, kafka_server

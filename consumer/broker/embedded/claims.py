@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from consumer.broker.base import Partition
-from consumer.broker.embedded_schema import base_of
+from consumer.broker.embedded.schema import base_of
 
 
 @dataclass(frozen=True)

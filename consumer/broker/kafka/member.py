@@ -13,10 +13,10 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from consumer.broker.base import Lag, Partition, Record
-from consumer.broker.kafka_causes import broker_error
-from consumer.broker.kafka_connection import KafkaConnection, end
-from consumer.broker.kafka_consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
-from consumer.broker.kafka_progress import Progress
+from consumer.broker.kafka.causes import broker_error
+from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
+from consumer.broker.kafka.progress import Progress
 from consumer.broker.membership import Membership
 from consumer.clock import Clock
 from consumer.errors import BrokerError, BrokerUnavailable

@@ -11,10 +11,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
-from consumer.broker import embedded_group as group_sql
 from consumer.broker.base import Lag, Partition, Record
-from consumer.broker.embedded_file import LogFile
-from consumer.broker.embedded_schema import OFFSET_BITS, StoredRecord, read_records, topic_layout, unpack_headers
+from consumer.broker.embedded import claims
+from consumer.broker.embedded.file import LogFile
+from consumer.broker.embedded.schema import OFFSET_BITS, StoredRecord, read_records, topic_layout, unpack_headers
 from consumer.broker.membership import Membership
 from consumer.clock import Clock
 from consumer.errors import BrokerError, BrokerUnavailable, TopicUnknown
@@ -86,7 +86,7 @@ class EmbeddedSubscription:
         self._owned.clear()
         self._cursors.clear()
         left_s = max(0.1, deadline - time.monotonic())
-        leave = partial(group_sql.leave, group=self._group, member=self._member)
+        leave = partial(claims.leave, group=self._group, member=self._member)
         # When the file does not answer, the session's end says the same as this call.
         with suppress(BrokerError):
             await self._file.write(leave, left_s)
@@ -156,7 +156,7 @@ class EmbeddedSubscription:
         if not mine:
             return frozenset()
         partitions = {ids[partition]: partition for partition in offsets if partition in ids}
-        store = partial(group_sql.commit, group=self._group, member=self._member, offsets=mine, now_s=time.time())
+        store = partial(claims.commit, group=self._group, member=self._member, offsets=mine, now_s=time.time())
         return frozenset(partitions[number] for number in await self._file.write(store, timeout_s))
 
     def assignment(self) -> frozenset[Partition]:
@@ -166,7 +166,7 @@ class EmbeddedSubscription:
     async def lag(self) -> Mapping[Partition, Lag]:
         """See the Protocol."""
         owned = dict(self._owned)
-        found = await self._file.read(partial(group_sql.lag, group=self._group, partition_ids=list(owned)))
+        found = await self._file.read(partial(claims.lag, group=self._group, partition_ids=list(owned)))
         now_ms = self._clock.now().timestamp() * 1000
         return {
             owned[number]: Lag(records, None if oldest is None else max(0.0, (now_ms - oldest) / 1000))
@@ -178,7 +178,7 @@ class EmbeddedSubscription:
     async def _join(self) -> None:
         member = uuid.uuid4().hex
         enter = partial(
-            group_sql.join,
+            claims.join,
             group=self._group,
             member=member,
             topics=self._membership.topics,
@@ -193,7 +193,7 @@ class EmbeddedSubscription:
         while True:
             await asyncio.sleep(self._membership.heartbeat_s)
             live = partial(
-                group_sql.beat,
+                claims.beat,
                 group=self._group,
                 member=self._member,
                 now_s=time.time(),
@@ -217,7 +217,7 @@ class EmbeddedSubscription:
                 timer.cancel()
             self._change_wake.clear()
             try:
-                found = await self._file.read(partial(group_sql.generation, group=self._group))
+                found = await self._file.read(partial(claims.generation, group=self._group))
                 if found != generation:
                     await self._settle()
                     generation = found
@@ -226,7 +226,7 @@ class EmbeddedSubscription:
                 await asyncio.sleep(FOLLOW_AT_LEAST_EVERY_S)
 
     async def _settle(self) -> None:
-        seen = await self._file.read(partial(group_sql.view, group=self._group, member=self._member))
+        seen = await self._file.read(partial(claims.view, group=self._group, member=self._member))
         if not seen.known:
             LOG.warning("this member of group %s was declared dead; it joins again", self._group)
             await self._let_go(list(self._owned))
@@ -236,12 +236,12 @@ class EmbeddedSubscription:
             return
         if seen.leaving:
             await self._let_go(seen.leaving)
-            drop = partial(group_sql.release, group=self._group, member=self._member, partition_ids=seen.leaving)
+            drop = partial(claims.release, group=self._group, member=self._member, partition_ids=seen.leaving)
             await self._file.write(drop, JOIN_TIMEOUT_S)
             for number in seen.leaving:
                 self._owned.pop(number, None)
         if seen.free:
-            take = partial(group_sql.take, group=self._group, member=self._member)
+            take = partial(claims.take, group=self._group, member=self._member)
             await self._begin(await self._file.write(take, JOIN_TIMEOUT_S))
 
     async def _let_go(self, partition_ids: Collection[int]) -> None:
@@ -249,7 +249,7 @@ class EmbeddedSubscription:
         if gone:
             await self._membership.revoked(gone)
 
-    async def _begin(self, taken: Sequence[group_sql.Taken]) -> None:
+    async def _begin(self, taken: Sequence[claims.Taken]) -> None:
         if not taken:
             return
         self._owned.update({item.partition_id: item.partition for item in taken})

@@ -10,8 +10,8 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from consumer.broker import Broker, EmbeddedBroker, KafkaBroker, TopicConfig
-from consumer.broker.kafka_connection import KafkaConnection
-from consumer.broker.kafka_inspection import inspect
+from consumer.broker.kafka.connection import KafkaConnection
+from consumer.broker.kafka.inspection import inspect
 from consumer.errors import BrokerError, BrokerUnavailable
 from tests.contract.broker.conftest import Log, message
 from tests.support.kafka import KafkaServer

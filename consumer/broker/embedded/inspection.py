@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from consumer.broker.base import TopicConfig, TopicReport
-from consumer.broker.embedded_file import APPLICATION_ID, as_broker_error
-from consumer.broker.embedded_schema import base_of, topic_layout
+from consumer.broker.embedded.file import APPLICATION_ID, as_broker_error
+from consumer.broker.embedded.schema import base_of, topic_layout
 from consumer.errors import BrokerError
 
 REMEDY = "consumer serve | work | sync (the first one to start makes it)"

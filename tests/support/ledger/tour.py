@@ -28,9 +28,9 @@ from consumer.reason import Reason
 from handlers.access.policy import Policy
 from handlers.fulfilment.tables import FINDINGS
 from tests.contract.ledger import facts
-from tests.support.history import AT
-from tests.support.plans import Statements
-from tests.support.projections import Projections, declared_in, observed, own, said, unreadable
+from tests.support.handling.projections import Projections, declared_in, observed, own, said, unreadable
+from tests.support.ledger.history import AT
+from tests.support.ledger.plans import Statements
 
 HANDLER = "test:ship"
 BUILT_IN = ("handlers.fulfilment.handler", "handlers.access.handler")
@@ -181,7 +181,7 @@ def _arguments(name: str, function: Callable[..., Any], given: Mapping[str, Any]
         if parameter.name in given or parameter.name in BY_NAME:
             found[parameter.name] = given[parameter.name] if parameter.name in given else BY_NAME[parameter.name]
         elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL:
-            raise AssertionError(f"say in tests/support/tour.py what {name} gets as {parameter.name!r}")
+            raise AssertionError(f"say in tests/support/ledger/tour.py what {name} gets as {parameter.name!r}")
     return found
 
 
@@ -215,7 +215,7 @@ async def built_in(database: Database, statements: Statements) -> None:
         plugins.now = max(plugins.now, event.received_at)
         if event.type != "access.recheck":
             await plugins.relay()
-    assert not wanted, f"no event in tests/support/tour.py is for {wanted}"
+    assert not wanted, f"no event in tests/support/ledger/tour.py is for {wanted}"
 
 
 def _story() -> Iterator[Event]:

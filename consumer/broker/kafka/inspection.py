@@ -14,9 +14,9 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
 from consumer.broker.base import TopicConfig, TopicReport
-from consumer.broker.kafka_causes import broker_error, why_unreachable
-from consumer.broker.kafka_connection import KafkaConnection, end
-from consumer.broker.kafka_topics import (
+from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.topics import (
     ADMIN_TIMEOUT_S,
     DEFAULT_PARTITIONS,
     FoundTopic,

@@ -9,7 +9,7 @@ from typing import Any
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
 
-from consumer.broker.kafka_connection import KafkaConnection
+from consumer.broker.kafka.connection import KafkaConnection
 from consumer.causes import of_kafka
 from consumer.errors import BrokerError, BrokerUnavailable
 

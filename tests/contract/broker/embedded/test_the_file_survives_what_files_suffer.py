@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from consumer.broker import EmbeddedBroker, Message, Partition, TopicConfig
-from consumer.broker import embedded as embedded_module
-from consumer.broker.embedded_schema import delete_old
+from consumer.broker.embedded import broker as embedded_module
+from consumer.broker.embedded.schema import delete_old
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt
 from tests.contract.broker.conftest import message, read, values

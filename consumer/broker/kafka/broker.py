@@ -9,14 +9,14 @@ from aiokafka.errors import KafkaError
 
 from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
 from consumer.broker.groups import GroupReport
-from consumer.broker.kafka_causes import why_unreachable
-from consumer.broker.kafka_connection import KafkaConnection, KafkaSecurity
-from consumer.broker.kafka_groups import inspect_groups
-from consumer.broker.kafka_inspection import inspect
-from consumer.broker.kafka_lanes import TopicLanes, size_of
-from consumer.broker.kafka_member import KafkaSubscription
-from consumer.broker.kafka_publisher import KafkaPublisher
-from consumer.broker.kafka_topics import RECORD_OVERHEAD_BYTES, FoundTopic, KafkaTopics
+from consumer.broker.kafka.causes import why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
+from consumer.broker.kafka.groups import inspect_groups
+from consumer.broker.kafka.inspection import inspect
+from consumer.broker.kafka.lanes import TopicLanes, size_of
+from consumer.broker.kafka.member import KafkaSubscription
+from consumer.broker.kafka.publisher import KafkaPublisher
+from consumer.broker.kafka.topics import RECORD_OVERHEAD_BYTES, FoundTopic, KafkaTopics
 from consumer.broker.membership import Membership
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerUnavailable, TopicUnknown

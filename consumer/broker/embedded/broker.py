@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
-from consumer.broker.embedded_file import LogFile, Row
-from consumer.broker.embedded_groups import inspect_groups
-from consumer.broker.embedded_inspection import inspect
-from consumer.broker.embedded_member import EmbeddedSubscription
-from consumer.broker.embedded_schema import (
+from consumer.broker.embedded.file import LogFile, Row
+from consumer.broker.embedded.groups import inspect_groups
+from consumer.broker.embedded.inspection import inspect
+from consumer.broker.embedded.member import EmbeddedSubscription
+from consumer.broker.embedded.schema import (
     TopicLayout,
     data_version,
     delete_old,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from consumer.broker.base import Message
-from consumer.broker.kafka_topics import MAX_BATCH_BYTES, RECORD_OVERHEAD_BYTES
+from consumer.broker.kafka.topics import MAX_BATCH_BYTES, RECORD_OVERHEAD_BYTES
 from consumer.errors import BrokerError, BrokerUnavailable
 
 PURGE_FROM = 256

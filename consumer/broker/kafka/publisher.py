@@ -23,9 +23,9 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from consumer.broker.base import Message
-from consumer.broker.kafka_causes import broker_error, why_unreachable
-from consumer.broker.kafka_connection import KafkaConnection, end
-from consumer.broker.kafka_lanes import (
+from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.lanes import (
     Item,
     Lane,
     TopicLanes,
@@ -36,8 +36,8 @@ from consumer.broker.kafka_lanes import (
     settle,
     size_of,
 )
-from consumer.broker.kafka_topics import MAX_BATCH_BYTES
-from consumer.broker.murmur2 import partition_of
+from consumer.broker.kafka.murmur2 import partition_of
+from consumer.broker.kafka.topics import MAX_BATCH_BYTES
 from consumer.errors import BrokerUnavailable, RecordTooLarge
 
 LOG = logging.getLogger(__name__)

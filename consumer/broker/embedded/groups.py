@@ -9,10 +9,10 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from consumer.broker.embedded_file import as_broker_error, identity_of
-from consumer.broker.embedded_group import lag
-from consumer.broker.embedded_inspection import opened_to_look
-from consumer.broker.embedded_schema import base_of, topic_layout
+from consumer.broker.embedded.claims import lag
+from consumer.broker.embedded.file import as_broker_error, identity_of
+from consumer.broker.embedded.inspection import opened_to_look
+from consumer.broker.embedded.schema import base_of, topic_layout
 from consumer.broker.groups import GroupReport
 
 MEMBER_GONE_S = 30.0

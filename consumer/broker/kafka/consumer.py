@@ -11,8 +11,8 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import KafkaError
 
-from consumer.broker.kafka_causes import broker_error, why_unreachable
-from consumer.broker.kafka_connection import KafkaConnection, end
+from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.connection import KafkaConnection, end
 
 JOIN_SLACK_S = 30.0
 REBALANCE_SLACK_S = 10.0

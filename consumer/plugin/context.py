@@ -1,0 +1,236 @@
+"""Context: what a handler gets beside its event, and what it may ask for while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, overload
+
+from sqlalchemy import Table, select
+from sqlalchemy import inspect as sqlalchemy_inspect
+from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.typing import FilteringBoundLogger
+
+from consumer.columns import insert_into
+from consumer.errors import HandlerMisuse
+from consumer.events import Event
+from consumer.plugin.emission import (
+    AuditNote,
+    Emission,
+    ReadKind,
+    ReadRequest,
+    derived_id,
+    idempotency_key,
+    wrong_emission,
+    wrong_note,
+    wrong_read,
+)
+from consumer.plugin.handler import Handler
+from consumer.plugin.payments_api import PaymentsApi
+from consumer.plugin.session import HandlerSession
+from consumer.plugin.snapshot import SNAPSHOT_KINDS, Snapshot, SnapshotKind, SnapshotSource, subject_of
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+class Context:
+    """What a handler gets beside its event. Made by the worker, or by the test kit.
+
+    `application`: whose event it is. `idempotency_key`: the same on every attempt, for the outside system to
+    recognise a repetition. `attempt`: from 1. `is_replay`: whether an operator's replay brought the event.
+    `is_history`: whether it is history taken in by `backfill --seed`, which sets state and causes no effect (case B30).
+    `now`: the time at the start of this attempt. `deadline`: when this attempt is cut off. `log`: a bound,
+    redacting logger. `options`: the plugin's own settings: its model `OPTIONS`, validated, or a mapping.
+    """
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        handler: Handler,
+        event: Event,
+        attempt: int,
+        now: datetime,
+        log: FilteringBoundLogger,
+        is_replay: bool = False,
+        is_history: bool = False,
+        options: Any = None,
+        session: AsyncSession | None = None,
+        http: Any = None,
+        payments: Any = None,
+        snapshots: SnapshotSource | None = None,
+        key_plan: str | None = None,
+    ) -> None:
+        self.application = application
+        self.attempt = attempt
+        self.is_replay = is_replay
+        self.is_history = is_history
+        self.now = now
+        self.deadline = now + timedelta(seconds=handler.timeout_s)
+        self.log = log
+        self.options: Any = {} if options is None else options
+        self.idempotency_key = idempotency_key(application, event.id, handler.name, key_plan)
+        self._handler = handler
+        self._event = event
+        self._session = None if session is None else HandlerSession(session, handler.name)
+        self._http = http
+        self._payments = payments
+        self._snapshots = snapshots
+        self._emissions: list[Emission] = []
+        self._reads: list[ReadRequest] = []
+        self._notes: list[AuditNote] = []
+
+    @property
+    def session(self) -> AsyncSession:
+        """The open transaction. Transactional handlers only; to commit, roll back or close it raises HandlerMisuse."""
+        if self._session is None:
+            raise HandlerMisuse("ctx.session is for transactional handlers only", handler=self._handler.name)
+        return self._session
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """The shared HTTP session, with a timeout. Effect handlers only: no network inside a transaction."""
+        session: aiohttp.ClientSession = self._outside("http", self._http)
+        return session
+
+    @property
+    def payments(self) -> PaymentsApi:
+        """The API of the payments service, for the event's application. Effect handlers only."""
+        client: PaymentsApi = self._outside("payments", self._payments)
+        return client
+
+    def _outside(self, what: str, value: Any) -> Any:
+        if self._handler.transactional:
+            raise HandlerMisuse(
+                f"ctx.{what} is the network; a transactional handler must not wait for it", handler=self._handler.name
+            )
+        if value is None:
+            raise HandlerMisuse(f"ctx.{what} is not configured here", handler=self._handler.name)
+        return value
+
+    @overload
+    async def snapshot(self) -> Snapshot | None: ...
+
+    @overload
+    async def snapshot(self, kind: SnapshotKind, id: str) -> Snapshot | None: ...
+
+    async def snapshot(
+        self,
+        kind: SnapshotKind | None = None,
+        id: str | None = None,  # noqa: A002 - what everyone calls it
+    ) -> Snapshot | None:
+        """The newest authenticated read of the event's order or subscription (or of the named one) that the ledger
+        knows now, or None when none was read yet or the event is about neither (case H2).
+
+        Looked up when it is called: it may be newer than the event, or older, and another attempt may see another
+        one. It is what the service showed, not what was decided by it; for something newer, `request_read`. In a
+        transactional handler it is read in the transaction. Raises HandlerMisuse.
+        """
+        if (kind is None) is not (id is None) or (kind is not None and kind not in SNAPSHOT_KINDS) or id == "":
+            raise HandlerMisuse(
+                f"snapshot takes nothing, or one of {SNAPSHOT_KINDS} and an id", handler=self._handler.name
+            )
+        if self._snapshots is None:
+            raise HandlerMisuse("ctx.snapshot is not configured here", handler=self._handler.name)
+        subject = (kind, id) if kind is not None and id is not None else subject_of(self._event)
+        return None if subject is None else await self._snapshots(*subject)
+
+    def emit(
+        self,
+        type: str,  # noqa: A002 - the contract's word
+        key: str,
+        data: Mapping[str, Any],
+        not_before: datetime | None = None,
+        *,
+        once: str | None = None,
+    ) -> str:
+        """Send a derived event through the outbox, in this transaction. Returns its id.
+
+        The id is deterministic: the same (application, type, key, `once`) is the same event, however often it is
+        emitted; `once` defaults to the id of the event being handled. `key` orders it (`order:…`,
+        `subscription:…`, `customer:…`). `not_before` holds it back until then. Raises HandlerMisuse.
+        """
+        if self._session is None:
+            raise HandlerMisuse("ctx.emit is for transactional handlers only", handler=self._handler.name)
+        self._refuse(wrong_emission(type, key, data, not_before))
+        derived = derived_id(self.application, type, key, once if once is not None else self._event.id)
+        self._emissions.append(Emission(id=derived, type=type, key=key, data=dict(data), not_before=not_before))
+        return derived
+
+    def request_read(
+        self,
+        kind: ReadKind,
+        id: str,  # noqa: A002 - what everyone calls it
+        not_before: datetime | None = None,
+    ) -> None:
+        """Ask for an authenticated read: `order` (by the merchant's order id), `service_order` (by the service's
+        own order id), `session` (a checkout session, for its embedded order) or `subscription`.
+
+        The answer comes back as an `order.observed` / `subscription.observed` event. Requests for the same object
+        coalesce. Transactional handlers only; raises HandlerMisuse.
+        """
+        if self._session is None:
+            raise HandlerMisuse("ctx.request_read is for transactional handlers only", handler=self._handler.name)
+        self._refuse(wrong_read(kind, id, not_before))
+        self._reads.append(ReadRequest(kind=kind, object_id=id, not_before=not_before))
+
+    def note(self, subject: str, action: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Put a change of state into the audit trail, in this transaction; event, handler and code version are added.
+
+        `subject` as keys are written (`order:…`); `before` and `after` hold what changed, no secret. Transactional
+        handlers only; raises HandlerMisuse.
+        """
+        if self._session is None:
+            raise HandlerMisuse("ctx.note is for transactional handlers only", handler=self._handler.name)
+        self._refuse(wrong_note(subject, action, before, after))
+        self._notes.append(AuditNote(subject=subject, action=action, before=dict(before), after=dict(after)))
+
+    def _refuse(self, wrong: str | None) -> None:
+        if wrong is not None:
+            raise HandlerMisuse(wrong, handler=self._handler.name)
+
+    async def insert_new(self, row: Any) -> bool:
+        """Insert a SQLModel row unless a row with its primary key (or a unique key) exists; say whether it is new.
+
+        The database's constraint decides, not a look beforehand, so it holds between processes too.
+        """
+        table = sqlalchemy_inspect(type(row)).local_table
+        if not isinstance(table, Table):
+            raise HandlerMisuse("insert_new takes a row of a mapped table", handler=self._handler.name)
+        values = {column.key: getattr(row, column.key) for column in table.columns}
+        values = {name: value for name, value in values.items() if value is not None}
+        key = next(iter(table.primary_key.columns))
+        insert = insert_into(table, self.session.get_bind().dialect.name)
+        done = await self.session.execute(insert.values(values).on_conflict_do_nothing().returning(key))
+        return done.first() is not None
+
+    async def locked(self, model: type[Any], **key: Any) -> Mapping[str, Any] | None:
+        """The row with this key, locked until the transaction ends, or None. Its columns by name.
+
+        On PostgreSQL a row lock; on SQLite the transaction is the only writer anyway. Transactional handlers only.
+        """
+        table = sqlalchemy_inspect(model).local_table
+        wanted = [table.c[name] == value for name, value in key.items()]
+        found = (await self.session.execute(select(table).where(*wanted).with_for_update())).mappings().first()
+        return None if found is None else dict(found)
+
+    @property
+    def code_version(self) -> str:
+        """The fingerprint of the handler's code, for audit rows (case G12)."""
+        return self._handler.version
+
+    @property
+    def emissions(self) -> tuple[Emission, ...]:
+        """What was emitted so far (for the worker and for tests)."""
+        return tuple(self._emissions)
+
+    @property
+    def reads(self) -> tuple[ReadRequest, ...]:
+        """The reads asked for so far (for the worker and for tests)."""
+        return tuple(self._reads)
+
+    @property
+    def notes(self) -> tuple[AuditNote, ...]:
+        """The audit notes so far (for the worker and for tests)."""
+        return tuple(self._notes)
