@@ -52,7 +52,7 @@ class EventRow(LedgerRow, table=True):
     __tablename__ = "events"
     __table_args__ = (
         UniqueConstraint("application", "id", name="uq_events_application_id"),
-        Index("ix_events_key", "application", "key", "seq"),
+        Index("ix_events_key", "key", "application", "seq"),
         Index("ix_events_type", "type", "seq"),
         Index("ix_events_received_at", "received_at"),
         Index(

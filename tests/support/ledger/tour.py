@@ -124,6 +124,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
             {"application": "default", "order_id": "order-6", "handler": HANDLER}, {"since": AT, "until": NOW},
         )
     ],
+    "ledger.handling.requests.others": [{"event_type": "order.paid", "keys": ["order:order-5"], "known": {"evt_5"}}],
     "ledger.handling.outbox.mark_published": [{"rows": [_row(OutboxRow, seq=1000001)]}],
     "ledger.handling.runs.add": [{"runs": facts.lane(1_000_001, 1_000_002)}],
     "ledger.handling.runs.blocked_lanes": [{"keys": [("default", "order:order-5")]}],
