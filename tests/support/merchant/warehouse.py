@@ -1,4 +1,4 @@
-"""A merchant's warehouse: an HTTP server that ships once per idempotency key, and counts every call."""
+"""A merchant's warehouse: an HTTP server that ships once per idempotency key, and counts every call; away, it answers 503."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ class Warehouse(LoopbackServer):
         super().__init__(self._ship, "/ship")
         self.calls: Counter[str] = Counter()
         self.keys: defaultdict[str, set[str]] = defaultdict(set)
+        self.is_away = False
 
     def plugin(self) -> str:
         """The source of a plugin that ships here."""
         return PLUGIN.format(url=self.url)
 
     async def _ship(self, request: web.BaseRequest) -> web.Response:
+        if self.is_away:
+            return web.json_response({}, status=503)
         order = (await request.json())["order_id"]
         self.calls[order] += 1
         self.keys[order].add(request.headers["Idempotency-Key"])
