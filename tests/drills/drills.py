@@ -103,7 +103,7 @@ def _secret(text: Callable[[str], str], name: str, *alerts: str) -> Drill:
 
 
 async def _pause(scene: Scene) -> None:
-    await scene.type("handlers", "pause", SHIP, "--reason", "a drill", "--yes")
+    await scene.type("handlers", "pause", SHIP, "--reason", "a drill")
     scene.pay()
 
 
@@ -176,7 +176,7 @@ DRILLS: Sequence[Drill] = (
         orders=2,
     ),
     Drill("a handler is paused", frozenset({"ConsumerHandlerPaused", "ConsumerPaidUnfulfilled"}), _pause, _resume),
-    Drill("what a handler depends on is away", frozenset({"ConsumerHandlerWaiting"}), _close_warehouse, _open_warehouse),
+    Drill("the warehouse is away", frozenset({"ConsumerHandlerWaiting"}), _close_warehouse, _open_warehouse),
     Drill("webhooks go nowhere", frozenset({"ConsumerWebhooksSilent"}), _deaf, _hearing),
     Drill("an order was paid with too little", frozenset({"ConsumerFindingsOpen"}), _mismatch, _released),
     Drill(

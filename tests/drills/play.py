@@ -40,8 +40,7 @@ class Played:
 async def scene(folder: Path) -> AsyncIterator[Scene]:
     """All roles on the embedded log, watched by Prometheus, healthy, and no alert fires."""
     secret = folder / "secret"
-    more = {"SVC_APP_SECRET": "", "CONSUMER_EXPECT": ",".join(ROLES)}
-    async with deployment(folder, **embedded(folder), **more) as found:
+    async with deployment(folder, **embedded(folder), CONSUMER_EXPECT=",".join(ROLES)) as found:
         del found.environ["SVC_APP_SECRET"]
         found.environ["SVC_APP_SECRET_FILE"] = str(secret)
         secret.write_text(found.sandbox.config.app_secret)

@@ -1,4 +1,4 @@
-"""A merchant's warehouse: an HTTP server that ships once per idempotency key, and counts every call; away, it answers 503."""
+"""A merchant's warehouse: an HTTP server that ships once per idempotency key, and counts every call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def ship(event: Event, ctx: Context) -> None:
 
 
 class Warehouse(LoopbackServer):
-    """`async with Warehouse() as warehouse`: listens on `warehouse.url` on the loopback."""
+    """`async with`: listens on `warehouse.url` on the loopback; while it `is_away` it answers 503."""
 
     def __init__(self) -> None:
         super().__init__(self._ship, "/ship")
