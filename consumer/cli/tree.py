@@ -103,6 +103,7 @@ def _say(app: typer.Typer) -> None:
 
 
 def _db(app: typer.Typer) -> None:
+    from consumer.cli.developing import revising as revising  # its command joins the schema's
     from consumer.cli.repairing import schema
 
     app.add_typer(schema.app, name="db")

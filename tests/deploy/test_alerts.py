@@ -185,7 +185,7 @@ def _asked(name: str, step: str, at: str, series: Series, fires: int) -> dict[st
 
 def _promtool(*words: str) -> subprocess.CompletedProcess[str]:
     promtool = need_program("promtool", "Debian's package prometheus")
-    return subprocess.run([promtool, *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run([promtool, *words], capture_output=True, text=True, timeout=300)
 
 
 def _queries() -> list[str]:

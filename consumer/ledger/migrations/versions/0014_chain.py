@@ -7,8 +7,8 @@ from alembic import op
 
 from consumer.columns import serial
 
-revision = "ledger_0013"
-down_revision = "ledger_0012"
+revision = "ledger_0014"
+down_revision = "ledger_0013"
 branch_labels = None
 depends_on = None
 
