@@ -273,6 +273,16 @@ class SequenceRow(LedgerRow, table=True):
     value: int = Field(sa_column=Column(serial(), nullable=False))
 
 
+class LogPositionRow(LedgerRow, table=True):
+    """How far the ledger has come in a partition of the log; everything before `next_offset` is in it."""
+
+    __tablename__ = "log_positions"
+
+    topic: str = Field(sa_column=Column(String(249), primary_key=True))
+    partition: int = Field(sa_column=Column(Integer, primary_key=True))
+    next_offset: int = Field(sa_column=Column(serial(), nullable=False))
+
+
 class HintRow(LedgerRow, table=True):
     """A delivery that waits to be confirmed by an authenticated read."""
 
