@@ -28,7 +28,7 @@ def test_three_hundred_requests_in_any_minute_per_address(engine: Engine) -> Non
     """Whoever asks ten times a second gets 300 in the first minute, and not one more."""
     # case: X54
     passed: list[int] = []
-    waits: dict[int, int] = {}
+    waits: dict[int, int | None] = {}
     for second in range(120):
         for _ in range(10):
             try:
