@@ -13,6 +13,7 @@ from sqlmodel import SQLModel
 from consumer.console.checkouts import ACTOR, REGISTERED, Checkout, write_checkout
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database
+from consumer.plugin.options import options_for
 from consumer.replay.rebuild import Rebuild
 from consumer.work.registry import Registry
 
@@ -69,7 +70,7 @@ def rebuild_of(
     return Rebuild(
         database,
         handlers,
-        options,
+        {one.name: options_for(one.function, options.get(one.plugin, {})) for one in handlers},
         tables,
         honours=HONOURS if ours else {},
         at_once={(REGISTERED, ACTOR): registered} if ours else {},

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from consumer import __version__
 from consumer.app import log_parts, parts
+from consumer.app.accounting import Accounting
 from consumer.app.asking import asking
 from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
@@ -255,7 +256,11 @@ class App:
 
     async def _watch_business(self, stop: asyncio.Event) -> None:
         if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
-            await watch_unfulfilled(self.database, self.metrics, self.clock, stop)
+            names = [application.name for application in self.settings.applications]
+            accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(watch_unfulfilled(self.database, self.metrics, self.clock, stop))
+                group.create_task(accounting.run(stop))
 
     async def receive(self) -> None:
         """The role `serve`: the public webhook port."""

@@ -72,6 +72,12 @@ def _explain(app: typer.Typer) -> None:
     app.add_typer(explain.app, name="explain")
 
 
+def _invariants(app: typer.Typer) -> None:
+    from consumer.cli.looking import invariants
+
+    app.command()(invariants.invariants)
+
+
 def _find(app: typer.Typer) -> None:
     from consumer.cli.looking import find
 
@@ -115,6 +121,7 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _replay: ("replay",),
     _rebuild: ("rebuild",),
     _explain: ("explain",),
+    _invariants: ("invariants",),
     _find: ("find",),
     _findings: ("findings",),
     _say: ("say",),

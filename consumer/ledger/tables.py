@@ -52,7 +52,7 @@ class EventRow(LedgerRow, table=True):
     __tablename__ = "events"
     __table_args__ = (
         UniqueConstraint("application", "id", name="uq_events_application_id"),
-        Index("ix_events_key", "application", "key", "seq"),
+        Index("ix_events_key", "key", "application", "seq"),
         Index("ix_events_type", "type", "seq"),
         Index("ix_events_received_at", "received_at"),
         Index(
@@ -271,6 +271,16 @@ class SequenceRow(LedgerRow, table=True):
 
     name: str = Field(sa_column=Column(String(60), primary_key=True))
     value: int = Field(sa_column=Column(serial(), nullable=False))
+
+
+class LogPositionRow(LedgerRow, table=True):
+    """How far the ledger has come in a partition of the log; everything before `next_offset` is in it."""
+
+    __tablename__ = "log_positions"
+
+    topic: str = Field(sa_column=Column(String(249), primary_key=True))
+    partition: int = Field(sa_column=Column(Integer, primary_key=True))
+    next_offset: int = Field(sa_column=Column(serial(), nullable=False))
 
 
 class HintRow(LedgerRow, table=True):

@@ -27,7 +27,6 @@ from consumer.errors import RebuildDiffers
 from consumer.ledger import Database
 from consumer.ledger.handling import past
 from consumer.plugin import Context, Emission, Event, Handler, Reject, Source
-from consumer.plugin.options import ValidatedOptions
 from consumer.wire import SEED, own_event
 
 WriteAtOnce = Callable[[AsyncSession, str, Mapping[str, Any], datetime], Awaitable[None]]
@@ -63,14 +62,15 @@ class _Undo(Exception):
 
 
 class Rebuild:
-    """`tables` are dropped and derived again by `handlers`. `honours`: a derived event's type to the word that makes
-    its decision by hand. `at_once`: a word's type, and who says it, to what its speaker wrote beside it."""
+    """`tables` are dropped and derived again by `handlers`. `options`: what `ctx.options` is, by handler. `honours`:
+    a derived event's type to the word that makes its decision by hand. `at_once`: a word's type, and who says it, to
+    what its speaker wrote beside it."""
 
     def __init__(
         self,
         database: Database,
         handlers: Sequence[Handler],
-        options: Mapping[str, Mapping[str, Any]],
+        options: Mapping[str, Any],
         tables: Sequence[Table],
         *,
         honours: Mapping[str, str],
@@ -79,7 +79,7 @@ class Rebuild:
         self._database = database
         self._handlers = {handler.name: handler for handler in handlers if handler.transactional}
         self._order = {name: number for number, name in enumerate(self._handlers)}
-        self._options = ValidatedOptions(options)
+        self._options = options
         self._tables = tables
         self._honours = honours
         self._at_once = at_once
@@ -131,7 +131,7 @@ class Rebuild:
             log=structlog.get_logger("rebuild"),
             is_replay=True,
             is_history=step.plan == SEED,
-            options=self._options.of(handler.function, handler.plugin),
+            options=self._options[handler.name],
             session=session,
         )
         await handler.function(step.event, ctx)

@@ -23,6 +23,7 @@ from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow
 from consumer.plugin import derived_id
+from consumer.plugin.options import options_for
 from consumer.replay.rebuild import Rebuild
 from consumer.wire import SEED
 from handlers.access import tables as access
@@ -53,7 +54,7 @@ def rebuild(live: Live, options: Mapping[str, Mapping[str, Any]] | None = None) 
     return Rebuild(
         live.database,
         live.plain,
-        options or live.options,
+        {one.name: options_for(one.function, (options or live.options).get(one.plugin, {})) for one in live.plain},
         OURS,
         honours=HONOURS,
         at_once={(REGISTERED, ACTOR): registered},

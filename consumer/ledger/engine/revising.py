@@ -12,15 +12,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from alembic import command
 from alembic.autogenerate import produce_migrations, render_python_code
 from alembic.autogenerate.api import AutogenContext
 from alembic.config import Config
-from alembic.operations.ops import MigrationScript
+from alembic.operations.ops import DowngradeOps, MigrationScript, UpgradeOps
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, create_engine
@@ -173,11 +174,14 @@ def _next_id(head: str | None, plugin: str, taken: set[str]) -> str:
 def _rendered(found: MigrationScript, context: MigrationContext) -> dict[str, str]:
     """The bodies of both functions, and what they import."""
     imports: set[str] = set()
-    options = {"render_as_batch": True, "render_item": _item, "migration_context": context, "imports": imports}
-    bodies = {
-        name: render_python_code(part, **options) if part is not None else "pass"
-        for name, part in (("upgrade", found.upgrade_ops), ("downgrade", found.downgrade_ops))
-    }
+
+    def rendered(part: UpgradeOps | DowngradeOps | None) -> str:
+        if part is None:
+            return "pass"
+        item = partial(_item, imports)
+        return render_python_code(part, render_as_batch=True, render_item=item, migration_context=context)
+
+    bodies = {"upgrade": rendered(found.upgrade_ops), "downgrade": rendered(found.downgrade_ops)}
     text = "\n".join(bodies.values())
     lines = ["import sqlalchemy as sa"] if "sa." in text else []
     lines += ["from alembic import op"] if "op." in text else []
@@ -187,7 +191,7 @@ def _rendered(found: MigrationScript, context: MigrationContext) -> dict[str, st
     return {"imports": "\n\n".join(one for one in blocks if one), **{n: _untold(body) for n, body in bodies.items()}}
 
 
-def _item(kind: str, item: Any, context: AutogenContext) -> str | bool:
+def _item(imports: set[str], kind: str, item: Any, _: AutogenContext) -> str | Literal[False]:
     """Our own types by their name on the handler's face, SQLModel's text as what it is; an author's by their module."""
     if kind != "type":
         return False
@@ -197,7 +201,7 @@ def _item(kind: str, item: Any, context: AutogenContext) -> str | bool:
         return f"sa.String(length={item.length})" if item.length else "sa.String()"
     module = type(item).__module__
     if not module.startswith("sqlalchemy."):
-        context.imports.add(f"import {module}")
+        imports.add(f"import {module}")
     return False
 
 

@@ -25,8 +25,14 @@ async def keep(event: Event, ctx: Context) -> None:
 """
 TABLES = """
 from datetime import datetime
+from sqlalchemy import String
+from sqlalchemy.types import TypeDecorator
 from sqlmodel import Field, SQLModel
 from consumer.plugin import UtcDateTime
+
+class Word(TypeDecorator):
+    impl = String(30)
+    cache_ok = True
 
 class Note(SQLModel, table=True):
     __tablename__ = "shopnotes_note"
@@ -72,6 +78,7 @@ async def test_from_a_model_to_its_tables(tmp_path: Path, database_url: str) -> 
 
     author.add_to_model("text: str | None = Field(default=None, max_length=200, index=True)")
     author.add_to_model("kind: str = Field(max_length=20)")
+    author.add_to_model("word: str | None = Field(default=None, sa_type=Word)  # a type of the author's own")
     [problem] = author.problems(exit_code=1)
     assert "add column: shopnotes_note text" in problem
     second = author.consumer("db", "revision", PLUGIN, "-m", "what it says")

@@ -7,10 +7,10 @@ came.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import wraps
 from importlib import import_module
 from itertools import count
 from typing import Any
@@ -185,7 +185,7 @@ class Live:
 
 
 def _stumbling(handler: Handler, fails: Mapping[tuple[str, str], int]) -> Callable[[Event, Context], Any]:
-    @wraps(handler.function)
+    @functools.wraps(handler.function)
     async def attempt(event: Event, ctx: Context) -> None:
         await handler.function(event, ctx)
         if ctx.attempt <= fails.get((event.id, handler.name), 0):

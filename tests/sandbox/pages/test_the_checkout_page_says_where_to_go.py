@@ -1,4 +1,4 @@
-"""The hosted checkout page over HTTP; what a browser makes of it is in test_browser.py."""
+"""The hosted checkout page over HTTP; what a browser makes of it is in test_a_browser_pays.py."""
 
 from __future__ import annotations
 

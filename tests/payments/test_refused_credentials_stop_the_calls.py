@@ -27,7 +27,7 @@ from tests.payments.support import (
     ScriptedService,
     bench,
 )
-from tests.payments.test_credentials import write
+from tests.payments.test_secrets_are_checked_shared_and_never_shown import write
 
 OK = Reply(200, {"id": "ord_1", "status": "PENDING"})
 

@@ -1,0 +1,135 @@
+"""A write that nobody answered is decided by a read, repeated with its key, or told as ambiguous."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer.payments import (
+    AmbiguousWrite,
+    OrderAlreadyPaid,
+    SessionNotCancelable,
+    SubscriptionAlreadyEnded,
+)
+from tests.payments.support import SESSION_FIELDS, Bench, Reply, ScriptedService, bench, error_reply, session_json
+from tests.payments.writes.answers import (
+    CREATE,
+    CREATED,
+    CREATED_AGAIN,
+    CUT,
+    LINK,
+    LINKED,
+    LOOKUP,
+    LOST,
+    NOT_FOUND,
+    PENDING_ORDER,
+    keys,
+)
+
+
+async def test_an_unanswered_create_is_looked_up_and_then_repeated_with_its_key(
+    service: ScriptedService, b: Bench
+) -> None:
+    # case: C26
+    service.will(*LOST, PENDING_ORDER, CREATED_AGAIN, LINKED)
+    session = await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    assert session.url is not None
+    assert service.paths == [CREATE] * 4 + [LOOKUP, CREATE, LINK]
+    assert service.seen[4].query == {"order_id": "order-1"}
+    assert len(set(keys(service)[:5])) == 1
+
+
+async def test_an_unanswered_create_of_a_paid_order_is_told_as_paid(service: ScriptedService, b: Bench) -> None:
+    # case: C26, F27
+    service.will(*LOST, Reply(200, {"id": "ord_1", "status": "PAID"}))
+    with pytest.raises(OrderAlreadyPaid):
+        await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    assert service.paths == [CREATE] * 4 + [LOOKUP]
+
+
+@pytest.mark.parametrize("looked_up", [(NOT_FOUND,), LOST, (PENDING_ORDER, *LOST)])
+async def test_a_create_nobody_knows_of_is_ambiguous_and_keeps_its_key(
+    service: ScriptedService, b: Bench, looked_up: tuple[Reply, ...]
+) -> None:
+    # case: C26
+    service.will(*LOST, *looked_up)
+    with pytest.raises(AmbiguousWrite) as caught:
+        await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    assert caught.value.retryable
+    assert (caught.value.order is not None) == (looked_up[0] is PENDING_ORDER)
+    service.will(CREATED)
+    await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    assert set(keys(service)) == {caught.value.idempotency_key}
+
+
+async def test_an_unanswered_subscription_create_has_no_order_to_look_up(service: ScriptedService, b: Bench) -> None:
+    # case: C26
+    service.will(*LOST)
+    fields = {**SESSION_FIELDS, "mode": "subscription", "price_id": "p", "amount": None, "description": None}
+    with pytest.raises(AmbiguousWrite):
+        await b.client.checkout_sessions.create_from(fields)
+    assert service.paths == [CREATE] * 4
+
+
+async def test_a_write_that_never_left_is_not_ambiguous(unused_tcp_port: int) -> None:
+    # case: C26
+    from consumer.payments import ServiceUnreachable
+
+    async with bench(f"http://127.0.0.1:{unused_tcp_port}") as b:
+        with pytest.raises(ServiceUnreachable):
+            await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+
+
+@pytest.mark.parametrize("last", [(error_reply(409, "session_not_cancelable"),), (CUT, CUT, CUT)])
+async def test_an_unanswered_session_cancel_is_decided_by_a_read(
+    service: ScriptedService, b: Bench, last: tuple[Reply, ...]
+) -> None:
+    # case: C26
+    service.will(CUT, *last, Reply(200, session_json(url=None, status="CANCELED")))
+    await b.client.checkout_sessions.cancel("cs_1")
+    assert service.paths[-1] == "GET /v1/checkout-sessions/cs_1"
+
+
+async def test_a_session_cancel_that_came_too_late_is_told(service: ScriptedService, b: Bench) -> None:
+    # case: C26, C10
+    service.will(CUT, error_reply(409, "session_not_cancelable"), Reply(200, session_json(status="COMPLETED")))
+    with pytest.raises(SessionNotCancelable):
+        await b.client.checkout_sessions.cancel("cs_1")
+    service.will(*LOST, Reply(200, session_json(url=None, status="OPEN")))
+    with pytest.raises(AmbiguousWrite):
+        await b.client.checkout_sessions.cancel("cs_1")
+
+
+@pytest.mark.parametrize(
+    ("at", "seen"),
+    [
+        ("now", {"status": "ENDED", "end_reason": "MERCHANT_CANCELED"}),
+        ("period_end", {"status": "ACTIVE", "cancel_at_period_end": True, "merchant_cancel_requested": True}),
+        ("period_end", {"status": "ENDED", "end_reason": "MERCHANT_CANCELED"}),
+    ],
+)
+async def test_an_unanswered_subscription_cancel_is_decided_by_a_read(
+    service: ScriptedService, b: Bench, at: str, seen: dict[str, object]
+) -> None:
+    # case: C26
+    service.will(*LOST, Reply(200, {"id": "sub_1"} | seen))
+    await b.client.subscriptions.cancel("sub_1", at=at)  # type: ignore[arg-type] # parametrised
+    assert service.paths[-1] == "GET /v1/subscriptions/sub_1"
+
+
+async def test_a_subscription_cancel_that_did_not_happen_is_not_done(service: ScriptedService, b: Bench) -> None:
+    # case: C26
+    service.will(*LOST, Reply(200, {"id": "sub_1", "status": "ACTIVE", "merchant_cancel_requested": False}))
+    with pytest.raises(AmbiguousWrite):
+        await b.client.subscriptions.cancel("sub_1", at="period_end")
+    ended = Reply(200, {"id": "sub_1", "status": "ENDED", "end_reason": "PAYMENT_FAILED"})
+    service.will(CUT, error_reply(409, "subscription_already_ended"), ended)
+    with pytest.raises(SubscriptionAlreadyEnded):
+        await b.client.subscriptions.cancel("sub_1", at="now")
+
+
+async def test_a_cancel_is_done_whatever_its_answer_looks_like(service: ScriptedService, b: Bench) -> None:
+    # case: C13, U18
+    for body in (b"", b"ok", b"[]", b'{"anything": 1}'):
+        service.will(Reply(200, body), Reply(204, b""))
+        await b.client.checkout_sessions.cancel("cs_1")
+        await b.client.subscriptions.cancel("sub_1", at="now")
