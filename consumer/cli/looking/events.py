@@ -186,6 +186,6 @@ async def _read(
             raise NotFound("the ledger has no such event", application=application, event_id=event_id[:100])
         return (
             rows[0],
-            await runs.ofevent_document(session, application, event_id),
+            await runs.of_event(session, application, event_id),
             await runs.attempts_of(session, application, event_id),
         )
