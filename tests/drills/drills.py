@@ -134,9 +134,9 @@ async def _mismatch(scene: Scene) -> None:
     """The shop registered another amount than was paid."""
     shop = Shop(scene.found.sandbox, scene.found.sandbox.config.app_id, 1)
     session = shop.order("dear")
-    said = (f"session_id={session.id}", f"order_id={session.order_id}", "mode=payment", "expected_amount=99.00")
+    said = (f"session_id={session.id}", f"order_id={session.order_id}", "expected_amount=99.00")
     words = [word for one in said for word in ("--set", one)]
-    await scene.type("say", "checkout.registered", session.id, *words, "--reason", "a drill", "--yes")
+    await scene.type("say", "checkout.registered", session.order_id, *words, "--reason", "a drill", "--yes")
     shop.pay(session)
     scene.orders = [session.order_id]
     scene.found.paid.append(session.order_id)
