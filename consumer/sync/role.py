@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 REFRESH_PER_S_MIN: Final = 0.3
 REFRESH_BURST_MIN: Final = 6
+ORDER_PER_S_MIN: Final = 0.2
+ORDER_BURST_MIN: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +62,8 @@ class SyncPolicy:
 
     def among(self, applications: int) -> SyncPolicy:
         """The same for one of so many at one API address: they share its limit, and so what the reads that handlers
-        asked for may take of it (cases B23, C15). Each keeps `REFRESH_PER_S_MIN` a second and `REFRESH_BURST_MIN` at
-        once."""
+        asked for may take of it (cases B23, C15). Each keeps `REFRESH_PER_S_MIN` a second, `REFRESH_BURST_MIN` at once,
+        and for orders `ORDER_PER_S_MIN` and `ORDER_BURST_MIN` of that."""
         one = self.refresh
         return replace(
             self,
@@ -69,6 +71,8 @@ class SyncPolicy:
                 one,
                 per_s=min(one.per_s, max(REFRESH_PER_S_MIN, one.per_s / applications)),
                 burst=min(one.burst, max(REFRESH_BURST_MIN, one.burst // applications)),
+                order_per_s=min(one.order_per_s, max(ORDER_PER_S_MIN, one.order_per_s / applications)),
+                order_burst=min(one.order_burst, max(ORDER_BURST_MIN, one.order_burst // applications)),
             ),
         )
 

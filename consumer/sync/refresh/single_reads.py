@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import structlog
@@ -13,7 +13,7 @@ from consumer.sync.api import Cooldown
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.observation import Observation, is_whole, shape
 from consumer.sync.refresh.answers import Answers
-from consumer.sync.refresh.schedule import Round
+from consumer.sync.refresh.schedule import ReadQuota, Round
 
 LOG = structlog.get_logger()
 
@@ -23,15 +23,26 @@ SHAPES_MAX: Final = 8
 class SingleReads:
     """Reads the objects of one application one by one. `order_shapes`: which fields orders that were read so had."""
 
-    def __init__(self, resources: Resources, answers: Answers, *, metrics: StageMetrics, cooldown: Cooldown) -> None:
+    def __init__(
+        self, resources: Resources, answers: Answers, quota: ReadQuota, *, metrics: StageMetrics, cooldown: Cooldown
+    ) -> None:
         self._resources = resources
         self._answers = answers
+        self._quota = quota
         self._metrics = metrics
         self._cooldown = cooldown
         self.order_shapes: dict[str, None] = {}
 
+    async def work_off(self, waiting: Iterator[ReadRow], this: Round) -> None:
+        """Do the waiting reads, as far as the quota goes and until a failure holds all calls up."""
+        for row in waiting:
+            if this.held_up is not None:
+                return
+            if await self._quota.allows(row.kind):
+                await self.do(row, this)
+
     async def do(self, row: ReadRow, this: Round) -> None:
-        """Do one. Raises LedgerError, BrokerError."""
+        """Do one, for which the quota has a request. Raises LedgerError, BrokerError."""
         version = await self._answers.version([row])
         try:
             seen = await self._read(row, version)
@@ -46,7 +57,7 @@ class SingleReads:
             await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
         await self._answers.found([row], seen)
-        this.note([row])
+        this.answered.append(row)
 
     async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
         """The answer of the service."""

@@ -1,16 +1,11 @@
 """Refresh: the reads that handlers asked for, by pages of a list where many are due, and singly. See `answers`.
 
-Each request goes to one of five lanes, by weight (`schedule`). A kind of which many are due is paged as long as that
-pays (`list_reads`, `policy`); meanwhile only those are read singly that no walk has answered. A request is made while
-refresh has its share of the budget, or nobody else wants it. Every round looks anew at what is due.
-
 Walks nobody asked for (reconcile) publish only what differs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 from consumer.clock import Clock
 from consumer.ledger import Database
@@ -24,11 +19,8 @@ from consumer.sync.publisher import EventPublisher
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.list_reads import ListReads
 from consumer.sync.refresh.policy import RefreshPolicy
-from consumer.sync.refresh.schedule import Lane, ReadQuota, Round, RoundRobin
+from consumer.sync.refresh.schedule import LISTED, UNLISTED, URGENT, ReadQuota, Round, Turns, in_turn
 from consumer.sync.refresh.single_reads import SingleReads
-from consumer.sync.refresh.waiting import Request, Waiting
-
-KINDS = (("subscription",), ("order",), ("session", "service_order"))  # as they wait for single reads
 
 
 class Refresh:
@@ -51,7 +43,7 @@ class Refresh:
         self._policy = policy or RefreshPolicy()
         self._cooldown = cooldown = Cooldown(clock)
         self._quota = ReadQuota(clock, api.client.budget, self._policy)
-        self._round_robin = RoundRobin()
+        self._turns = Turns()
         resources = api.client.with_priority(Priority.REFRESH)
         answers = Answers(
             api.application,
@@ -63,18 +55,18 @@ class Refresh:
             cooldown=cooldown,
             retry=self._policy.retry,
         )
-        self._singles = SingleReads(resources, answers, metrics=self.metrics, cooldown=cooldown)
-        list_reads = partial(
-            ListReads,
-            resources=resources,
-            database=database,
-            answers=answers,
-            singles=self._singles,
+        self._singles = SingleReads(resources, answers, self._quota, metrics=self.metrics, cooldown=cooldown)
+        self._lists = ListReads(
+            resources,
+            database,
+            answers,
+            self._singles,
+            quota=self._quota,
+            turns=self._turns,
             clock=clock,
             cooldown=cooldown,
             policy=self._policy,
         )
-        self._pages = {Lane.SUBSCRIPTION_PAGES: list_reads("subscription"), Lane.ORDER_PAGES: list_reads("order")}
         self.failure = StageFailure(f"refresh {api.application}")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -93,45 +85,24 @@ class Refresh:
         """
         self._cooldown.check()
         self._quota.begin()
-        this = Round()
-        waiting = Waiting(await self._due(), self._pages, self._singles, most=self._policy.singles)
-        turn = asyncio.Condition()
-
-        async def work_off() -> None:
-            while this.held_up is None:
-                async with turn:
-                    request = await self._next(waiting, this, turn)
-                if request is None:
-                    return
-                try:
-                    await request(this)
-                finally:
-                    async with turn:
-                        turn.notify_all()
-
-        await together(*(work_off() for _ in range(self._policy.concurrency)))
+        this, left = Round(), await self._due()
+        paged = self._lists.kinds(left)
+        self._turns.begin(row for row in left if row.kind not in paged or self._lists.is_unanswered(row))
+        for kind in LISTED if self._quota.since_other < URGENT else LISTED[::-1]:
+            if kind in paged:
+                left = await self._lists.work_off(kind, left, this)
+        left = [row for row in left if not self._turns.has_done(row)]
+        waiting = iter(in_turn(left, self._policy.singles, self._quota.since_other, self._quota.last_other))
+        await together(*(self._singles.work_off(waiting, this) for _ in range(self._policy.concurrency)))
         if this.held_up is not None and not this.answered:
             raise this.held_up
         return len(this.answered)
-
-    async def _next(self, waiting: Waiting, this: Round, turn: asyncio.Condition) -> Request | None:
-        """The next request, if one waits and may be made now. Whose turn it is has it, though its last page is still
-        on its way: else all the others would go before, however little they weigh."""
-        while (lanes := waiting.lanes(this)) and this.held_up is None:
-            lane = self._round_robin.turn(lanes)
-            if waiting.is_taken(lane):
-                await turn.wait()
-            elif not await self._quota.allows():
-                return None
-            elif lane in waiting.lanes(this):  # a page under way may have answered meanwhile what waited
-                self._round_robin.took(lane)
-                return waiting.take(lane, this)
-        return None
 
     async def _due(self) -> list[ReadRow]:
         """What is to be read now, each kind by itself: access hangs on subscriptions, and neither thousands of orders
         that became known at once nor thousands of older subscriptions may keep the others waiting (case B23)."""
         now, batch = self._clock.now(), self._policy.batch
         async with self._database.reading() as session:
-            found = [await read_requests.due(session, now, batch, self.application, *kinds) for kinds in KINDS]
-        return [row for rows in found for row in rows]
+            listed = [await read_requests.due(session, now, batch, self.application, kind) for kind in LISTED]
+            rest = await read_requests.due(session, now, batch, self.application, *UNLISTED)
+        return [*(row for rows in listed for row in rows), *rest]

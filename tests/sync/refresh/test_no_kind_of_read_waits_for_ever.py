@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from consumer.ledger.reading import read_requests
+from consumer.ledger.tables import ReadRow
 from consumer.payments import CallKind, Priority
 from consumer.plugin import ReadKind, ReadRequest
 from consumer.sync.refresh.policy import RefreshPolicy
-from consumer.sync.refresh.schedule import WEIGHTS, Lane, RoundRobin
+from consumer.sync.refresh.schedule import in_turn
 from consumer.sync.refresh.stage import Refresh
 from consumer.sync.role import SyncPolicy
 from tests.sync.conftest import World
@@ -140,7 +138,7 @@ async def listed_without_end(world: World, kind: ReadKind) -> list[ReadRequest]:
     world.service.lists[f"/v1/{kind}s"] = endless(records)
     requests = [ReadRequest(kind=kind, object_id=name) for name in names]
     await ask_all(world, requests)
-    policy = RefreshPolicy(page_orders_from=1000, burst=100)
+    policy = RefreshPolicy(page_orders_from=1000, burst=100, order_burst=100)
     await Refresh(world.api, world.database, world.publisher, clock=world.clock, policy=policy).once()
     world.service.calls.clear()
     return requests
@@ -148,7 +146,7 @@ async def listed_without_end(world: World, kind: ReadKind) -> list[ReadRequest]:
 
 async def seconds_until_read(world: World, paths: Iterable[str], again: Sequence[ReadRequest], most_s: float) -> float:
     """How long it takes, half a second a round, while nothing of the budget is idle and `again` is asked each time."""
-    policy = RefreshPolicy(page_from=20, page_yield=5, burst=2, pages=50)
+    policy = RefreshPolicy(page_from=20, page_yield=5, burst=2, order_burst=2, pages=50)
     wanted, began = set(paths), world.clock.monotonic()
     async with while_a_walk_goes_on(world, policy) as once:
         while not wanted <= set(world.service.calls) and world.clock.monotonic() - began < most_s:
@@ -228,30 +226,23 @@ async def test_orders_are_paged_beside_subscriptions_that_are_paged_without_end(
     assert world.service.calls["/v1/checkout-sessions/cs_0"] == 1
 
 
-def turns(robin: RoundRobin, waiting: Collection[Lane], count: int) -> list[Lane]:
-    found = []
-    for _ in range(count):
-        found.append(robin.turn(waiting))
-        robin.took(found[-1])
-    return found
-
-
 def test_subscriptions_come_first_and_every_fifth_is_another() -> None:
     # case: B23
-    robin, singly = RoundRobin(), [Lane.REST, Lane.ORDER, Lane.SUBSCRIPTION]
-    taken = turns(robin, singly, 60)
-    assert taken[0] is Lane.SUBSCRIPTION
-    assert Counter(taken) == {Lane.SUBSCRIPTION: 48, Lane.ORDER: 6, Lane.REST: 6}
-    assert all({Lane.ORDER, Lane.REST} < set(taken[at : at + 12]) for at in range(48))
-    assert set(turns(robin, [Lane.ORDER, Lane.REST], 2)) == {Lane.ORDER, Lane.REST}, "orders and the rest take turns"
-    assert turns(robin, [Lane.ORDER], 50) == [Lane.ORDER] * 50
-    assert Lane.SUBSCRIPTION in turns(robin, singly, 2), "who had nothing to do is no later than before"
 
+    def rows(kind: ReadKind, count: int) -> list[ReadRow]:
+        return [ReadRow(application="default", kind=kind, object_id=f"{kind}_{n}") for n in range(count)]
 
-@given(st.lists(st.sets(st.sampled_from(Lane)), min_size=1, max_size=200), st.sampled_from(Lane))
-def test_who_waits_is_served_whatever_the_others_do(rounds: list[set[Lane]], patient: Lane) -> None:
-    # case: B22, B23
-    robin, since = RoundRobin(), 0
-    for others in rounds:
-        since = 0 if turns(robin, others | {patient}, 1) == [patient] else since + 1
-        assert since <= sum(WEIGHTS.values()) + len(Lane)
+    subscriptions, orders, sessions = rows("subscription", 60), rows("order", 60), rows("session", 2)
+    found = [row.object_id for row in in_turn([*orders, *subscriptions, *sessions], 50)]
+    assert found[:8] == [
+        "subscription_0", "session_0", *(f"subscription_{n}" for n in range(1, 5)), "order_0", "subscription_5",
+    ]  # fmt: skip
+    assert len(found) == len(set(found)) == 50
+    assert sum(name.startswith("subscription") for name in found) == 40
+    assert [row.object_id for row in in_turn(subscriptions, 50)] == [f"subscription_{n}" for n in range(50)]
+    assert len(in_turn([*subscriptions[:3], *orders], 50)) == 50
+    assert in_turn([], 50) == []
+    kinds = [row.kind for row in in_turn([*subscriptions, *orders], 50, since_other=4)]
+    assert kinds[:7] == ["order", *["subscription"] * 4, "order", "subscription"], "it was refused in the last round"
+    turns = [row.kind for row in in_turn([*sessions, *orders], 50, last_other="session")]
+    assert turns[:4] == ["order", "session", "order", "session"], "a round may have room for one only"
