@@ -12,7 +12,7 @@ import structlog
 from consumer.broker import Broker, GroupReport
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
-from consumer.ledger import Database, log_memory
+from consumer.ledger import Database, log_memory, log_positions
 from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 20.0
@@ -85,5 +85,6 @@ class LogWatch:
                     await log_memory.keep(session, found)
                 if found.replaced_at != before.replaced_at:
                     _log.error("log_replaced", topic=report.topic, group=report.group)
+                    await log_positions.forget(session, report.topic)
                 replaced.append(found.replaced_at)
         return max(filter(None, replaced), default=None)

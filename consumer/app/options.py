@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from consumer.plugin.options import options_model
 from consumer.settings.application import reason
-from consumer.work.execution.options import options_model
 from consumer.work.registry import GROUP, Registry
 
 NAME = "CONSUMER_HANDLER_OPTIONS"

@@ -13,8 +13,8 @@ from sqlmodel import SQLModel
 from consumer.console.checkouts import ACTOR, REGISTERED, Checkout, write_checkout
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database
+from consumer.plugin.options import options_for
 from consumer.replay.rebuild import Rebuild
-from consumer.work.execution.options import options_for
 from consumer.work.registry import Registry
 
 ALL = "all"

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from consumer import __version__
 from consumer.app import log_parts, parts
+from consumer.app.accounting import Accounting
 from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
 from consumer.app.log_watch import LogWatch
@@ -26,6 +27,7 @@ from consumer.app.measured_broker import MeasuredBroker
 from consumer.app.options import left_out, option_problems, unknown_handlers
 from consumer.app.read_after_write import asking
 from consumer.app.registering import registering
+from consumer.app.sealing import seal_trail
 from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SystemClock
@@ -42,7 +44,7 @@ from consumer.settings import Role, Settings
 from consumer.sync.api import ApplicationApi
 from consumer.sync.health.prometheus import Exposition
 from consumer.sync.role import Sync
-from consumer.telemetry.internal import Readiness, internal_app
+from consumer.telemetry.internal import Check, Readiness, internal_app
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.otlp import OtlpExporter
@@ -162,6 +164,9 @@ class App:
         """The handlers of this deployment."""
         renamed = {new: old for old, new in self.settings.renamed_handlers.items()}
         registry = load_registry(self.settings.handlers, renamed, extra=self._plugins)
+        for name in dict.fromkeys(handler.plugin for handler in registry.handlers):
+            named = [handler.name for handler in registry.handlers if handler.plugin == name]
+            _log.info("plugin_loaded", plugin=name, handlers=named)
         for plugin in registry.broken:
             _log.error("plugin_broken", plugin=plugin.plugin, reason=plugin.reason)
         return registry
@@ -252,7 +257,11 @@ class App:
 
     async def _watch_business(self, stop: asyncio.Event) -> None:
         if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
-            await watch_unfulfilled(self.database, self.metrics, self.clock, stop)
+            names = [application.name for application in self.settings.applications]
+            accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(watch_unfulfilled(self.database, self.metrics, self.clock, stop))
+                group.create_task(accounting.run(stop))
 
     async def receive(self) -> None:
         """The role `serve`: the public webhook port."""
@@ -280,12 +289,7 @@ class App:
 
     async def work(self) -> None:
         """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
-        problems = option_problems(self.registry, self.settings.handler_options)
-        problems += unknown_handlers(self.registry, self.settings.handlers)
-        if problems:
-            raise SettingsError(problems)
-        for plugin in left_out(self.registry, self.settings.handlers):
-            _log.error("built_in_left_out", setting="CONSUMER_HANDLERS", plugin=plugin)
+        self.check_plugins()
         self._heartbeat.roles.add(Role.WORK.value)
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings
@@ -322,6 +326,15 @@ class App:
 
         self._readiness.add("group", polls)
         self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S)
+
+    def check_plugins(self) -> None:
+        """Say which built-ins are left out. Raises SettingsError for options that do not fit, and unknown handlers."""
+        problems = option_problems(self.registry, self.settings.handler_options)
+        problems += unknown_handlers(self.registry, self.settings.handlers)
+        if problems:
+            raise SettingsError(problems)
+        for plugin in left_out(self.registry, self.settings.handlers):
+            _log.error("built_in_left_out", setting="CONSUMER_HANDLERS", plugin=plugin)
 
     async def sync(self) -> None:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
@@ -365,10 +378,21 @@ class App:
                 await watch.run(stop)
 
         self._readiness.add("deliveries", takes_deliveries)
+
+        async def seal(stop: asyncio.Event) -> None:
+            if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
+                await seal_trail(self.database, self.clock, stop)
+
+        self._stoppable(seal, "sealing", STOP_SLACK_S)
         self._stoppable(watch_log, "log_watch", STOP_SLACK_S)
         self._stoppable(run, "sync", STOP_SLACK_S)
 
     # --- how parts run -----------------------------------------------------------------------------------------
+
+    def beside(self, run: Stoppable, name: str, limit_s: float, *, check: Check) -> None:
+        """A part that somebody else brings, ended like every other; the process is ready when `check` says so, too."""
+        self._readiness.add(name, check)
+        self._stoppable(run, name, limit_s)
 
     def _stoppable(self, run: Stoppable, name: str, limit_s: float) -> None:
         """Run something that ends cleanly when its event is set, at most `limit_s` seconds later."""

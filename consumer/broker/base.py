@@ -101,8 +101,19 @@ class Subscription(Protocol):
 
     async def commit(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
         """Store the next offset to read, per partition. Returns the partitions for which it was stored; those that
-        belong to another member by now are left out. An offset never goes back: one lower than stored counts as
+        belong to another member by now are left out. An offset never goes back here: one lower than stored counts as
         stored. Raises BrokerUnavailable after `timeout_s` (it may have been stored all the same)."""
+        ...
+
+    async def stands(self, timeout_s: float = 10.0) -> Mapping[Partition, int]:
+        """Where the group stands in the partitions of this member: the next offset to read, as it is stored or, before
+        the first commit, where the log begins. Not during a `poll`. Raises BrokerUnavailable after `timeout_s`."""
+        ...
+
+    async def rewind(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
+        """The group goes back to these offsets, where it stands behind them, and reads on from there. Returns the
+        partitions in which it did: records of theirs that were handed out and not dealt with come again, in order. Not
+        during a `poll`. Raises BrokerUnavailable after `timeout_s`."""
         ...
 
     def assignment(self) -> frozenset[Partition]:

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -105,19 +106,28 @@ def stop_on_signals() -> asyncio.Event:
 
 
 @asynccontextmanager
-async def ledger(settings: Settings) -> AsyncIterator[Database]:
-    """The ledger for a command that looks or repairs. Raises DatabaseMissing, LedgerUnavailable, SchemaOutdated."""
+async def ledger(settings: Settings, *, whole: bool = False) -> AsyncIterator[Database]:
+    """The ledger for a command that looks or repairs. Tables of a merchant's plugin that are not made yet keep nobody
+    from looking: it is said on stderr; with `whole` they must be there. Raises DatabaseMissing, LedgerUnavailable,
+    SchemaOutdated."""
     database = Database(settings.database_url.get_secret_value(), pool_size=2, create=False)
     try:
         if not await lacks_nothing(database):
-            from consumer.ledger.engine import (
-                schema,
-            )  # Alembic: who looks at a database that is as it should be needs none
-
-            await schema.require_current(database)
+            await _look_closer(database, whole=whole)
         yield database
     finally:
         await database.stop()
+
+
+async def _look_closer(database: Database, *, whole: bool) -> None:
+    """By Alembic, which nobody needs who looks at a database that is as it should be."""
+    from consumer.app.options import BUILT_IN
+    from consumer.ledger.engine import schema
+
+    if whole:
+        await schema.require_current(database)
+    for one in await schema.require_usable(database, BUILT_IN):
+        typer.echo(f"warning[schema_outdated]: {one} was not run yet: run `consumer db upgrade`", err=True)
 
 
 async def run_role(settings: Settings, output: Output, build: Callable[[App], Coroutine[Any, Any, None]]) -> None:
@@ -157,3 +167,11 @@ def announce(app: App, output: Output, more: Mapping[str, str | None] | None = N
     output.document(found)
     for name, value in found.items():
         output.line(f"{name}: {value}")
+
+
+def at_sandbox(settings: Settings, base_url: str) -> Settings:
+    """The same settings, with the default application at a sandbox."""
+    applications = tuple(
+        replace(one, base_url=base_url) if one.name == "default" else one for one in settings.applications
+    )
+    return settings.model_copy(update={"applications": applications})

@@ -37,10 +37,13 @@ def dev(
     sandbox_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the sandbox; 0 takes a free one.")
     ] = 4010,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="What is saved in a plugin is live a second later; what is broken is not.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Everything in one process on ./data, stays up; with the sandbox unless SVC_BASE_URL is set."""
-    run(develop(settings_for(Role.DEV), Output(as_json), data / "sandbox", sandbox_port))
+    run(develop(settings_for(Role.DEV), Output(as_json), data / "sandbox", sandbox_port, reload=reload))
 
 
 def serve(as_json: Json = False) -> None:

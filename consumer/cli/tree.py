@@ -72,6 +72,18 @@ def _explain(app: typer.Typer) -> None:
     app.add_typer(explain.app, name="explain")
 
 
+def _invariants(app: typer.Typer) -> None:
+    from consumer.cli.looking import invariants
+
+    app.command()(invariants.invariants)
+
+
+def _audit(app: typer.Typer) -> None:
+    from consumer.cli.looking import audit
+
+    app.add_typer(audit.app, name="audit")
+
+
 def _find(app: typer.Typer) -> None:
     from consumer.cli.looking import find
 
@@ -91,6 +103,7 @@ def _say(app: typer.Typer) -> None:
 
 
 def _db(app: typer.Typer) -> None:
+    from consumer.cli.developing import revising as revising  # its command joins the schema's
     from consumer.cli.repairing import schema
 
     app.add_typer(schema.app, name="db")
@@ -114,6 +127,8 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _replay: ("replay",),
     _rebuild: ("rebuild",),
     _explain: ("explain",),
+    _invariants: ("invariants",),
+    _audit: ("audit",),
     _find: ("find",),
     _findings: ("findings",),
     _say: ("say",),

@@ -38,7 +38,7 @@ async def timeline(session: AsyncSession, application: str, key: str) -> list[En
     requested = [row["id"] for row in events if row["type"] == REQUESTED]
     shown = or_(RUNS.c.code.is_not(None), and_(RUNS.c.event_id.in_(requested), RUNS.c.status == "succeeded"))
     ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, [row["id"] for row in events]))
-    runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, shown))
+    runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, shown)) if events else []
     causes = await _causes(session, application, [row["id"] for row in events])
     entries = [((row["received_at"], 0, row["seq"]), _event(row, causes)) for row in events]
     entries += [((row["at"], 1, row["id"]), _change(row)) for row in changes]

@@ -255,6 +255,17 @@ class Metrics:
         self.paid_unfulfilled_seconds = self._gauge(
             "paid_unfulfilled_oldest_seconds", "Age of the oldest order paid and not fulfilled", "application"
         )
+        self.invariants_residual = self._gauge(
+            "invariants_residual_micro_usdc", "Money of payments that nothing explains, in millionths", "application"
+        )
+        self.invariants_broken = self._gauge(
+            "invariants_broken", "What is not as it should be about money and access, by code", "application", "code"
+        )
+        self.invariants_checked_at = self._gauge(
+            "invariants_checked_at", "When money and access were last accounted for, in epoch seconds", "application"
+        )
+
+        self.ledger_bytes = self._gauge("ledger_bytes", "Size of the ledger's database")
 
     def _declare_process(self) -> None:
         self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")

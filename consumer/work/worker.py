@@ -14,7 +14,7 @@ import structlog
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
-from consumer.ledger import Database
+from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 from consumer.work.dispatch.breakers import Breakers
@@ -103,6 +103,7 @@ class Worker:
         self._looked_up_to: runs.Lane | None = None
         self._blind: BrokerError | None = None
         self._uncommitted = False
+        self._assigned_anew = False
         pauser.on_pause = self._pause_here
 
     @property
@@ -202,6 +203,8 @@ class Worker:
             self._blind = error
             await self._clock.sleep(RETRY_MOST_S)
             return
+        if self._assigned_anew:
+            records = await self._after_assignment(subscription, records, stop)
         if not records:
             if not self._uncommitted:
                 self._blind = None
@@ -217,6 +220,35 @@ class Worker:
             self._blind = error
         finally:
             self._idle.set()
+
+    async def _after_assignment(
+        self, subscription: Subscription, records: Sequence[Record], stop: asyncio.Event
+    ) -> Sequence[Record]:
+        """The records in hand that are still the next ones, once ledger and group were compared."""
+        while not stop.is_set():
+            self._assigned_anew = False
+            try:
+                back = await self._go_back(subscription)
+            except ConsumerError as error:
+                self._assigned_anew = True
+                _log.warning("ledger_and_log_not_compared", code=error.code)
+                await self._clock.sleep(RETRY_MOST_S)
+            else:
+                return [record for record in records if record.partition not in back]
+        return []
+
+    async def _go_back(self, subscription: Subscription) -> frozenset[Partition]:
+        """Where the ledger stands before its group, it was restored from a backup: what it lacks is read again (case
+        O7). A partition it has never read is noted, so that this holds for it too."""
+        stands = await subscription.stands()
+        async with self._database.transaction() as session:
+            places = await log_positions.load(session, [self._config.topic])
+            new = {one: offset for one, offset in stands.items() if (one.topic, one.number) not in places}
+            await log_positions.keep(session, {(one.topic, one.number): offset for one, offset in new.items()})
+        back = await subscription.rewind({Partition(*place): offset for place, offset in places.items()})
+        if back:
+            _log.error("ledger_restored", topic=self._config.topic, partitions=sorted(one.number for one in back))
+        return back
 
     async def _take(self, records: Sequence[Record], stop: asyncio.Event) -> bool:
         """Store the records, for as long as it takes; False when told to stop before they were."""
@@ -244,6 +276,7 @@ class Worker:
 
     async def _began(self, partitions: frozenset[Partition]) -> None:
         self._observer.moved("assigned", len(partitions))
+        self._assigned_anew = True
 
     async def _finish_batch(self, partitions: frozenset[Partition]) -> None:
         """Partitions are about to go: let the batch in hand be stored first, so that fewer records come twice."""

@@ -75,11 +75,9 @@ async def read_due(event: Event, ctx: Context) -> None:
     order_id = _own(event).order_id
     if order_id is None:
         raise Reject("a timer needs an order")
-    at, matching = (
-        parse_time(event.find("/data/due")) or event.received_at,
-        ctx.options.matching,
-    )
-    await apply(ctx, event, order_id, lambda order: rules.unanswered(order, at, matching), invents=False)
+    options: Options = ctx.options
+    at = parse_time(event.find("/data/due")) or event.received_at
+    await apply(ctx, event, order_id, lambda order: rules.unanswered(order, at, options.matching), invents=False)
 
 
 @handles("order.unreadable", transactional=True, name="fulfilment:order_unreadable")
@@ -89,9 +87,11 @@ async def order_unreadable(event: Event, ctx: Context) -> None:
     order_id, version = _own(event).order_id, event.find("/data/version")
     if order_id is None or not isinstance(version, int):
         raise Reject("this needs an order and a version")
-    matching = ctx.options.matching
+    options: Options = ctx.options
     at = event.received_at
-    change = await apply(ctx, event, order_id, lambda o: rules.unreadable(o, version, at, matching), invents=False)
+    change = await apply(
+        ctx, event, order_id, lambda o: rules.unreadable(o, version, at, options.matching), invents=False
+    )
     if change is not None and change.after.requested_at is not None and change.after.is_unreadable:
         ctx.log.warning("requested_order_unreadable", order_id=order_id)
         detail = {"proof": change.after.proof_event_id, "request_id": event.find("/data/request_id")}

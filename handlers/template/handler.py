@@ -5,19 +5,31 @@
 
 from __future__ import annotations
 
-from consumer.plugin import Context, Event, Reject, handles
+from pydantic import BaseModel, ConfigDict
+
+from consumer.plugin import Context, Event, FulfilmentRequested, handles
+
+
+class Options(BaseModel):
+    """What an operator sets in `CONSUMER_HANDLER_OPTIONS`; a table that does not fit keeps the worker from starting."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = None
+
+
+OPTIONS = Options
 
 
 @handles("fulfilment.requested", name="template:ship", attempts=8, timeout_s=30)
-async def ship(event: Event, ctx: Context) -> None:
-    """Tell the warehouse at `ctx.options["url"]`; until there is one, only write down what would be told."""
-    if event.order_id is None:
-        raise Reject("an order without an id cannot be shipped")
-    url = ctx.options.get("url")
-    if not url:
-        ctx.log.info("would_ship", order_id=event.order_id)
+async def ship(event: Event[FulfilmentRequested], ctx: Context) -> None:
+    """Tell the warehouse at `ctx.options.url`; until there is one, only write down what would be told."""
+    options: Options = ctx.options
+    order_id = event.payload.order_id
+    if options.url is None:
+        ctx.log.info("would_ship", order_id=order_id)
         return
     # The same key on every attempt: the warehouse recognises a repetition and ships once.
     headers = {"Idempotency-Key": ctx.idempotency_key}
-    async with ctx.http.post(url, json={"order_id": event.order_id}, headers=headers) as answer:
+    async with ctx.http.post(options.url, json={"order_id": order_id}, headers=headers) as answer:
         answer.raise_for_status()

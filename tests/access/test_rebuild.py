@@ -23,9 +23,9 @@ from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow
 from consumer.plugin import derived_id
+from consumer.plugin.options import options_for
 from consumer.replay.rebuild import Rebuild
 from consumer.wire import SEED
-from consumer.work.execution.options import options_for
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
 from tests.access.history import Service, denials, reconcile, services, webhooks

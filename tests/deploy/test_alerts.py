@@ -85,6 +85,16 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
         {f'consumer_quarantine_total{{{SHOP},reason="flooded"}}': "0x8 5x60"},
         {f'consumer_quarantine_total{{{SHOP},reason="not_json"}}': "0x8 5x60"},
     ),
+    "ConsumerMoneyUnexplained": (
+        "2h",
+        {f"consumer_invariants_residual_micro_usdc{{{SHOP}}}": "1x130"},
+        {f"consumer_invariants_residual_micro_usdc{{{SHOP}}}": "0x60 1x60 0x20"},
+    ),
+    "ConsumerInvariantsBroken": (
+        "2h",
+        {f'consumer_invariants_broken{{{SHOP},code="hold_unseen"}}': "1x130"},
+        {f'consumer_invariants_broken{{{SHOP},code="hold_unseen"}}': "0x60 1x60 0x20"},
+    ),
     "ConsumerPaidUnfulfilled": _above("consumer_paid_unfulfilled_oldest_seconds", 300),
     "ConsumerFindingsOpen": _above("consumer_findings_open", 0, f'{SHOP},plugin="p",kind="k"'),
     "ConsumerDeadRuns": (
@@ -175,7 +185,13 @@ def _asked(name: str, step: str, at: str, series: Series, fires: int) -> dict[st
 
 def _promtool(*words: str) -> subprocess.CompletedProcess[str]:
     promtool = need_program("promtool", "Debian's package prometheus")
-    return subprocess.run([promtool, *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run([promtool, *words], capture_output=True, text=True, timeout=300)
+
+
+def test_the_names_and_helps_of_all_metrics_are_as_prometheus_wants_them() -> None:
+    promtool = need_program("promtool", "Debian's package prometheus")
+    done = subprocess.run([promtool, "check", "metrics"], input=Metrics().render(), capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def _queries() -> list[str]:

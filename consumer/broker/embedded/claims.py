@@ -169,6 +169,33 @@ def commit(
     return stored
 
 
+def stands(connection: sqlite3.Connection, group: str, partition_ids: Collection[int]) -> dict[int, int]:
+    """Where the group stands, per partition id."""
+    found: dict[int, int] = {}
+    for number in partition_ids:
+        row = connection.execute(
+            "SELECT max(c.next_offset, p.first_offset) FROM claims c JOIN partitions p ON p.id = c.partition_id"
+            " WHERE c.group_name = ? AND c.partition_id = ?",
+            (group, number),
+        ).fetchone()
+        if row is not None:
+            found[number] = row[0]
+    return found
+
+
+def rewind(connection: sqlite3.Connection, group: str, member: str, offsets: Mapping[int, int]) -> frozenset[int]:
+    """Set the group back where it stands behind these offsets, per partition id this member owns; returns where."""
+    return frozenset(
+        partition_id
+        for partition_id, offset in offsets.items()
+        if connection.execute(
+            "UPDATE claims SET next_offset = ?"
+            " WHERE group_name = ? AND partition_id = ? AND owner = ? AND next_offset > ?",
+            (offset, group, partition_id, member, offset),
+        ).rowcount
+    )
+
+
 def lag(
     connection: sqlite3.Connection, group: str, partition_ids: Collection[int]
 ) -> dict[int, tuple[int, int | None]]:

@@ -159,6 +159,24 @@ class EmbeddedSubscription:
         store = partial(claims.commit, group=self._group, member=self._member, offsets=mine, now_s=time.time())
         return frozenset(partitions[number] for number in await self._file.write(store, timeout_s))
 
+    async def stands(self, timeout_s: float = 10.0) -> Mapping[Partition, int]:  # noqa: ARG002 - the file's own limit
+        """See the Protocol."""
+        owned = dict(self._owned)
+        found = await self._file.read(partial(claims.stands, group=self._group, partition_ids=list(owned)))
+        return {owned[number]: offset for number, offset in found.items()}
+
+    async def rewind(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
+        """See the Protocol."""
+        mine = {number: offsets[one] for number, one in self._owned.items() if one in offsets}
+        if not mine:
+            return frozenset()
+        step = partial(claims.rewind, group=self._group, member=self._member, offsets=mine)
+        back = [number for number in await self._file.write(step, timeout_s) if number in self._cursors]
+        for number in back:
+            self._cursors[number] = _Cursor(number, self._owned[number], mine[number])
+        self._records_wake.set()
+        return frozenset(self._owned[number] for number in back)
+
     def assignment(self) -> frozenset[Partition]:
         """The partitions this member reads now; those it is letting go are not among them."""
         return frozenset(cursor.partition for cursor in self._cursors.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -200,6 +200,47 @@ class KafkaSubscription:
         self._progress.committed(wanted)
         return frozenset(mine)
 
+    async def stands(self, timeout_s: float = 10.0) -> Mapping[Partition, int]:
+        """See the Protocol."""
+        consumer, owned = self._consumer, self._owned
+        if consumer is None or not owned:
+            return {}
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._learn(consumer, owned)
+        except TimeoutError as error:
+            raise BrokerUnavailable("the broker did not tell where the group stands", group=self._group) from error
+        except KafkaError as error:
+            raise broker_error(error, "the broker did not tell where the group stands", group=self._group) from error
+        return self._progress.stands() if owned is self._owned else {}
+
+    async def rewind(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
+        """See the Protocol."""
+        consumer, owned = self._consumer, self._owned
+        stands = await self.stands(timeout_s)
+        back = {one: offset for one, offset in offsets.items() if one in stands and offset < stands[one]}
+        if consumer is None or not back:
+            return frozenset()
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._pulling is not None:
+                    await asyncio.wait({self._pulling})  # what it brings may lie behind the place to go back to
+                await consumer.commit({_spot(partition): offset for partition, offset in back.items()})
+        except (CommitFailedError, IllegalStateError):
+            return frozenset()  # the group has rebalanced: whoever has them now goes back itself
+        except TimeoutError as error:
+            raise BrokerUnavailable("the group was not set back in time", group=self._group) from error
+        except KafkaError as error:
+            raise broker_error(error, "the group was not set back", group=self._group) from error
+        if owned is not self._owned:
+            return frozenset()
+        for partition, offset in back.items():
+            consumer.seek(_spot(partition), offset)
+            self._progress.rewound(partition, offset)
+        if self._pulling is not None:
+            self._pulling = asyncio.create_task(_without(self._pulling, {_spot(partition) for partition in back}))
+        return frozenset(back)
+
     def assignment(self) -> frozenset[Partition]:
         """The partitions this member reads now; those it is letting go are not among them."""
         return self._owned if self._reading else frozenset()
@@ -344,6 +385,12 @@ class KafkaSubscription:
 
 def _spot(partition: Partition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.number)
+
+
+async def _without(pulling: asyncio.Task[Pulled], spots: Collection[TopicPartition]) -> Pulled:
+    """What was pulled, less the records of these."""
+    epoch, found = await pulling
+    return epoch, {spot: messages for spot, messages in found.items() if spot not in spots}
 
 
 def _holds_records(pulling: asyncio.Task[Pulled] | None) -> bool:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from consumer.app import App
+from consumer.app.root import STOP_SLACK_S
 from consumer.cli.developing.simulator import sandbox_config, tell_running
 from consumer.cli.output import Output
-from consumer.cli.process import announce, stop_on_signals
+from consumer.cli.process import announce, at_sandbox, stop_on_signals
 from consumer.clock import SystemClock
 from consumer.errors import UsageError
 from consumer.sandbox import Sandbox, SandboxClock, SandboxConfig, SandboxError
 from consumer.settings import Settings
 
 
-async def develop(settings: Settings, output: Output, data: Path, sandbox_port: int) -> None:
-    """Run until a signal; `data` is the folder of the sandbox's state. Raises UsageError when a port is taken."""
+async def develop(settings: Settings, output: Output, data: Path, sandbox_port: int, *, reload: bool = False) -> None:
+    """Run until a signal; `data` is the folder of the sandbox's state. With `reload` the worker is a process beside
+    this one, and a new one after each save of a plugin. Raises UsageError when a port is taken."""
     stop = stop_on_signals()
     async with AsyncExitStack() as stack:
         sandbox, clock = None, None
@@ -29,9 +30,11 @@ async def develop(settings: Settings, output: Output, data: Path, sandbox_port: 
             settings = at_sandbox(settings, sandbox.base_url)
             clock = SandboxTime(sandbox.engine.clock)
         app = await stack.enter_async_context(App(settings, clock=clock))
-        await build_everything(app)
+        await build_everything(app, work=not reload)
         if sandbox is not None:
             sandbox.set_webhook_url(f"{app.public_url}/webhooks/default")
+        if reload:
+            _reload(app, sandbox)
         announce(app, output, {"sandbox_url": sandbox.base_url if sandbox is not None else None})
         await app.run(stop)
 
@@ -55,18 +58,24 @@ async def started(stack: AsyncExitStack, config: SandboxConfig) -> Sandbox:
         raise UsageError(f"the sandbox cannot start: {error}") from error
 
 
-async def build_everything(app: App) -> None:
-    """All roles, in the order in which they must be there."""
+async def build_everything(app: App, *, work: bool = True) -> None:
+    """All roles, in the order in which they must be there; without `work` somebody else handles events."""
     await app.upgrade()
     await app.internal(console=True)
-    await app.work()
+    if work:
+        await app.work()
     await app.sync()
     await app.receive()
 
 
-def at_sandbox(settings: Settings, base_url: str) -> Settings:
-    """The same settings, with the default application at a sandbox."""
-    applications = tuple(
-        replace(one, base_url=base_url) if one.name == "default" else one for one in settings.applications
+def _reload(app: App, sandbox: Sandbox | None) -> None:
+    """The worker, in a process that is replaced when a plugin was saved."""
+    from consumer.cli.developing.reload.reloader import Reloader
+
+    clock = sandbox.engine.clock if sandbox is not None else None
+    reloader = Reloader(
+        base_url=sandbox.base_url if sandbox is not None else None,
+        offset_s=lambda: clock.offset_s if clock is not None else 0.0,
+        drain_s=app.settings.drain_s + STOP_SLACK_S,
     )
-    return settings.model_copy(update={"applications": applications})
+    app.beside(reloader.run, "reload", app.settings.drain_s + 2 * STOP_SLACK_S, check=reloader.check)

@@ -19,20 +19,21 @@ def unmigrated(registry: Registry) -> list[Problem]:
     """One problem for each plugin whose migrations do not make what its models say; the built-in ones are tested."""
     branches = {entry.name: entry.value for entry in entry_points(group=schema.GROUP)}
     found = []
-    for plugin, package in sorted(_packages(registry).items()):
-        models = _models_of(package)
+    for plugin, package in sorted(packages_of(registry).items()):
+        models = models_of(package)
         if models and (text := _wrong(models, branches.get(plugin))) is not None:
-            found.append(Problem(plugin=plugin, text=text))
+            found.append(Problem(plugin=plugin, text=f"{text}; `consumer db revision {plugin} -m TEXT` writes one"))
     return found
 
 
-def _packages(registry: Registry) -> Mapping[str, str]:
+def packages_of(registry: Registry) -> Mapping[str, str]:
     """Each plugin and the package of its handlers."""
     modules = {handler.plugin: handler.function.__module__ for handler in registry.handlers}
     return {plugin: name.rpartition(".")[0] or name for plugin, name in modules.items() if plugin not in BUILT_IN}
 
 
-def _models_of(package: str) -> list[type[Any]]:
+def models_of(package: str) -> list[type[Any]]:
+    """The tables' models that its modules declare."""
     classes = (mapper.class_ for mapper in default_registry.mappers)
     return [one for one in classes if one.__module__ == package or one.__module__.startswith(f"{package}.")]
 
@@ -40,11 +41,11 @@ def _models_of(package: str) -> list[type[Any]]:
 def _wrong(models: Sequence[type[Any]], branch: str | None) -> str | None:
     tables = ", ".join(sorted(str(model.__table__.name) for model in models))
     if branch is None:
-        return f'no migration makes its table(s) {tables}: name a branch in [project.entry-points."{schema.GROUP}"]'
+        return f'no migration makes its table(s) {tables}: name a package in [project.entry-points."{schema.GROUP}"]'
     try:
         assert_migrated(*models, migrations=branch)
     except AssertionError as error:
-        return " ".join(str(error).split())
+        return "; ".join(line.strip() for line in str(error).splitlines()).replace(":;", ":")
     except Exception as error:  # noqa: BLE001 - a migration is a plugin's own code
         return f"its migrations cannot be run: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return None

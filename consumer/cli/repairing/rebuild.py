@@ -74,7 +74,7 @@ async def _rebuild(
     settings: Settings, registry: Registry, plugins: Sequence[str], *, dry_run: bool
 ) -> Sequence[Rebuilt]:
     found: list[Rebuilt] = []
-    async with ledger(settings) as database:
+    async with ledger(settings, whole=True) as database:
         if not dry_run:
             await _require_rest(database)
         async with database.reading() as session:

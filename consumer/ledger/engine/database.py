@@ -173,7 +173,7 @@ def _see_to_file(path: Path, *, create: bool) -> None:
     one without `create`."""
     if not create:
         if not path.exists():
-            raise DatabaseMissing(path=str(path))
+            raise _missing(path)
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,6 +181,15 @@ def _see_to_file(path: Path, *, create: bool) -> None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise LedgerError("the database's file cannot be made", path=str(path), reason=error.strerror) from error
+
+
+def _missing(path: Path) -> DatabaseMissing:
+    """A path that is relative is so to the folder one is in: who is in another must not be told to make a second
+    ledger."""
+    if path.is_absolute():
+        return DatabaseMissing(path=str(path))
+    where = f"There is no database {path} in {Path.cwd()}"
+    return DatabaseMissing(f"{where}: run this in the folder of `consumer dev`, or set CONSUMER_DATABASE_URL")
 
 
 def _sqlite(url: str, pool_size: int) -> AsyncEngine:

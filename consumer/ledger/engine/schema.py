@@ -7,6 +7,7 @@ package that contains `versions`.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -101,6 +102,25 @@ async def state(database: Database) -> SchemaState:
         # It only looks: on SQLite it must not wait for whoever writes.
         async with database.engine.execution_options(consumer_writes=False).connect() as connection:
             return await connection.run_sync(look)
+
+
+async def require_usable(database: Database, own: Collection[str]) -> list[str]:
+    """As `require_current` for these branches; what is missing of others, which merchants' plugins bring, is returned:
+    it keeps nobody from looking. Raises SchemaOutdated, SchemaIncompatible."""
+    found = await state(database)
+    if not found.missing:
+        await require_current(database)
+        return []
+    script = ScriptDirectory.from_config(alembic_config())
+    theirs = {one for one in found.missing if not _labels(script, one) & {LEDGER, *own}}
+    if found.missing - theirs:
+        raise SchemaOutdated(missing=",".join(sorted(found.missing)))
+    return sorted(theirs)
+
+
+def _labels(script: ScriptDirectory, revision: str) -> set[str]:
+    found = script.get_revision(revision)
+    return set() if found is None else set(found.branch_labels)
 
 
 async def require_current(database: Database) -> None:

@@ -54,6 +54,14 @@ async def last(session: AsyncSession, application: str, kind: str, object_ids: S
     return {row["object_id"]: Observed(**row) for row in rows.mappings()}
 
 
+async def after(session: AsyncSession, application: str, kind: str, object_id: str, limit: int) -> Sequence[Observed]:
+    """The next objects in the order of their ids, from one on."""
+    mine = (_OBSERVATIONS.c.application == application, _OBSERVATIONS.c.kind == kind)
+    wanted = select(_OBSERVATIONS).where(*mine, _OBSERVATIONS.c.object_id > object_id)
+    rows = await session.execute(wanted.order_by(_OBSERVATIONS.c.object_id).limit(limit))
+    return [Observed(**row) for row in rows.mappings()]
+
+
 async def seen(session: AsyncSession, application: str, kind: str, object_ids: Sequence[str], now: datetime) -> None:
     """These were read again just now and did not differ."""
     if object_ids:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.columns import among, insert_into, unindexed
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.engine.counting import up_to
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.tables import ReadRow, SequenceRow
 from consumer.plugin import ReadRequest
 
@@ -143,10 +144,17 @@ async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, cod
 
 
 async def next_version(session: AsyncSession, count: int = 1) -> int:
-    """The first of `count` new read versions. Take it before the request is sent, and commit (case A40)."""
-    insert = insert_into(_SEQUENCES, session.get_bind().dialect.name)
-    statement = insert.values(name=READ_VERSION, value=count).on_conflict_do_update(
-        index_elements=["name"], set_={"value": _SEQUENCES.c.value + count}
+    """The first of `count` new read versions. Take it before the request is sent, and commit (case A40).
+
+    They count up, and never stand below the database's time in microseconds: a ledger restored from a backup gives no
+    version a second time, so what it reads now is newer than anything that lies in the log.
+    """
+    floor = int((await shared_time(session)).timestamp() * 1_000_000) + count - 1
+    dialect = session.get_bind().dialect.name
+    higher = func.greatest if dialect == "postgresql" else func.max
+    insert = insert_into(_SEQUENCES, dialect)
+    statement = insert.values(name=READ_VERSION, value=floor).on_conflict_do_update(
+        index_elements=["name"], set_={"value": higher(_SEQUENCES.c.value + count, insert.excluded.value)}
     )
     last = (await session.execute(statement.returning(_SEQUENCES.c.value))).scalar_one()
     return int(last) - count + 1

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -15,10 +16,10 @@ from consumer.clock import Clock
 from consumer.ledger import Database
 from consumer.ledger.handling import snapshots
 from consumer.plugin import Context, Event, Handler
+from consumer.plugin.options import ValidatedOptions
 from consumer.plugin.snapshot import Snapshot, SnapshotKind, SnapshotSource
 from consumer.wire import SEED
 from consumer.work.execution.loop_proxy import LoopProxy, on_loop
-from consumer.work.execution.options import options_for
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,17 @@ class Contexts:
             log=structlog.get_logger("handler").bind(
                 application=event.application, event_id=event.id, type=event.type, handler=handler.name, attempt=attempt
             ),
-            options=options_for(handler.function, self.options.get(handler.plugin, {})),
+            options=self._validated.of(handler.function, handler.plugin),
             session=session,
             http=http if http is not None else self.http,
             payments=LoopProxy(payments, home) if payments is not None and home is not None else payments,
             snapshots=self._snapshots(event.application, session, home),
             key_plan=key_plan,
         )
+
+    @cached_property
+    def _validated(self) -> ValidatedOptions:
+        return ValidatedOptions(self.options)
 
     def _snapshots(
         self, application: str, session: AsyncSession | None, home: asyncio.AbstractEventLoop | None

@@ -17,14 +17,15 @@ from enum import Enum
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.broker.base import Record
+from consumer.broker.base import Record, next_offsets
 from consumer.clock import Clock
 from consumer.errors import LedgerError, NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust
-from consumer.ledger import Database
+from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.runs import Lane, Run
+from consumer.ledger.log_positions import Place
 from consumer.ledger.reading import heard, quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
@@ -107,18 +108,21 @@ class Ingest:
         """
         self._cut.clear()
         arrived, refused = self._decode(records)
+        ends = {(one.topic, one.number): offset for one, offset in next_offsets(records).items()}
         if self._way is Way.TOGETHER:
             try:
-                return await self._store(arrived, refused, Way.TOGETHER)
+                return await self._store(arrived, refused, Way.TOGETHER, ends=ends)
             except LedgerError:
                 raise
             except Exception as error:  # noqa: BLE001 - whoever it was, the next way finds out
                 _log.debug("batch_disturbed", events=len(arrived), error=type(error).__name__)
-        return await self._take_apart(arrived, refused)
+        return await self._take_apart(arrived, refused, ends)
 
-    async def _take_apart(self, arrived: Sequence[Incoming], refused: Sequence[tuple[Delivery, Reason]]) -> Taken:
+    async def _take_apart(
+        self, arrived: Sequence[Incoming], refused: Sequence[tuple[Delivery, Reason]], ends: Mapping[Place, int]
+    ) -> Taken:
         try:
-            taken = await self._store(arrived, refused, Way.ISOLATED)
+            taken = await self._store(arrived, refused, Way.ISOLATED, ends=ends)
         except LedgerError:
             raise
         except Exception as error:  # noqa: BLE001 - savepoints did not help: one event at a time
@@ -131,8 +135,8 @@ class Ingest:
                 else Way.TOGETHER
             )
             return taken
-        parts = [await self._store([], refused, Way.ISOLATED)]
-        parts += [await self._take_one(incoming) for incoming in arrived]
+        parts = [await self._take_one(incoming) for incoming in arrived]
+        parts.append(await self._store([], refused, Way.ISOLATED, ends=ends))
         return _sum(parts)
 
     async def _take_one(self, incoming: Incoming) -> Taken:
@@ -187,7 +191,9 @@ class Ingest:
         refused: Sequence[tuple[Delivery, Reason]],
         way: Way,
         broken: Failed | None = None,
+        ends: Mapping[Place, int] | None = None,
     ) -> Taken:
+        """One transaction. `ends`: how far the ledger has come in the log with it."""
         unit = UnitOfWork(self._clock.now())
         async with self._database.transaction() as session:
             new = await events.record(session, [incoming.event for incoming in arrived], unit.now)
@@ -206,6 +212,7 @@ class Ingest:
             await session.flush()
             await unit.store(session)
             await heard.note(session, _heard_late(arrived, new, unit.now))
+            await log_positions.keep(session, ends or {})
         return Taken(
             recorded=[incoming.event for incoming in fresh],
             duplicates=len(arrived) - len(fresh),

@@ -42,8 +42,8 @@ class Operator:
         assert done.returncode == exits, (done.returncode, done.stdout, done.stderr)
         return json.loads(done.stdout)
 
-    def process(self, role: str) -> ConsumerProcess:
-        return ConsumerProcess(role, self.environ, self.folder)
+    def process(self, role: str, name: str | None = None) -> ConsumerProcess:
+        return ConsumerProcess(role, self.environ, self.folder, name)
 
     def pay_orders(self, count: int) -> None:
         stage = Stage(self.sandbox, self.sandbox.config.app_id, 1)
@@ -165,18 +165,18 @@ async def test_a_backfill_that_is_terminated_gives_its_lead_back_and_the_next_on
 async def test_of_two_backfills_the_second_waits_and_walks(operator: Operator) -> None:
     # case: B26
     operator.pay_orders(1)
-    operator.sandbox.engine.faults.set({"api_slow_s": 4})
-    leading = asyncio.create_task(operator.run("backfill", "--json"))
-    await eventually(lambda: "sync/default" in operator.leased(), within_s=60)
-    waiting = asyncio.create_task(operator.run("backfill", "--json"))
-    first = await leading
-    operator.sandbox.engine.faults.set({"api_slow_s": 0})
-    second = await waiting
-    assert (first.returncode, second.returncode) == (0, 0)
-    walks = [json.loads(one.stdout)["walks"][0] for one in (first, second)]
+    operator.sandbox.engine.faults.set({"api_slow_s": 8})  # it leads until the other has seen it
+    first, second = operator.process("backfill", "first"), operator.process("backfill", "second")
+    with ended(first, second):
+        first.spawn()
+        await eventually(lambda: "sync/default" in operator.leased(), within_s=60)
+        second.spawn()
+        await eventually(lambda: "another `backfill` has the lead" in second.log, within_s=60)
+        operator.sandbox.engine.faults.set({"api_slow_s": 0})
+        assert [await asyncio.to_thread(one.wait, 60) for one in (first, second)] == [0, 0]
+    walks = [json.loads((operator.folder / f"{one.name}.json").read_text())["walks"][0] for one in (first, second)]
     assert [walk["another_leads"] for walk in walks] == [False, False]
     assert sorted(walk["published"] for walk in walks)[-1] == operator.listed
-    assert "another `backfill` has the lead" in second.stderr
 
 
 async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from consumer.broker import Broker, Partition, Record
+from consumer.broker.base import next_offsets
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerUnavailable
 from tests.contract.broker.conftest import Log, message, read, read_all, values
@@ -215,3 +216,53 @@ async def test_stopping_the_broker_stops_its_members(log: Log) -> None:
     await broker.stop()
     with pytest.raises(BrokerUnavailable):
         await member.poll(1, 0.1)
+
+
+# case: O7
+async def test_a_group_goes_back_only_to_what_lies_before_it(log: Log, broker: Broker) -> None:
+    topic, group = await log.topic(broker, partitions=2), log.group()
+    await broker.publish_many(topic, [message(str(number), key=f"order:{number}") for number in range(40)])
+    member = broker.subscribe([topic], group)
+    await member.start()
+    found = await read(member, 40)
+    ends = next_offsets(found)
+    assert len(ends) == 2, "both partitions have records"
+    await member.commit(ends)
+    one, other = ends
+    assert await member.stands() == ends
+    assert await member.rewind({one: 3, other: ends[other]}) == {one}
+    again = await read(member, ends[one] - 3)
+    assert [record.offset for record in again] == list(range(3, ends[one]))
+    assert {record.partition for record in again} == {one}
+    assert await member.commit({one: 5}) == {one}
+    assert (await member.lag())[one].records == ends[one] - 5, "the group itself went back"
+    assert await member.rewind({one: 5, Partition("another", 0): 0}) == frozenset()
+    assert await read_all(member, 0.5) == []
+    await member.stop()
+
+    later = broker.subscribe([topic], group)
+    await later.start()
+    assert [record.offset for record in await read(later, ends[one] - 5)] == list(range(5, ends[one]))
+
+
+# case: O7
+async def test_before_its_first_commit_a_group_stands_where_the_log_begins(log: Log, broker: Broker) -> None:
+    topic = await log.topic(broker, partitions=2)
+    member = broker.subscribe([topic], log.group())
+    await member.start()
+    await eventually(lambda: len(member.assignment()) == 2)
+    assert await member.stands() == {Partition(topic, 0): 0, Partition(topic, 1): 0}
+
+
+# case: O7
+async def test_what_was_handed_out_behind_the_place_comes_again_in_order(log: Log, broker: Broker) -> None:
+    topic, group = await log.topic(broker, partitions=1), log.group()
+    await broker.publish_many(topic, [message(str(number)) for number in range(10)])
+    member = broker.subscribe([topic], group)
+    await member.start()
+    (partition,) = next_offsets(found := await read(member, 10))
+    await member.commit({partition: 10})
+    await broker.publish_many(topic, [message(str(number)) for number in range(10, 20)])
+    assert len(found) + len(await read(member, 10)) == 20, "handed out, and not committed"
+    assert await member.rewind({partition: 2}) == {partition}
+    assert values(await read(member, 18)) == [str(number) for number in range(2, 20)]

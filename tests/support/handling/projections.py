@@ -23,8 +23,8 @@ from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import AuditRow, OutboxRow, ReadRow
 from consumer.payload import known_types, payload_class
 from consumer.plugin import AuditNote, Context, Emission, Event, Handler, declared
+from consumer.plugin.options import options_for
 from consumer.wire import own_event
-from consumer.work.execution.options import options_for
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 APPLICATION = "default"

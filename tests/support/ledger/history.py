@@ -83,18 +83,18 @@ async def keep_statistics(database: Database) -> None:
                 await session.execute(text(f'ALTER TABLE "{table}" SET (autovacuum_enabled = false)'))
 
 
-async def take_statistics(database: Database) -> None:
+async def take_statistics(database: Database, *, when: bool = True) -> None:
     """What autovacuum does now and then; SQLite has nobody who would."""
-    if database.dialect == "postgresql":
+    if when and database.dialect == "postgresql":
         async with database.engine.connect() as connection:
             by_itself = await connection.execution_options(isolation_level="AUTOCOMMIT")
             await by_itself.execute(text("VACUUM ANALYZE"))
 
 
-async def fill(database: Database, tables: Iterable[Table], count: int) -> None:
+async def fill(database: Database, tables: Iterable[Table], count: int, *, first: int = 1_000_000) -> None:
     """So many rows in each of these tables, as they are long after: published, closed, of another object each."""
     words = _WORDS[database.dialect]
-    numbers = words["numbers"].format(first=1_000_000, last=1_000_000 + count - 1)
+    numbers = words["numbers"].format(first=first, last=first + count - 1)
     async with database.transaction() as session:
         for table in tables:
             columns = {column.name: _past(column, words["at"]) for column in table.columns}
@@ -109,6 +109,8 @@ def _past(column: Column[Any], at: str) -> str | None:
     """What a row has in this column; None: nothing."""
     if column.name == "application":
         return "'default'"
+    if column.name == "kind":
+        return "'order'"
     if column.nullable and column.name not in _KNOWN_LATER:
         return None
     is_ours = isinstance(column.type, TypeDecorator) and not isinstance(column.type, UtcDateTime)

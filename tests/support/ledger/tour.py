@@ -98,6 +98,7 @@ BY_NAME: Mapping[str, Any] = {
         application="default", session_id="s", mode="payment", order_id="o", customer="c", expected_amount=None
     ),
     "run": _CLAIMED, "data": {}, "events": [("default", "evt_5")], "topic": "payments.events",
+    "topics": ["payments.events"], "offsets": {("payments.events", 0): 1},
     "memory": TopicMemory(topic="payments.events"), "too_many_bytes": 1, "numbers": [1_000_001],
     "runs": [{"handler": HANDLER}], "handlers": declared_in(BUILT_IN[0])[:2],
 }  # fmt: skip
@@ -124,6 +125,9 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
             {"application": "default", "order_id": "order-6", "handler": HANDLER}, {"since": AT, "until": NOW},
         )
     ],
+    "ledger.handling.requests.others": [{"event_type": "order.paid", "keys": ["order:order-5"], "known": {"evt_5"}}],
+    "ledger.trail.sealing.entries": [{"after": 3, "until": 9}],
+    "ledger.trail.sealing.newest": [{"subject": None}, {"subject": "order:order-5"}],
     "ledger.handling.outbox.mark_published": [{"rows": [_row(OutboxRow, seq=1000001)]}],
     "ledger.handling.runs.add": [{"runs": facts.lane(1_000_001, 1_000_002)}],
     "ledger.handling.runs.blocked_lanes": [{"keys": [("default", "order:order-5")]}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -12,6 +13,20 @@ def install_plugin(folder: Path, name: str, source: str) -> dict[str, str]:
     metadata.mkdir(parents=True, exist_ok=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(f"[consumer.handlers]\n{name} = {name}\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+def install_package(folder: Path, name: str, files: Mapping[str, str], groups: Mapping[str, str]) -> dict[str, str]:
+    """Write a package into `folder`, with its entry points (group to module); returns the environment as above."""
+    for file, text in files.items():
+        path = folder / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    metadata = folder / f"{name}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    told = "".join(f"[{group}]\n{name} = {module}\n" for group, module in groups.items())
+    (metadata / "entry_points.txt").write_text(told)
     return {"PYTHONPATH": str(folder)}
 
 

@@ -15,9 +15,12 @@ import aiohttp
 from pydantic import SecretStr
 from standardwebhooks import Webhook
 
-from consumer.app import App
+from consumer.app import App, log_parts, parts
 from consumer.cli.developing.demo import shop
 from consumer.cli.developing.dev import SandboxTime, build_everything
+from consumer.console.invariants.check import Check as Accounts
+from consumer.console.invariants.report import Report
+from consumer.console.invariants.service import FreshWalk
 from consumer.ledger import health
 from consumer.ledger.handling import runs
 from consumer.ledger.reading import sync_state
@@ -26,8 +29,12 @@ from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
 from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.backfill.starting_point import WALK
+from consumer.sync.publisher import EventPublisher
+from consumer.sync.reconcile.lists import ServiceLists
+from consumer.sync.role import ApplicationSync
 from consumer.telemetry.logs import configure_logging
 from consumer.telemetry.metrics import Metrics
 
@@ -138,6 +145,20 @@ class World:
     def metrics(self) -> Metrics:
         """The consumer's own numbers."""
         return self._app.metrics
+
+    async def account(self) -> Report:
+        """Every micro-USDC that the service shows, explained: reconciled first, then held against a fresh walk."""
+        database, clock, settings = self._app.database, self._app.clock, self._app.settings
+        client = (await self._app.payments())["default"]
+        api = ApplicationApi(application="default", client=client, locators=self._app.locators["default"])
+        publisher = EventPublisher(self._app.broker, log_parts.topic(settings, "events"))
+        sync = ApplicationSync(
+            api, database, publisher, clock=clock, holder="account", policy=parts.sync_policy(settings)
+        )
+        await sync.reconcile_once()
+        await self.quiet()
+        service = FreshWalk(database, {"default": ServiceLists(api, database, clock)})
+        return await Accounts(database, service, settings.handler_options, clock.now()).run("default")
 
     async def has_walked(self) -> bool:
         """Whether the service's events were walked to their end at least once."""

@@ -14,6 +14,20 @@ from consumer.errors import HandlerMisuse
 MODEL = "OPTIONS"
 
 
+class ValidatedOptions:
+    """What CONSUMER_HANDLER_OPTIONS gives each handler; validated once for each, not once for each event."""
+
+    def __init__(self, given: Mapping[str, Mapping[str, Any]]) -> None:
+        self._given = given
+        self._made: dict[Callable[..., Any], Any] = {}
+
+    def of(self, function: Callable[..., Any], plugin: str) -> Any:
+        """`ctx.options` of this handler of this plugin. Raises HandlerMisuse; a deployment with such does not start."""
+        if function not in self._made:
+            self._made[function] = options_for(function, self._given.get(plugin, {}))
+        return self._made[function]
+
+
 @lru_cache(maxsize=1000)
 def options_model(function: Callable[..., Any]) -> type[BaseModel] | None:
     """The pydantic model called OPTIONS in the module of a handler, if there is one."""

@@ -1,0 +1,106 @@
+"""`consumer invariants`: every micro-USDC the service's payments show in one class, every access with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Annotated
+
+import typer
+
+from consumer.app.options import option_problems
+from consumer.app.syncing import opened_apis, opened_ledger
+from consumer.cli.cures import who_fulfils
+from consumer.cli.filters import Application
+from consumer.cli.output import Json, Output
+from consumer.cli.plugins import registry_of
+from consumer.cli.process import run, settings_for
+from consumer.clock import SystemClock
+from consumer.console.invariants.check import Check
+from consumer.console.invariants.cures import cure_of_all
+from consumer.console.invariants.report import Problem, Report, usdc
+from consumer.console.invariants.service import FreshWalk, LastObservations, Service
+from consumer.errors import SettingsError, UsageError
+from consumer.ledger.engine.database_time import shared_time
+from consumer.settings import Role, Settings
+from consumer.sync.reconcile.lists import ServiceLists
+
+SHOWN = 10
+BROKEN = 3
+"""The exit code when something is not as it should be."""
+
+
+def invariants(
+    read: Annotated[
+        bool, typer.Option("--read", help="Walk the service's payments, orders and subscriptions now; changes nothing.")
+    ] = False,
+    application: Application = None,
+    as_json: Json = False,
+) -> None:
+    """Every payment in one class, every access with its source. Exit 3 when something is broken, with its cure.
+
+    Compared with what was observed last; `--read` compares with the service as it is now.
+    """
+    settings = settings_for(Role.OPERATE)
+    registry = registry_of(settings)
+    problems = option_problems(registry, settings.handler_options)
+    if problems:
+        raise SettingsError(problems)
+    shippers = who_fulfils(registry.handlers)
+    found = run(_checked(settings, application, shippers, read=read))
+    output = Output(as_json)
+    holds = all(one.holds for one in found)
+    against = "read" if read else "observations"
+    output.document({"holds": holds, "against": against, "applications": [one.document() for one in found]})
+    for one in found:
+        _say(output, one, shippers)
+    if not holds:
+        raise typer.Exit(BROKEN)
+
+
+async def _checked(settings: Settings, application: str | None, shippers: Sequence[str], *, read: bool) -> list[Report]:
+    names = [one.name for one in settings.applications if application in (None, one.name)]
+    if not names:
+        raise UsageError("there is no such application", application=application)
+    async with AsyncExitStack() as stack:
+        database = await opened_ledger(stack, settings)
+        service: Service = LastObservations(database)
+        if read:
+            clock = SystemClock()
+            apis = await opened_apis(stack, settings, database, clock, application)
+            names = [name for name in names if name in apis]
+            service = FreshWalk(database, {name: ServiceLists(one, database, clock) for name, one in apis.items()})
+        async with database.reading() as session:
+            now = await shared_time(session)
+        check = Check(database, service, settings.handler_options, now, handlers=shippers)
+        return [await check.run(name) for name in names]
+
+
+def _say(output: Output, found: Report, shippers: Sequence[str]) -> None:
+    total = sum(one.payments for one in found.sums.values())
+    output.line(f"{found.application}: {total} payment(s), {found.orders} order(s)")
+    rows = [[name.value, one.payments, usdc(one.micro)] for name, one in found.sums.items() if one.payments]
+    output.table(["class", "payments", "USDC"], rows, empty="no payment was shown yet")
+    output.line(f"residual: {usdc(found.residual)} USDC")
+    if found.without_amount:
+        output.line(f"{found.without_amount} payment(s) show no amount")
+    for title, words in (("live subscriptions", found.live), ("access given", found.grants)):
+        if words:
+            output.line(f"{title}: {', '.join(f'{count} {word}' for word, count in sorted(words.items()))}")
+    for code, count in sorted(found.broken.items()):
+        _say_broken(output, count, [one for one in found.problems if one.code == code], shippers)
+    output.line("all of it is explained" if found.holds else f"broken: {found.broken.total()}")
+
+
+def _say_broken(output: Output, count: int, problems: Sequence[Problem], shippers: Sequence[str]) -> None:
+    """One kind of what is broken: how often, about whom, and the cure."""
+    if not problems:
+        return  # beyond those that are named
+    first = problems[0]
+    subjects = ", ".join(one.subject for one in problems[:SHOWN]) + (
+        f" and {count - SHOWN} more" if count > SHOWN else ""
+    )
+    output.line(f"  {first.code}: {count} {first.kind}(s): {first.says}")
+    output.line(f"    {subjects}")
+    for cure in cure_of_all(problems, shippers)[:SHOWN]:
+        output.line(f"    cure: {cure}")

@@ -1,0 +1,1 @@
+"""Invariants: every micro-USDC explained, every access with its source."""

@@ -1,0 +1,109 @@
+"""Orders: where one paid order stands, and what of it cannot be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from consumer.console.invariants.report import Class
+from consumer.ledger.handling.requests import Request
+from consumer.ledger.tables import RunStatus
+from handlers.fulfilment.order import Hold, Order
+from handlers.fulfilment.store import FINDING_OF_HOLD
+
+ASKED_MAX: Final = timedelta(minutes=15)
+UNDERWAY: Final = timedelta(minutes=5)
+KINDS: Final = (
+    "paid_unmatched", "paid_unconfirmed", "amount_mismatch", "unreadable_order", "duplicate_payment", "orphan_payment",
+    "disagreement", "paid_unfulfillable",
+)  # fmt: skip
+SYSTEM: Final = "system"
+
+Findings = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+def is_seen(findings: Findings, kind: str, subject: str) -> bool:
+    """Whether an operator sees it, or has settled it."""
+    return is_open(findings, kind, subject) or is_settled(findings, kind, subject)
+
+
+def is_open(findings: Findings, kind: str, subject: str) -> bool:
+    """Whether it waits for an operator."""
+    return (found := findings.get((kind, subject))) is not None and found["closed_at"] is None
+
+
+def is_settled(findings: Findings, kind: str, subject: str) -> bool:
+    """Whether an operator closed it: money given back by hand, or goodwill."""
+    found = findings.get((kind, subject))
+    return found is not None and found["closed_at"] is not None and found["closed_by"] != SYSTEM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """An order with all that the books say of it. `others`: further requests of its fulfilment."""
+
+    order_id: str
+    order: Order
+    request: Request | None = None
+    others: Sequence[str] = ()
+    findings: Findings = field(default_factory=dict)
+    is_lapsed: bool = False
+
+
+def class_of(one: Standing) -> Class:
+    """What the money of a paid order is for."""
+    order = one.order
+    if order.hold is not None:
+        return Class.HELD
+    if order.requested_at is None:
+        if order.unfulfillable_at is None:
+            return Class.UNEXPLAINED
+        return Class.BY_HAND if is_settled(one.findings, "paid_unfulfillable", one.order_id) else Class.UNFULFILLABLE
+    states = set(one.request.runs.values()) if one.request else set()
+    if states == {RunStatus.SKIPPED}:
+        return Class.GIVEN_UP
+    if states - {RunStatus.SKIPPED} == {RunStatus.SUCCEEDED}:
+        return Class.LATE if one.is_lapsed else Class.FULFILLED
+    if order.unfulfillable_at is not None:
+        return Class.BY_HAND if is_settled(one.findings, "paid_unfulfillable", one.order_id) else Class.UNFULFILLABLE
+    return Class.DUE
+
+
+def problems_of(one: Standing, now: datetime) -> list[str]:
+    """The codes of what cannot be (see `cures`)."""
+    order, found = one.order, list[str]()
+    if order.paid_at is None:
+        found += ["requested_unpaid"] * (order.requested_at is not None)
+    elif order.hold is not None:
+        found += _of_hold(one, now)
+    elif order.requested_at is None and order.unfulfillable_at is None:
+        found.append("paid_not_requested")
+    if order.unfulfillable_at is not None and not is_seen(one.findings, "paid_unfulfillable", one.order_id):
+        found.append("unfulfillable_unseen")
+    if one.others:
+        found.append("requested_twice")
+    if order.requested_at is None:
+        is_done = one.request is not None and RunStatus.SUCCEEDED in one.request.runs.values()
+        return found + ["fulfilled_unrequested"] * is_done
+    if order.paid_at is not None and order.unfulfillable_at is None:
+        found += _of_request(one.request, order.requested_at, now)
+    return found
+
+
+def _of_hold(one: Standing, now: datetime) -> list[str]:
+    order = one.order
+    if order.hold is Hold.ASKED:
+        is_late = order.paid_at is not None and now - order.paid_at > ASKED_MAX
+        return ["asked_too_long"] * is_late
+    return [] if is_seen(one.findings, FINDING_OF_HOLD[order.hold], one.order_id) else ["hold_unseen"]
+
+
+def _of_request(request: Request | None, requested_at: datetime, now: datetime) -> list[str]:
+    if request is None or (request.arrived_at is None and request.is_sent and not request.runs):
+        is_underway = now - requested_at < UNDERWAY
+        return [] if is_underway else ["request_lost"]
+    if RunStatus.DEAD in request.runs.values():
+        return ["fulfilment_dead"]
+    return ["no_handler"] * (not request.runs and request.arrived_at is not None)

@@ -1,0 +1,96 @@
+"""`consumer invariants` says whether all is explained, names what is not with the command that cures it, and shows the
+same as metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.app.accounting import Accounting
+from consumer.clock import DrivenClock
+from consumer.ledger import Database
+from consumer.telemetry.metrics import Metrics
+from tests.invariants.shop import NOW, OPTIONS, Shop
+from tests.support.desk import Desk
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, sqlite_template: Path) -> str:
+    shutil.copyfile(sqlite_template, tmp_path / "consumer.db")
+    return f"sqlite+aiosqlite:///{tmp_path}/consumer.db"
+
+
+@pytest.fixture
+def environ(environ: dict[str, str]) -> dict[str, str]:
+    """With the shop's own policy."""
+    return environ | {"CONSUMER_HANDLER_OPTIONS": json.dumps(OPTIONS)}
+
+
+def in_shop(url: str, do: Callable[[Shop], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        database = Database(url)
+        try:
+            return await do(Shop(database))
+        finally:
+            await database.stop()
+
+    return asyncio.run(run())
+
+
+async def sells(shop: Shop) -> None:
+    await shop.paid("A1", "12.50")
+    await shop.subscribes("sub_1", "cus_1")
+
+
+async def breaks(shop: Shop) -> None:
+    shop._version = 100
+    await shop.paid("A 2", "1.00", ships="dead")
+    await shop.paid("A3", "1.00", ships="dead")
+    await shop.sql("DELETE FROM access_entitlement")
+
+
+def test_the_command(desk: Desk, ledger: str) -> None:
+    in_shop(ledger, sells)
+    told = desk.ask("invariants")
+    assert told["holds"] is True
+    [found] = told["applications"]
+    assert (found["payments"], found["micro_usdc"], found["residual_micro_usdc"]) == (2, 22_500_000, 0)
+    assert found["classes"]["fulfilled"] == {"payments": 1, "micro": 12_500_000, "usdc": "12.5"}
+    assert found["classes"]["period"]["usdc"] == "10"
+    assert "all of it is explained" in desk.call("invariants").stdout
+
+    in_shop(ledger, breaks)
+    done = desk.call("invariants")
+    assert done.returncode == 3
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert "fulfilment_dead: 2 order(s): paid, and its fulfilment is dead" in lines
+    assert "cure: consumer replay plan --status dead --application default" in lines
+    assert "cure: consumer say access.recheck default --application default --reason …" in lines
+    assert lines[-1] == "broken: 3"
+    [found] = json.loads(desk.call("invariants", "--json").stdout)["applications"]
+    assert [one["cure"] for one in found["problems"] if one["subject"] == "A 2"] == [
+        "consumer replay plan --status dead --order 'A 2' --application default"
+    ]
+    assert desk.ask("invariants", "--application", "nobody", code=2).startswith("error[usage]")
+
+
+async def test_the_metrics(sqlite_ledger: Database) -> None:
+    shop, metrics = Shop(sqlite_ledger), Metrics()
+    await sells(shop)
+    accounting = Accounting(sqlite_ledger, metrics, DrivenClock(NOW), ["default"], OPTIONS, rest_s=0)
+    await accounting.look()
+    assert "consumer_invariants_broken{" not in metrics.render().decode()
+    await shop.pays("pay_x", None, "0.000007", subscription_id="sub_of_nobody")
+    await accounting.look()
+    shown = metrics.render().decode()
+    assert 'consumer_invariants_residual_micro_usdc{application="default"} 7.0' in shown
+    assert 'consumer_invariants_broken{application="default",code="unknown_subscription_paid"} 1.0' in shown
+    await shop.subscribes("sub_of_nobody", "cus_1")
+    await accounting.look()
+    assert 'code="unknown_subscription_paid"} 0.0' in metrics.render().decode()

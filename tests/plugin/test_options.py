@@ -1,0 +1,74 @@
+"""`ctx.options` is the plugin's own model `OPTIONS`, with its defaults; validated once, not once for each event."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, field_validator
+
+from consumer.clock import DrivenClock
+from consumer.errors import HandlerMisuse
+from consumer.plugin import Context, Event, declared, handles
+from consumer.plugin.options import ValidatedOptions
+from consumer.testing import Workbench
+from consumer.work.execution.contexts import Contexts
+
+ROOT = Path(__file__).resolve().parents[2]
+validated: list[str] = []
+
+
+class Options(BaseModel):
+    url: str = "https://warehouse.example"
+    limit: int = 5
+
+    @field_validator("limit")
+    @classmethod
+    def _count(cls, value: int) -> int:
+        validated.append("limit")
+        return value
+
+
+OPTIONS = Options
+seen: list[Any] = []
+
+
+@handles("fulfilment.requested", name="test:keeps")
+async def keeps(event: Event, ctx: Context) -> None:
+    seen.append(ctx.options)
+
+
+# case: H11
+def test_the_defaults_are_there_and_values_have_their_types(workbench: Workbench) -> None:
+    workbench.options["limit"] = "7"
+    seen.clear()
+    assert workbench.run(keeps, workbench.event("fulfilment.requested")).succeeded
+    assert seen == [Options(limit=7)]
+
+
+def test_once_for_each_handler_and_not_for_each_event() -> None:
+    handler = declared(keeps)
+    assert handler is not None
+    contexts = Contexts(DrivenClock(), {"": {"limit": 3}})
+    with Workbench() as bench:
+        event = bench.event("fulfilment.requested")
+    validated.clear()
+    made = [contexts.make(handler, event, attempt=1, plan=None).options for _ in range(100)]
+    assert validated == ["limit"]
+    assert made == [Options(limit=3)] * 100
+
+
+def test_what_does_not_fit_names_the_field_and_no_value() -> None:
+    with pytest.raises(HandlerMisuse, match="limit") as refused:
+        ValidatedOptions({"shop": {"limit": "s3cret"}}).of(keeps, "shop")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_the_built_in_handlers_take_it_as_it_is() -> None:
+    """One that validated `ctx.options` again would do so on every event."""
+    for path in (ROOT / "handlers").rglob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        again = [one.lineno for one in calls if "options" in ast.unparse(one) and "validate" in ast.unparse(one.func)]
+        assert not again, f"{path.name}: {again}"

@@ -1,0 +1,146 @@
+"""The ledger is restored from a backup, beside a log and a service that went on: what it lacks is read again, from the
+log and from the service. Every order and every access is right, an operator's word is not forgotten, and nothing is
+done twice: an effect that it has forgotten is called again with the key it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from consumer.ledger import Database
+from tests.promises.deployment import Deployment, deployment, embedded, started
+from tests.support.ports import eventually
+from tests.support.postgres import create_database, program
+from tests.support.process import command
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+Backup = Callable[[], Awaitable[Callable[[], Awaitable[str]]]]
+"""Makes a backup of the running ledger; what it returns restores it and says where."""
+
+STATE = {
+    "orders": "SELECT order_id, proof_event_id, hold, requested_at IS NOT NULL FROM fulfilment_order",
+    "access": "SELECT customer, entitlement, allowed FROM access_entitlement",
+    "gifts": "SELECT id, customer, kind, reason FROM access_source",
+}
+
+
+# case: O7, G7
+async def test_in_files(tmp_path: Path) -> None:
+    ledger, copy = tmp_path / "consumer.db", tmp_path / "backup.db"
+
+    async def restore() -> str:
+        for name in ("consumer.db", "consumer.db-wal", "consumer.db-shm"):
+            (tmp_path / name).unlink(missing_ok=True)
+        copy.rename(ledger)
+        return f"sqlite+aiosqlite:///{ledger}"
+
+    async def back_up() -> Callable[[], Awaitable[str]]:
+        with sqlite3.connect(ledger) as source, sqlite3.connect(copy) as target:
+            source.backup(target)
+        return restore
+
+    async with deployment(tmp_path, **embedded(tmp_path)) as found:
+        await _story(found, back_up)
+
+
+# case: O7, G7
+@pytest.mark.kafka
+@pytest.mark.postgres
+async def test_on_postgresql_beside_kafka(tmp_path: Path, postgres_base: str, kafka_url: str) -> None:
+    url, dump = await asyncio.to_thread(create_database, postgres_base), tmp_path / "ledger.dump"
+
+    async def restore() -> str:
+        restored = await asyncio.to_thread(create_database, postgres_base)
+        await _postgres("pg_restore", "--no-owner", "--dbname", _plain(restored), str(dump))
+        return restored
+
+    async def back_up() -> Callable[[], Awaitable[str]]:
+        await _postgres("pg_dump", "--format=custom", "--file", str(dump), _plain(url))
+        return restore
+
+    async with deployment(tmp_path, broker_url=kafka_url, database_url=url) as found:
+        await _story(found, back_up)
+
+
+async def _story(found: Deployment, back_up: Backup) -> None:
+    async with _at_work(found, "before"):
+        await _live(found, "early")
+        restore = await back_up()
+        await _live(found, "late")
+        _say(found, "access.complimentary_granted", "a guest", "entitlement=default")
+        await eventually(lambda: _knows(found, "SELECT 1 FROM access_source"), within_s=30, what="the gift is known")
+        calls, right = found.warehouse.calls.copy(), await _state(found)
+    found.pay_order()  # while all is down
+    await found.database.stop()
+    found.environ["CONSUMER_DATABASE_URL"] = url = await restore()
+    found.database = Database(url)
+    assert await _state(found) != right, "an older ledger"
+    async with _at_work(found, "after"):
+        await found.shipped(within_s=60)
+        await eventually(
+            lambda: _knows(found, "SELECT 1 FROM access_source"), within_s=60, what="the gift is known again"
+        )
+        await found.settled(within_s=60)
+        await found.healthy()
+        again = await _state(found)
+        assert [one for one in right["orders"] if one not in again["orders"]] == []
+        assert len(again["orders"]) == len(found.paid)
+        assert (again["access"], again["gifts"]) == (right["access"], right["gifts"])
+        found.assert_one_parcel_each()
+        assert sum((found.warehouse.calls - calls).values()) > 1, (
+            "what it had forgotten was called again, by the old key"
+        )
+    assert "ledger_restored" in (found.folder / "work-after.log").read_text()
+    assert "ledger_restored" not in (found.folder / "work-before.log").read_text()
+
+
+def _at_work(found: Deployment, when: str) -> Any:
+    """All roles; webhooks arrive."""
+    roles = [found.process(role, f"{role}-{when}") for role in ("serve", "work", "sync")]
+    found.sandbox.set_webhook_url(f"http://127.0.0.1:{found.environ['CONSUMER_PORT']}/webhooks/default")
+    return started(*roles)
+
+
+async def _live(found: Deployment, when: str) -> None:
+    """Orders are paid, somebody subscribes, and all of it is handled."""
+    for _ in range(4):
+        found.pay_order()
+    found.subscribe()
+    await found.shipped(within_s=60)
+    await found.settled(within_s=60)
+
+
+def _say(found: Deployment, word: str, subject: str, *more: str) -> None:
+    given = [part for one in more for part in ("--set", one)]
+    done = command("say", word, subject, *given, "--reason", "a gift", "--yes", environ=found.environ)
+    assert done.returncode == 0, done.stderr
+
+
+async def _knows(found: Deployment, statement: str) -> bool:
+    return await found.one(statement) is not None
+
+
+async def _state(found: Deployment) -> dict[str, list[tuple[Any, ...]]]:
+    """What is believed, without the times at which it was learned."""
+    async with found.database.reading() as session:
+        return {name: sorted(map(tuple, await session.execute(text(how)))) for name, how in STATE.items()}
+
+
+async def _postgres(name: str, *arguments: str) -> None:
+    """A program of PostgreSQL's own."""
+    process = await asyncio.create_subprocess_exec(program(name), *arguments, stderr=subprocess.PIPE)
+    _, said = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, said.decode()
+
+
+def _plain(url: str) -> str:
+    return url.replace("postgresql+asyncpg://", "postgresql://", 1)
