@@ -223,7 +223,24 @@ SWITCHES: tuple[Switch, ...] = (
         "U18",
     ),
     _choice("cancel_answer", ("record", "empty"), "body of the two cancels: the record, or an empty object", "U18"),
-    _choice("limit_window", ("bucket", "fixed"), "limits refill continuously, or at each full minute", "LIM"),
+    _choice(
+        "limit_window",
+        ("sliding", "bucket", "fixed"),
+        "a limit holds for any minute; or refills continuously; or at each full minute",
+        "LIM",
+    ),
+    _choice(
+        "order_read",
+        ("service_id", "either_id"),
+        "GET /v1/orders/{id} takes the service's id only (the merchant's is 404), or either",
+        "U18",
+    ),
+    _number("price_id_chars", 255, 1, 100_000, "longest price_id; the document shows no bound", "LIM"),
+    _number("customer_email_chars", 320, 1, 100_000, "longest customer_email; the document shows no bound", "LIM"),
+    _number("customer_reference_chars", 1000, 1, 100_000, "longest customer_reference; likewise", "LIM"),
+    _number("line_item_name_chars", 1000, 1, 100_000, "longest name of a line item; likewise", "LIM"),
+    _number("line_item_quantity_max", 1_000_000, 1, 10**12, "largest quantity of a line item; likewise", "LIM"),
+    _number("idempotency_key_chars", 255, 1, 8_000, "longest Idempotency-Key; likewise", "LIM"),
     # Payments and sessions
     _choice("late_payment_session", ("unchanged", "completed"), "session status after a late payment", "U13"),
     _choice(

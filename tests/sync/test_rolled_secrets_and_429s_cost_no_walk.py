@@ -116,7 +116,7 @@ class Linked(SteppedClock):
             self.sandbox.clock.advance_to(self.now())
 
 
-@pytest.fixture(params=["bucket", "fixed"])
+@pytest.fixture(params=["sliding", "bucket", "fixed"])
 async def limited(
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[tuple[Linked, Sandbox, ApplicationApi, list[Attempt]]]:

@@ -37,14 +37,13 @@ class Item:
 class Lane:
     """What waits for one partition."""
 
-    __slots__ = ("batch_bytes", "busy", "given_up", "number", "pending", "topic")
+    __slots__ = ("batch_bytes", "given_up", "number", "pending", "topic")
 
     def __init__(self, topic: str, number: int, batch_bytes: int) -> None:
         self.topic = topic
         self.number = number
         self.batch_bytes = batch_bytes
         self.pending: deque[Item] = deque()
-        self.busy = False
         self.given_up = 0
 
 

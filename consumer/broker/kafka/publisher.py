@@ -75,6 +75,7 @@ class KafkaPublisher:
         self._pending = 0
         self._pending_bytes = 0
         self._producer: Any | None = None
+        self._busy: set[Lane] = set()
         self._dirty: list[Lane] = []
         self._flights: dict[Lane, _Flight] = {}
         self._deadlines: dict[asyncio.Future[None], float] = {}
@@ -108,7 +109,7 @@ class KafkaPublisher:
         self._running = False
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        if self._dirty or self._flights:
+        if self._busy:  # not `_dirty` and `_flights`: between a round's end and its flight a lane is in neither
             self._empty.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, timeout_s - END_WITHIN_S)):
@@ -119,10 +120,11 @@ class KafkaPublisher:
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
         stopped = BrokerUnavailable("the broker was stopped before the acknowledgement")
-        for lane in [*self._dirty, *self._flights]:
+        for lane in self._busy:
             flight = self._flights.pop(lane, None)
             settle([*(flight.items if flight else ()), *lane.pending], stopped)
             lane.pending.clear()
+        self._busy.clear()
         self._dirty.clear()
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -212,8 +214,8 @@ class KafkaPublisher:
     def _queue(self, lane: Lane, item: Item) -> None:
         lane.pending.append(item)
         self._arrived += 1
-        if not lane.busy:
-            lane.busy = True
+        if lane not in self._busy:
+            self._busy.add(lane)
             self._dirty.append(lane)
             self._begin_round()
 
@@ -223,8 +225,8 @@ class KafkaPublisher:
             self._dirty.append(lane)
             self._begin_round()
             return
-        lane.busy = False
-        if not self._dirty and not self._flights:
+        self._busy.discard(lane)
+        if not self._busy:
             self._empty.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

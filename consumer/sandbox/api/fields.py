@@ -67,8 +67,11 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def read_fields(document: Mapping[str, Any], fields: tuple[Field, ...]) -> dict[str, Any]:
+def read_fields(
+    document: Mapping[str, Any], fields: tuple[Field, ...], bounds: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """The values by name, each parsed for its kind; null counts as absent. Raises validation_failed with the field.
+    `bounds`: what is assumed of those whose bound the document does not show, by name.
 
     Unknown fields are refused first (case X20), then each field in the order of the table.
     """
@@ -83,16 +86,16 @@ def read_fields(document: Mapping[str, Any], fields: tuple[Field, ...]) -> dict[
             if field.required:
                 raise _invalid(field, "is required")
             continue
-        values[field.name] = read_field(field, value)
+        values[field.name] = read_field(field, value, bounds or {})
     return values
 
 
-def read_field(field: Field, value: Any) -> Any:
+def read_field(field: Field, value: Any, bounds: Mapping[str, float]) -> Any:
     """One value, parsed for its kind. Raises validation_failed."""
     if field.kind == "metadata":
         return _metadata(field, value)
     if field.kind == "line_items":
-        return _line_items(field, value)
+        return _line_items(field, value, bounds)
     if field.kind == "time":
         return _time(field, value)
     if not isinstance(value, str):
@@ -108,8 +111,9 @@ def read_field(field: Field, value: Any) -> Any:
         if value not in field.choices:
             raise _invalid(field, f"must be one of {', '.join(field.choices)}")
         return value
-    if not field.min_chars <= len(value) <= field.max_chars:
-        raise _invalid(field, f"must have from {field.min_chars} to {field.max_chars} characters")
+    most = bounds.get(field.name, field.max_chars)
+    if not field.min_chars <= len(value) <= most:
+        raise _invalid(field, f"must have from {field.min_chars} to {most:g} characters")
     return value
 
 
@@ -142,19 +146,20 @@ def _metadata(field: Field, value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def _line_items(field: Field, value: Any) -> tuple[dict[str, Any], ...]:
+def _line_items(field: Field, value: Any, bounds: Mapping[str, float]) -> tuple[dict[str, Any], ...]:
     if not isinstance(value, list):
         raise _invalid(field, "must be an array")
     if len(value) > field.max_items:
         raise _invalid(field, f"must have at most {field.max_items} entries")
+    longest, largest = bounds["line_items.name"], bounds["line_items.quantity"]
     for item in value:
         if not isinstance(item, dict) or set(item) != set(_LINE_ITEM_KEYS):
             raise _invalid(field, "each entry has name, quantity and amount")
         name, quantity, amount = item["name"], item["quantity"], item["amount"]
-        if not isinstance(name, str) or not 1 <= len(name) <= 1000 or not _encodable(name):
-            raise _invalid(field, "name must be a string of 1 to 1000 characters")
-        if not isinstance(quantity, int) or isinstance(quantity, bool) or not 1 <= quantity <= 1_000_000:
-            raise _invalid(field, "quantity must be an integer from 1 to 1000000")
+        if not isinstance(name, str) or not 1 <= len(name) <= longest or not _encodable(name):
+            raise _invalid(field, f"name must be a string of 1 to {longest:g} characters")
+        if not isinstance(quantity, int) or isinstance(quantity, bool) or not 1 <= quantity <= largest:
+            raise _invalid(field, f"quantity must be an integer from 1 to {largest:.0f}")
         if not isinstance(amount, str) or parse_amount(amount) is None:
             raise _invalid(field, "amount must be a decimal string with at most 6 decimals")
     return tuple(dict(item) for item in value)

@@ -10,7 +10,6 @@ from consumer.sandbox.engine import records as r
 from consumer.sandbox.engine.engine import Engine
 from consumer.sandbox.errors import Refusal
 
-MAX_KEY_CHARS = 255
 MAX_KEPT = 20_000
 
 
@@ -25,7 +24,7 @@ class Idempotency:
         if header is None or not header.strip():
             code = self._engine.assumptions.text("missing_idempotency_key")
             raise Refusal(code, "A POST needs the header Idempotency-Key.", field="Idempotency-Key")
-        if len(header) > MAX_KEY_CHARS:
+        if len(header) > self._engine.assumptions.number("idempotency_key_chars"):
             raise Refusal("validation_failed", "The Idempotency-Key is too long.", field="Idempotency-Key")
         return header.strip()
 

@@ -15,7 +15,7 @@ from consumer.sandbox.errors import Refusal
 
 def session_request(document: Mapping[str, Any], assumptions: Assumptions) -> SessionRequest:
     """A valid create request. Raises the documented refusal of the first rule that is broken."""
-    values = read_fields(document, SESSION_FIELDS)
+    values = read_fields(document, SESSION_FIELDS, _bounds(assumptions))
     if values["mode"] == "subscription":
         if values.get("amount") is not None or values.get("description") is not None:
             name = "amount" if values.get("amount") is not None else "description"
@@ -27,6 +27,17 @@ def session_request(document: Mapping[str, Any], assumptions: Assumptions) -> Se
     for name in ("success_url", "cancel_url"):
         _check_url(name, values[name])
     return SessionRequest(**values)
+
+
+def _bounds(assumptions: Assumptions) -> dict[str, float]:
+    """What the document shows no bound of."""
+    return {
+        "price_id": assumptions.number("price_id_chars"),
+        "customer_email": assumptions.number("customer_email_chars"),
+        "customer_reference": assumptions.number("customer_reference_chars"),
+        "line_items.name": assumptions.number("line_item_name_chars"),
+        "line_items.quantity": assumptions.number("line_item_quantity_max"),
+    }
 
 
 def _payment_rules(values: Mapping[str, Any], assumptions: Assumptions) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from dataclasses import dataclass
-from datetime import datetime
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from consumer.sandbox.engine import records as r
 from consumer.sandbox.engine.world import World
@@ -32,12 +32,16 @@ TEST_EVENTS = Limit("test_events", 10, 3600)
 
 @dataclass
 class _Bucket:
+    """What is left as of `at`; `taken`: when the requests of the last window came, for sliding windows."""
+
     left: float
     at: datetime
+    taken: deque[datetime] = field(default_factory=deque)
 
 
 class Limits:
-    """Buckets, or fixed windows (assumption `limit_window`). Nothing is charged by a request that is refused.
+    """So many in any window, buckets, or fixed windows (assumption `limit_window`). A refused request is charged for
+    nothing.
 
     `requests` counts what came from any address, `refused` what was over a limit.
     """
@@ -66,8 +70,11 @@ class Limits:
         self._charge([(TEST_EVENTS, app_id)])
 
     def drain(self, limit: Limit, key: str) -> None:
-        """Use up a limit, to see what a caller does."""
-        self._bucket(limit, key).left = 0.0
+        """Use up a limit, as others would who came at an even pace."""
+        bucket = self._bucket(limit, key)
+        bucket.left = 0.0
+        step = timedelta(seconds=limit.window_s / limit.amount)
+        bucket.taken = deque(bucket.at - number * step for number in reversed(range(limit.amount)))
 
     def clear(self) -> None:
         """Every limit is fresh."""
@@ -83,6 +90,7 @@ class Limits:
             raise Refusal("rate_limited", retry_after_s=max(1, math.ceil(max(waits))))
         for _, bucket in buckets:
             bucket.left -= 1
+            bucket.taken.append(bucket.at)
 
     def _bucket(self, limit: Limit, key: str) -> _Bucket:
         now = self._world.now()
@@ -90,16 +98,27 @@ class Limits:
         self._buckets.move_to_end((limit.name, key))
         while len(self._buckets) > MAX_KEYS:
             self._buckets.popitem(last=False)
-        if self._world.assumptions.text("limit_window") == "fixed":
-            if now.timestamp() // limit.window_s > bucket.at.timestamp() // limit.window_s:
-                bucket.left = limit.amount
-        else:
-            passed_s = (now - bucket.at).total_seconds()
-            bucket.left = min(limit.amount, bucket.left + passed_s * limit.amount / limit.window_s)
+        match self._world.assumptions.text("limit_window"):
+            case "sliding":
+                while bucket.taken and (now - bucket.taken[0]).total_seconds() >= limit.window_s:
+                    bucket.taken.popleft()
+                bucket.left = limit.amount - len(bucket.taken)
+            case "fixed":
+                if now.timestamp() // limit.window_s > bucket.at.timestamp() // limit.window_s:
+                    bucket.left = limit.amount
+            case _:
+                passed_s = (now - bucket.at).total_seconds()
+                bucket.left = min(limit.amount, bucket.left + passed_s * limit.amount / limit.window_s)
         bucket.at = now
+        while len(bucket.taken) > limit.amount:
+            bucket.taken.popleft()
         return bucket
 
     def _wait_s(self, limit: Limit, bucket: _Bucket) -> float:
-        if self._world.assumptions.text("limit_window") == "fixed":
-            return limit.window_s - self._world.now().timestamp() % limit.window_s
-        return (1 - bucket.left) * limit.window_s / limit.amount
+        match self._world.assumptions.text("limit_window"):
+            case "sliding":
+                return limit.window_s - (self._world.now() - bucket.taken[0]).total_seconds()
+            case "fixed":
+                return limit.window_s - self._world.now().timestamp() % limit.window_s
+            case _:
+                return (1 - bucket.left) * limit.window_s / limit.amount

@@ -8,7 +8,7 @@ MICRO = 1_000_000
 MIN_AMOUNT = 10_000
 MAX_AMOUNT = 1_000_000 * MICRO
 
-_AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,6})?\Z")
+_AMOUNT = re.compile(r"[0-9]{1,1000}(\.[0-9]{1,6})?\Z")
 
 
 def parse_amount(text: str) -> int | None:

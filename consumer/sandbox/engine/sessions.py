@@ -98,21 +98,21 @@ class Sessions:
         expires_at = request.expires_at or now + DEFAULT_LIFE
         if not MIN_LIFE <= expires_at - now <= MAX_LIFE:
             raise Refusal("expires_at_out_of_range", field="expires_at")
+        previous = self.newest(application.id, request.order_id)
+        if previous is not None and previous.status is not r.SessionStatus.OPEN:
+            previous = None
+        order = self._orders.find(application.id, request.order_id)
+        is_paid = order is not None and order.status is r.OrderStatus.PAID
+        if previous is not None and not is_paid and (previous.expires_at > now or self.payment_in_flight(previous)):
+            self._check_same(previous, request)
+            return Created(previous, new=False)  # whatever became of its price since
         price, product = None, None
         if request.price_id is not None:
             price, product = self._catalog.for_session(merchant.id, request.price_id, request.mode)
         if not merchant.has_token_account:
             raise Refusal("merchant_token_account_missing")
-        order = self._orders.find(application.id, request.order_id)
-        if order is not None and order.status is r.OrderStatus.PAID:
+        if is_paid:
             raise Refusal("order_already_paid", field="order_id")
-        previous = self.newest(application.id, request.order_id)
-        if previous is not None and previous.status is r.SessionStatus.OPEN:
-            if previous.expires_at > now or self.payment_in_flight(previous):
-                self._check_same(previous, request, price)
-                return Created(previous, new=False)
-        else:
-            previous = None
         plan = self._plans.ensure(price, merchant) if price is not None and request.mode == "subscription" else None
         session = self._new(application, merchant, request, expires_at, price, product, plan)
         if previous is not None:
@@ -175,8 +175,8 @@ class Sessions:
         expired = replace(lapsed, status=r.SessionStatus.EXPIRED, replaced_by=new_id)
         self._events.session("expired", world.put(world.sessions, expired))
 
-    def _check_same(self, session: r.Session, request: SessionRequest, price: r.Price | None) -> None:
-        amount = price.amount if price else request.amount
+    def _check_same(self, session: r.Session, request: SessionRequest) -> None:
+        amount = session.amount if request.price_id is not None else request.amount  # a price is never edited
         same = (session.mode, session.price_id, session.amount) == (request.mode, request.price_id, amount)
         if not same and self._world.assumptions.text("create_again_different") == "refuse":
             raise Refusal("payment_in_progress", "the order has an open session with other parameters")

@@ -7,7 +7,7 @@ the last complete walk saw them, and a walk continues at the end where news turn
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -20,7 +20,9 @@ IDS_MAX: Final = 300
 SERVICE_SKEW: Final = timedelta(minutes=2)
 """How far the service's clock may be from ours."""
 AHEAD_MAX: Final = timedelta(days=730)
-"""How far an event's time may be ahead of our clock. What is dated later is dated wrongly."""
+"""How far ahead of our clock the times of events still tell the order of a list: a simulator's clock may be driven on
+by two yearly periods. A bookmark is never led beyond our clock, whatever an event shows: where the service's is ahead,
+a sweep reads that much more (cases B34, U22)."""
 
 
 class ListOrder(StrEnum):
@@ -105,9 +107,13 @@ class Bookmark:
         return self.swept_at is None or not timedelta(0) <= now - self.swept_at < timedelta(seconds=every_s)
 
     def believable(self, now: datetime) -> Bookmark:
-        """The same, or a fresh one where one event that was dated wrongly has led it beyond all clocks."""
+        """The same, not ahead of our clock; a fresh one where one event that was dated wrongly has led it
+        beyond all clocks."""
         led = [self.newest_at, self.swept_to, self.resume.begun_to if self.resume else None]
-        return Bookmark() if any(at is not None and at > now + AHEAD_MAX for at in led) else self
+        if any(at is not None and at > now + AHEAD_MAX for at in led):
+            return Bookmark()
+        newest_at = min(self.newest_at, now) if self.newest_at else None
+        return replace(self, newest_at=newest_at, swept_to=min(self.swept_to, now) if self.swept_to else None)
 
     def dump(self) -> dict[str, Any]:
         """As JSON, for the ledger."""

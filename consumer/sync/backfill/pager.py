@@ -17,7 +17,7 @@ from consumer.payments import (
     RateLimitError,
     UnexpectedAnswer,
 )
-from consumer.sync.backfill.bookmark import AHEAD_MAX, SERVICE_SKEW
+from consumer.sync.backfill.bookmark import AHEAD_MAX
 from consumer.sync.backfill.recent_pages import PageRead
 
 EMPTY_PAGES_MAX: Final = 10
@@ -109,11 +109,12 @@ class Pager:
         return [time for item in page.items if (time := self.time(item)) is not None]
 
     def time(self, item: EventRecord) -> datetime | None:
-        """When the event happened, as far as the record shows it."""
+        """When the event happened, as far as the record shows it. Up to AHEAD_MAX ahead it tells the order of a list,
+        but it leads no walk beyond its own time."""
         time = parse_time(first(item.raw, self._locators.time))
         if time is not None:
-            time = time if time <= self._now + AHEAD_MAX else self._now + SERVICE_SKEW  # a wrong date leads no walk
-            self.newest_at = max(time, self.newest_at or time)
+            time = time if time <= self._now + AHEAD_MAX else self._now
+            self.newest_at = max(min(time, self._now), self.newest_at or min(time, self._now))
             self.oldest_at = min(time, self.oldest_at or time)
         return time
 

@@ -194,9 +194,10 @@ async def test_stop_lets_what_is_on_its_way_arrive(log: Log) -> None:
     # case: I4
     broker = await log.open()
     topic = await log.topic(broker)
-    waiting = [asyncio.create_task(broker.publish(topic, message(str(number)))) for number in range(200)]
+    sending = [broker.publish(topic, message(str(number)), timeout_s=60) for number in range(200)]
+    waiting = [asyncio.create_task(one) for one in sending]
     await asyncio.sleep(0)
-    await broker.stop()
+    await broker.stop(60)  # a busy machine's Kafka may take longer than the default for a topic's first batch
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert outcomes == [None] * 200
     again = await log.open()

@@ -201,7 +201,7 @@ async def test_faults_of_the_service_are_survived() -> None:
         assert [statuses.count(one) for one in (503, 502, 429, None, 200)] == [2, 2, 2, 2, 4]
 
 
-@pytest.mark.parametrize("window", ["bucket", "fixed"])
+@pytest.mark.parametrize("window", ["sliding", "bucket", "fixed"])
 async def test_under_the_real_limits_nothing_draws_a_429(window: str) -> None:
     # case: C15, C34
     async with stage(limits=True, limit_window=window) as s:

@@ -73,7 +73,7 @@ async def test_a_walk_that_knows_no_limits_does_draw_429s_and_still_arrives(serv
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("window", ["bucket", "fixed"])
+@pytest.mark.parametrize("window", ["sliding", "bucket", "fixed"])
 async def test_30000_events_of_the_sandbox_under_its_limits(window: str) -> None:
     # case: C15, B23
     async with stage(limits=True, limit_window=window) as s:

@@ -27,6 +27,8 @@ REFUSED: list[tuple[str, dict[str, Any], int, str, str | None]] = [
     # case: X22
     ("too little", {"amount": "0.009999"}, 400, "amount_out_of_range", "amount"),
     ("too much", {"amount": "1000000.000001"}, 400, "amount_out_of_range", "amount"),
+    ("30 digits", {"amount": "9" * 30}, 400, "amount_out_of_range", "amount"),
+    ("900 digits", {"amount": "9" * 900 + ".5"}, 400, "amount_out_of_range", "amount"),
     # case: X23
     ("neither", {"amount": None, "description": None}, 400, "amount_or_price_required", None),
     ("both", {"price_id": "svc_price_once"}, 400, "amount_or_price_required", None),
@@ -211,3 +213,41 @@ async def test_other_media_types_and_large_bodies_are_refused(api: Api) -> None:
         "POST", "/v1/checkout-sessions", data=b" " * 300_000, headers={"Content-Type": "application/json"}
     )
     assert (reply.status, reply.code) == (413, "payload_too_large")
+
+
+async def test_an_open_session_is_answered_again_whatever_became_of_its_price(api: Api, sandbox: Sandbox) -> None:
+    # case: X6
+    wanted = body(amount=None, description=None, price_id="svc_price_once")
+    first = await api.post("/v1/checkout-sessions", wanted)
+    sandbox.engine.catalog.archive_price("svc_price_once")
+    again = await api.post("/v1/checkout-sessions", wanted)
+    assert (again.status, again.json["id"]) == (200, first.json["id"])
+    await api.post(f"/v1/checkout-sessions/{first.json['id']}/cancel")
+    assert (await api.post("/v1/checkout-sessions", wanted)).code == "price_archived"
+
+
+async def test_an_order_is_read_by_the_services_id_and_by_the_merchants_where_that_is_assumed(
+    api: Api, sandbox: Sandbox
+) -> None:
+    # case: X56
+    session = await api.create(order_id="mine")
+    order = session["order"]["id"]
+    assert (await api.get(f"/v1/orders/{order}")).json["order_id"] == "mine"
+    assert (await api.get("/v1/orders/mine")).code == "not_found"
+    sandbox.assumptions.set({"order_read": "either_id"})
+    assert (await api.get("/v1/orders/mine")).json["id"] == order
+    assert (await api.get(f"/v1/orders/{order}")).json["id"] == order
+
+
+async def test_the_bounds_that_the_document_lacks_are_assumed(api: Api, sandbox: Sandbox) -> None:
+    # case: X63
+    longer = {"customer_reference": "c" * 1001, "customer_email": "e" * 321}
+    item = {"name": "n" * 1001, "quantity": 2_000_000, "amount": "1"}
+    for field, value in longer.items():
+        assert (await api.post("/v1/checkout-sessions", body(**{field: value}))).json["field"] == field
+    assert (await api.post("/v1/checkout-sessions", body(line_items=[item]))).json["field"] == "line_items"
+    sandbox.assumptions.set({
+        "customer_reference_chars": 2000, "customer_email_chars": 2000, "line_item_name_chars": 2000,
+        "line_item_quantity_max": 3_000_000,
+    })  # fmt: skip
+    assert (await api.post("/v1/checkout-sessions", body(**longer, line_items=[item]))).status == 201

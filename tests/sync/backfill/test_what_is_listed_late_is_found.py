@@ -92,6 +92,25 @@ async def test_at_fifty_events_a_second_one_that_is_listed_a_minute_late_is_foun
 
 
 @pytest.mark.parametrize("newest", [True, False])
+@pytest.mark.parametrize("ahead", [timedelta(minutes=1), timedelta(days=365)], ids=["minute", "year"])
+async def test_one_event_that_is_dated_ahead_hides_none_that_is_listed_late(newest: bool, ahead: timedelta) -> None:
+    # case: B34, U22
+    service = ScriptedList(newest_first=newest)
+    follower = sweeping(service)
+    service.add(30)
+    service.events.append((10_000, service.now + ahead))
+    await follower.go()
+    service.add_late(LATE_S - 1.5)
+    service.add(10)
+    await follower.go()
+    service.now += timedelta(seconds=LATE_S - 11)
+    service.add(1)
+    await follower.go()
+    assert not service.late
+    assert follower.seen == service.ids
+
+
+@pytest.mark.parametrize("newest", [True, False])
 async def test_a_sweep_is_bounded_and_costs_two_pages_once_nothing_can_be_late(newest: bool) -> None:
     # case: B34
     service = ScriptedList(newest_first=newest, every_s=0.0001)

@@ -1,0 +1,73 @@
+"""systemd: the units are valid, their commands parse, their settings are valid, and a role gets the time it drains."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from consumer.settings import Role, load_settings
+from tests.support.commands import is_command
+from tests.support.tools import need_program
+
+UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+PROGRAM = "/opt/consumer/bin/consumer"
+INSTANCES = sorted(path.stem for path in (UNITS / "env").glob("*.env") if path.stem != "consumer")
+
+
+def test_systemd_takes_them(tmp_path: Path) -> None:
+    analyze = need_program("systemd-analyze", "Debian's package systemd")
+    program = tmp_path / "consumer"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for path in UNITS.glob("*.*"):
+        (tmp_path / path.name).write_text(path.read_text().replace(PROGRAM, str(program)))
+    names = ["consumer.target", "consumer-reconcile.timer", *(f"consumer@{name}.service" for name in INSTANCES)]
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", *(str(tmp_path / name) for name in names)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    about_ours = [line for line in done.stderr.splitlines() if "consumer" in line]
+    assert (done.returncode, about_ours) == (0, []), done.stderr
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_each_process_has_a_role_a_port_of_its_own_and_valid_settings(name: str, tmp_path: Path) -> None:
+    own = settings_of(name)
+    role = own.pop("ROLE")
+    assert is_command(given("consumer@.service", "ExecStart").replace("${ROLE}", role).split()[1:])
+    ports = [settings_of(other)["CONSUMER_INTERNAL_PORT"] for other in INSTANCES]
+    assert ports.count(own["CONSUMER_INTERNAL_PORT"]) == 1
+    for secret, value in {"app-secret": "svc_sk_live_x", "database-url": "postgresql+asyncpg://u:p@db/c"}.items():
+        (tmp_path / secret).write_text(value)
+        (tmp_path / secret).chmod(0o600)
+    shared = {
+        key: value.replace("/etc/consumer/secrets", str(tmp_path)) for key, value in settings_of("consumer").items()
+    }
+    settings = load_settings(shared | own, Role(role))
+    drain_s = settings.drain_s
+    assert float(given("consumer@.service", "TimeoutStopSec")) >= drain_s + 10
+
+
+def test_the_target_starts_what_has_settings() -> None:
+    wanted = given("consumer.target", "Wants").split()
+    assert sorted(wanted) == [f"consumer@{name}.service" for name in INSTANCES]
+
+
+@pytest.mark.parametrize("unit", ["consumer-migrate.service", "consumer-reconcile.service"])
+def test_the_other_commands_parse(unit: str) -> None:
+    assert is_command(given(unit, "ExecStart").split()[1:])
+
+
+def given(unit: str, name: str) -> str:
+    """What a unit says of this name."""
+    [value] = re.findall(rf"^{name}=(.*)$", (UNITS / unit).read_text(), re.MULTILINE)
+    return str(value)
+
+
+def settings_of(name: str) -> dict[str, str]:
+    """An environment file, as systemd reads it."""
+    lines = (UNITS / "env" / f"{name}.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
