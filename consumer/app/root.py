@@ -27,6 +27,7 @@ from consumer.app.log_watch import LogWatch
 from consumer.app.measured import MeasuredBroker
 from consumer.app.options import left_out, option_problems, unknown_handlers
 from consumer.app.registering import registering
+from consumer.app.sealing import seal_trail
 from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SystemClock
@@ -378,6 +379,12 @@ class App:
                 await watch.run(stop)
 
         self._readiness.add("deliveries", takes_deliveries)
+
+        async def seal(stop: asyncio.Event) -> None:
+            if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
+                await seal_trail(self.database, self.clock, stop)
+
+        self._stoppable(seal, "sealing", STOP_SLACK_S)
         self._stoppable(watch_log, "log_watch", STOP_SLACK_S)
         self._stoppable(run, "sync", STOP_SLACK_S)
 

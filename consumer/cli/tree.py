@@ -78,6 +78,12 @@ def _invariants(app: typer.Typer) -> None:
     app.command()(invariants.invariants)
 
 
+def _audit(app: typer.Typer) -> None:
+    from consumer.cli.looking import audit
+
+    app.add_typer(audit.app, name="audit")
+
+
 def _find(app: typer.Typer) -> None:
     from consumer.cli.looking import find
 
@@ -122,6 +128,7 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _rebuild: ("rebuild",),
     _explain: ("explain",),
     _invariants: ("invariants",),
+    _audit: ("audit",),
     _find: ("find",),
     _findings: ("findings",),
     _say: ("say",),

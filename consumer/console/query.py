@@ -3,7 +3,7 @@
     GET /api/orders/{order_id}            PUT  /api/checkouts/{session_id}
     GET /api/subscriptions/{id}           POST /api/orders/{order_id}/read
     GET /api/customers/{ref}/access       POST /api/subscriptions/{id}/read
-    GET /api/findings
+    GET /api/findings                     GET  /api/events/{id}
     `?application=` for others than `default`
 
 A shop's "processing..." page asks it: a browser that reaches `success_url` proves nothing (case F16).
@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.clock import Clock
 from consumer.console.answers import answer, bearer, errors, guard
 from consumer.console.checkouts import parse, register_checkout
+from consumer.console.event_view import event_view
 from consumer.console.queues import findings, queues
 from consumer.console.views import access_view, order_view, subscription_view
 from consumer.errors import NotFound, UsageError
@@ -57,6 +58,7 @@ def query_routes(
     part.router.add_get(r"/subscriptions/{id:[\s\S]+}", api.subscription)
     part.router.add_get(r"/customers/{id:[\s\S]+}/access", api.access)
     part.router.add_get("/findings", api.findings)
+    part.router.add_get(r"/events/{id:[\s\S]+}", api.event)
     part.router.add_put(r"/checkouts/{id:[\s\S]+}", api.checkout)
     part.router.add_post(r"/orders/{id:[\s\S]+}/read", api.read_order)
     part.router.add_post(r"/subscriptions/{id:[\s\S]+}/read", api.read_subscription)
@@ -91,6 +93,10 @@ class QueryApi:
             return await access_view(session, application, id_, self._clock.now())
 
         return await self._look(request, _id(request, "customers", "/access"), view)
+
+    async def event(self, request: web.Request) -> web.Response:
+        """What an event is, how far each handler is with it, and where in their code attempts failed."""
+        return await self._look(request, _id(request, "events"), event_view)
 
     async def findings(self, request: web.Request) -> web.Response:
         """What waits for an operator: how much of each kind, and the oldest of it; `?kind=` for one kind."""

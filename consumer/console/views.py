@@ -10,6 +10,7 @@ from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
+from consumer.console.event_view import traces_of
 from consumer.errors import NotFound
 from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import RunRow, RunStatus
@@ -67,8 +68,13 @@ async def requested_runs(session: AsyncSession, application: str, order_id: str)
     event_id = derived_id(application, REQUESTED, f"order:{order_id}", "order")
     rows = await _many(session, RUNS, application, event_id=event_id)
     others = frozenset(await session.scalars(bystanders())) if rows else frozenset()
-    names = ("handler", "status", "attempts", "next_at", "code")
-    return [{name: row[name] for name in names} | {"fulfils": row["handler"] not in others} for row in rows]
+    traces = await traces_of(session, application, event_id) if rows else {}
+    names = ("handler", "status", "attempts", "next_at", "code", "reason")
+    return [
+        {name: row[name] for name in names}
+        | {"fulfils": row["handler"] not in others, "trace": traces.get(row["handler"])}
+        for row in rows
+    ]
 
 
 def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:

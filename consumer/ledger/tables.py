@@ -361,10 +361,17 @@ class LeaseRow(LedgerRow, table=True):
 
 
 class AuditRow(LedgerRow, table=True):
-    """Who changed what, why, from what to what (case G12)."""
+    """Who changed what, why, from what to what (case G12). `number`, `hash`: its place in the chain, once it is sealed
+    (`trail/sealing.py`); nothing else of a row ever changes."""
 
     __tablename__ = "audit"
-    __table_args__ = (Index("ix_audit_subject", "application", "subject", "id"),)
+    __table_args__ = (
+        Index("ix_audit_subject", "application", "subject", "id"),
+        Index("ux_audit_number", "number", unique=True, postgresql_where=text("number IS NOT NULL"),
+              sqlite_where=text("number IS NOT NULL")),
+        Index("ix_audit_unsealed", "id", postgresql_where=text("number IS NULL"),
+              sqlite_where=text("number IS NULL")),
+    )  # fmt: skip
 
     id: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
     at: datetime = time_column()
@@ -376,6 +383,18 @@ class AuditRow(LedgerRow, table=True):
     after: str | None = Field(default=None, sa_column=Column(Text))
     reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
     code_version: str = Field(default="", sa_column=Column(String(40), nullable=False))
+    number: int | None = Field(default=None, sa_column=Column(serial()))
+    hash: str | None = Field(default=None, sa_column=Column(String(64)))
+
+
+class ChainHeadRow(LedgerRow, table=True):
+    """The last sealed entry of the audit trail; its lock lets who seals take turns."""
+
+    __tablename__ = "chain_head"
+
+    id: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    number: int = Field(sa_column=Column(serial(), nullable=False))
+    hash: str = Field(sa_column=Column(String(64), nullable=False))
 
 
 class RevisionRow(LedgerRow, table=True):

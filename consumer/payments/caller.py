@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from consumer.clock import Clock
 from consumer.payments.answers import Answer
@@ -14,7 +14,7 @@ from consumer.payments.keys import IdempotencyKeys, body_digest
 from consumer.payments.models import CheckoutSession
 from consumer.payments.requests import idempotency_key
 from consumer.payments.terms import SessionTerms
-from consumer.payments.transport import Call, Transport
+from consumer.payments.transport import Call
 
 EMPTY_BODY = b"{}"
 """Sent where the spec names no payload: every POST body is JSON (spec, Endpoints)."""
@@ -27,11 +27,19 @@ OnEvidence = Callable[[Literal["order", "subscription"], str], Awaitable[None]]
 """Told which object the answer to a write spoke of, so that it is read (cases F27, A38, A39); must not fail."""
 
 
+class Sender(Protocol):
+    """What calls go through: the Transport, and what the test kit plays."""
+
+    async def send(self, call: Call, priority: Priority, *, walk: bool = False) -> Answer:
+        """The answer to a call. Raises a PaymentsError."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Caller:
     """Sends reads and writes of one application at one priority."""
 
-    transport: Transport
+    transport: Sender
     keys: IdempotencyKeys
     terms: SessionTerms
     application: str

@@ -6,8 +6,9 @@ not document are in `raw`. Its errors derive from `ConsumerError` and carry `cod
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Literal, Protocol, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
@@ -125,8 +126,29 @@ class SessionsFace(Protocol):
         """One session by the service's id, without its `url`."""
         ...
 
+    async def create(
+        self,
+        *,
+        mode: Literal["payment", "subscription"],
+        order_id: str,
+        success_url: str,
+        cancel_url: str,
+        price_id: str | None = None,
+        amount: str | Decimal | None = None,
+        description: str | None = None,
+        line_items: Sequence[Mapping[str, Any]] | None = None,
+        customer_email: str | None = None,
+        customer_reference: str | None = None,
+        ui_mode: Literal["redirect", "popup"] | None = None,
+        expires_at: datetime | str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> SessionFace:
+        """A session with its payment link in `url`; the same key never makes two."""
+        ...
+
     async def create_from(self, fields: Mapping[str, Any], *, idempotency_key: str | None = None) -> SessionFace:
-        """Create a session from the fields of the API; the same key never makes two."""
+        """The same from a mapping of the API's fields."""
         ...
 
     async def cancel(self, session_id: str, *, idempotency_key: str | None = None) -> RecordFace:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from consumer.testing.assertions import assert_idempotent, assert_order_independent
     from consumer.testing.migrated import assert_migrated
     from consumer.testing.outside import Answer, Outside, Request
+    from consumer.testing.payments_fake import PaymentsCall, PaymentsFake, Refusal
     from consumer.testing.refusal import Refused
     from consumer.testing.simulation import assert_history
     from consumer.testing.workbench import Ran, Workbench
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "Outside",
+    "PaymentsCall",
+    "PaymentsFake",
     "Ran",
+    "Refusal",
     "Refused",
     "Request",
     "Workbench",
@@ -29,7 +33,10 @@ _HOMES = {
     "Answer": "outside",
     "Outside": "outside",
     "Request": "outside",
+    "PaymentsCall": "payments_fake",
+    "PaymentsFake": "payments_fake",
     "Ran": "workbench",
+    "Refusal": "payments_fake",
     "Refused": "refusal",
     "Workbench": "workbench",
     "assert_history": "simulation",

@@ -23,6 +23,7 @@ from consumer.errors import HandlerInvalid
 from consumer.events import Event
 from consumer.plugin import Handler, Reject, declared
 from consumer.testing.outside import SAFE, Answer
+from consumer.testing.payments_fake import PaymentsFake
 from consumer.testing.refusal import refuse
 from consumer.testing.workbench import Function, Ran, Workbench
 from consumer.work.place import home_of
@@ -171,7 +172,8 @@ class Stage:
     def play(self, way: Play) -> Left:
         """What is left behind when it goes this way, on a fresh ledger."""
         self._reset()
-        with Workbench(options=self._options, payments=self._payments, allow=self._allow) as bench:
+        payments = self._payments.fresh() if isinstance(self._payments, PaymentsFake) else self._payments
+        with Workbench(options=self._options, payments=payments, allow=self._allow) as bench:
             bench.take(*self._observed)
             way(bench)
             return Left(
@@ -179,7 +181,7 @@ class Stage:
                 said=Counter((event.type, event.key, _data(event)) for event in bench.emitted if self._data),
                 reads=frozenset(bench.reads),
                 tables=bench.tables(),
-                effects=Counter(bench.outside.effects()),
+                effects=Counter([*bench.outside.effects(), *_changes(bench.payments)]),
                 outside=bench.outside.final(),
                 state=self._state() if self._state is not None else None,
                 is_stateful=self._state is not None,
@@ -286,6 +288,11 @@ class Stage:
         self.deliver(bench, self.events)
         bench.clock.advance(86_400)
         self.deliver(bench, reversed(self.events))
+
+
+def _changes(payments: object) -> list[tuple[str, str, str]]:
+    """What the service was made to do by `ctx.payments`."""
+    return [("payments", *one) for one in payments.changes] if isinstance(payments, PaymentsFake) else []
 
 
 def _unfinished(run: Ran) -> str:

@@ -36,6 +36,7 @@ from consumer.testing.guard import Guard
 from consumer.testing.mishaps import crashed, unheard
 from consumer.testing.onwards import Emitted, emitted, next_due, publish_due
 from consumer.testing.outside import Outside
+from consumer.testing.payments_fake import PaymentsFake
 from consumer.testing.refusal import refuse_mistyped
 from consumer.testing.remains import rows_of
 from consumer.wire import pack_event
@@ -76,7 +77,8 @@ class Ran:
 class Workbench:
     """Use as `with Workbench() as bench`, or as the fixture `workbench`.
 
-    `options`: the plugin's settings (`ctx.options`). `payments`: what `ctx.payments` is. `outside`: what `ctx.http`
+    `options`: the plugin's settings (`ctx.options`). `payments`: what `ctx.payments` is, by default a service in memory
+    that the test fills and reads (`PaymentsFake`). `outside`: what `ctx.http`
     is, and what it was told. `allow`: hosts that handlers may connect to by clients of their own; others are refused.
     """
 
@@ -86,9 +88,9 @@ class Workbench:
         self._guard = Guard(allow)
         self._modules: set[str] = set()
         self.options: dict[str, Any] = dict(options or {})
-        self.payments = payments
         self.outside = Outside()
         self.clock = DrivenClock()
+        self.payments: PaymentsFake = PaymentsFake(self.clock) if payments is None else payments
         self._numbers = itertools.count(1)
         self._offsets = itertools.count()
         self._folder = Path(tempfile.mkdtemp(prefix="workbench-"))
@@ -323,7 +325,7 @@ class Workbench:
         return Contexts(
             self.clock,
             {PLUGIN: self.options},
-            {"default": self.payments} if self.payments else {},
+            {"default": self.payments},
             self.outside,
             self._database,
         )

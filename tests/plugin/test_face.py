@@ -45,7 +45,6 @@ def test_using_what_its_kind_does_not_have_is_a_clear_error(
             case "note":
                 ctx.note(event.key, "seen", {}, {})
 
-    workbench.payments = object()
     ran = workbench.run(uses, workbench.event("order.paid", order_id="A-1"))
     is_network = used in ("http", "payments")
     if is_network == transactional:

@@ -10,6 +10,7 @@ from consumer.broker import Broker
 from consumer.errors import PlanInProgress, PlanMoved, PlanOver, PlanRefused, PlanTooOld
 from consumer.events import Delivery
 from consumer.ledger import Database
+from consumer.ledger.handling import events
 from consumer.ledger.plans import plans
 from consumer.ledger.reading import quarantine
 from consumer.reason import Reason
@@ -92,3 +93,6 @@ async def test_what_was_never_proved_is_refused(sqlite_ledger: Database, broker:
         await quarantine.put(session, [(delivery, Reason.NOT_CONFIRMED)], AT)
     with pytest.raises(PlanRefused):
         await shop.replaying().plan(event="evt_forged")
+    async with sqlite_ledger.transaction() as session:  # the service has confirmed it after all
+        await events.record(session, [order_paid("forged")], AT)
+    assert (await shop.replaying().plan(event="evt_forged", handler="shop:mail"))["actions"] == {"start": 1}

@@ -11,6 +11,8 @@ from sqlalchemy import select
 
 from consumer.broker import Broker
 from consumer.clock import SystemClock
+from consumer.console.event_view import event_view
+from consumer.errors import NotFound
 from consumer.events import Source
 from consumer.ledger import Database
 from consumer.ledger.tables import AuditRow
@@ -47,6 +49,19 @@ async def desk(sqlite_ledger: Database, broker: Broker, tmp_path: Path) -> Desk:
     async with shop.working():
         await eventually(lambda: shop.count("test:picky", "dead", 1))
     return Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+
+
+# case: R4
+async def test_the_query_api_names_the_authors_lines(desk: Desk, sqlite_ledger: Database) -> None:
+    line = too_small.__code__.co_firstlineno + 1
+    async with sqlite_ledger.reading() as session:
+        seen = await event_view(session, "default", "drv_1")
+        with pytest.raises(NotFound):
+            await event_view(session, "default", "drv_2")
+    (attempt,) = seen["attempts"]
+    assert attempt["trace"].startswith(f"{FILE}:{line} in too_small < ")
+    assert [(one["handler"], one["status"]) for one in seen["runs"]] == [("test:picky", "dead")]
+    assert "jane" not in str(seen)
 
 
 # case: R4

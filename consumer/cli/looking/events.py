@@ -25,6 +25,7 @@ from consumer.cli.filters import (
 )
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
+from consumer.console.event_view import attempt_document, event_document, run_document
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.handling import events, runs
@@ -68,7 +69,7 @@ def list_events(
     )
     rows, states = run(_search(wanted))
     output = Output(as_json)
-    output.document({"events": [_event(row) | _state(row, handler, states) for row in rows]})
+    output.document({"events": [event_document(row) | _state(row, handler, states) for row in rows]})
     more = ["run", "attempts", "code"] if handler is not None else []
     output.table(
         ["received", "application", "id", "type", "key", "trust", "source", *more],
@@ -99,10 +100,10 @@ def show(
     output = Output(as_json)
     payload = _payload(row, raw=raw)
     output.document(
-        {**_event(row), "object_id": row.object_id, "customer": payload.customer, "payload": payload.body,
-         "runs": [_run(one) for one in of_event], "attempts": [_attempt(one) for one in attempts]}
+        {**event_document(row), "object_id": row.object_id, "customer": payload.customer, "payload": payload.body,
+         "runs": [run_document(one) for one in of_event], "attempts": [attempt_document(one) for one in attempts]}
     )  # fmt: skip
-    output.fields(_event(row))
+    output.fields(event_document(row))
     output.line("")
     for line in orjson.dumps(payload.body, option=orjson.OPT_INDENT_2).decode().splitlines():
         output.line(line)
@@ -188,48 +189,3 @@ async def _read(
             await runs.of_event(session, application, event_id),
             await runs.attempts_of(session, application, event_id),
         )
-
-
-def _event(row: EventRow) -> dict[str, Any]:
-    return {
-        "application": row.application,
-        "id": row.id,
-        "type": row.type,
-        "key": row.key,
-        "trust": row.trust,
-        "source": row.source,
-        "order_id": row.order_id,
-        "subscription_id": row.subscription_id,
-        "received_at": row.received_at,
-        "recorded_at": row.recorded_at,
-        "occurred_at": row.occurred_at,
-        "delivery_id": row.delivery_id,
-    }
-
-
-def _run(row: RunRow) -> dict[str, Any]:
-    return {
-        "handler": row.handler,
-        "status": row.status,
-        "attempts": row.attempts,
-        "next_at": row.next_at,
-        "code": row.code,
-        "reason": row.reason,
-        "code_version": row.code_version,
-        "updated_at": row.updated_at,
-    }
-
-
-def _attempt(row: AttemptRow) -> dict[str, Any]:
-    return {
-        "handler": row.handler,
-        "number": row.number,
-        "outcome": row.outcome,
-        "code": row.code,
-        "reason": row.reason,
-        "fingerprint": row.fingerprint,
-        "trace": row.trace,
-        "code_version": row.code_version,
-        "started_at": row.started_at,
-        "finished_at": row.finished_at,
-    }

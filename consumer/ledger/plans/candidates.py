@@ -11,7 +11,9 @@ from typing import Any, Final
 from sqlalchemy import Select, Table, and_, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import among
 from consumer.ledger.engine.chunks import matching
+from consumer.ledger.engine.counting import each_of
 from consumer.ledger.handling.lanes import is_status
 from consumer.ledger.plans.tables import Action
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
@@ -255,7 +257,12 @@ async def missed(
 
 
 async def unproved(session: AsyncSession, event_id: str) -> str | None:
-    """Where a delivery of this event lies that was never proved: "quarantined" or "unconfirmed"; None when nowhere."""
+    """Where a delivery of this event lies that was never proved: "quarantined" or "unconfirmed"; None when nowhere, or
+    when the event was proved meanwhile: what lies there beside it is another body (case R9)."""
+    applications = await each_of(session, _EVENTS.c.application)
+    is_proved = (among(_EVENTS.c.application, applications), _EVENTS.c.id == event_id)
+    if await session.scalar(select(_EVENTS.c.id).where(*is_proved).limit(1)):
+        return None
     if await session.scalar(select(_HINTS.c.event_id).where(_HINTS.c.event_id == event_id).limit(1)):
         return "unconfirmed"
     kept = select(_QUARANTINE.c.id).where(_QUARANTINE.c.event_id == event_id).limit(1)

@@ -15,6 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.ledger import audit
 from consumer.ledger.plans.tables import ItemStatus, PlanItemRow, PlanRow, PlanStatus
 from consumer.ledger.tables import REASON_CHARS
+from consumer.ledger.trail.chain import sealed
+from consumer.ledger.trail.sealing import frozen
 from consumer.wire import REPLAY
 
 _PLANS: Table = PlanRow.__table__
@@ -58,7 +60,12 @@ async def create(session: AsyncSession, plan_id: str, decided: Decided, now: dat
         "digest": decided.digest,
     }
     await session.execute(insert(_PLANS), values)
-    after = {"items": decided.items, "digest": decided.digest, "forced": decided.forced}
+    after = {
+        "items": decided.items,
+        "digest": decided.digest,
+        "forced": decided.forced,
+        "sealed": sealed(frozen(values)),
+    }
     _audit(session, plan_id, "replay.planned", decided.by, decided.reason, now, after)
 
 

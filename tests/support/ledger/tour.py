@@ -126,6 +126,8 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         )
     ],
     "ledger.handling.requests.others": [{"event_type": "order.paid", "keys": ["order:order-5"], "known": {"evt_5"}}],
+    "ledger.trail.sealing.entries": [{"after": 3, "until": 9}],
+    "ledger.trail.sealing.newest": [{"subject": None}, {"subject": "order:order-5"}],
     "ledger.handling.outbox.mark_published": [{"rows": [_row(OutboxRow, seq=1000001)]}],
     "ledger.handling.runs.add": [{"runs": facts.lane(1_000_001, 1_000_002)}],
     "ledger.handling.runs.blocked_lanes": [{"keys": [("default", "order:order-5")]}],

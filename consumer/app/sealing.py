@@ -1,0 +1,41 @@
+"""Sealing: the audit trail's entries get their places in the chain a few seconds after they were committed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from consumer.clock import Clock
+from consumer.errors import LedgerError
+from consumer.ledger import Database
+from consumer.ledger.trail import sealing
+
+LOOK_EVERY_S = 5.0
+REST_S = 0.2
+"""Between two full batches: live work comes first."""
+
+_log = structlog.get_logger(__name__)
+
+
+async def seal_trail(database: Database, clock: Clock, stop: asyncio.Event) -> None:
+    """Seal what was noted, until `stop`. Several processes may: they take turns."""
+    said = False
+    while not stop.is_set():
+        wait_s = LOOK_EVERY_S
+        try:
+            async with database.transaction() as session:
+                if await sealing.seal(session) == sealing.BATCH:
+                    wait_s = REST_S
+            said = False
+        except LedgerError as error:
+            if not said:
+                _log.warning("trail_not_sealed", code=error.code)
+            said = True
+        sleeping = asyncio.ensure_future(clock.sleep(wait_s))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({sleeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            stopping.cancel()

@@ -1,0 +1,117 @@
+"""A plan that is cancelled while it is applied stops there; two who apply one plan do it once; and no more is sent per
+second than was said."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from consumer.broker import Broker
+from consumer.clock import DrivenClock
+from consumer.errors import PlanInProgress, PlanOver
+from consumer.ledger import Database
+from consumer.ledger.plans import plans
+from consumer.replay.apply import Step
+from consumer.replay.pace import FIRST, LEAST, Pace
+from tests.replay.stage import Shop
+from tests.support.ports import eventually
+from tests.work.workshop import order_paid
+
+MANY = 3 * FIRST
+
+
+async def dead(shop: Shop, count: int) -> Any:
+    """So many mails that died, mended, and the plan to do them again; with the workers that are still there."""
+    work = shop.workshop()
+    await work.publish(*(order_paid(number) for number in range(count)))
+    return work
+
+
+# case: R8
+async def test_what_is_cancelled_while_it_is_applied_stops(sqlite_ledger: Database, broker: Broker) -> None:
+    shop = Shop(sqlite_ledger, broker, broken={"mail"})
+    work = await dead(shop, MANY)
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", MANY), within_s=60)
+        shop.broken.clear()
+        plan = await shop.replaying().plan(handler="shop:mail", status="dead")
+        assert plan["runs"] == MANY
+        cancelling: list[asyncio.Task[int | None]] = []
+
+        async def cancel() -> int | None:
+            async with sqlite_ledger.transaction() as session:
+                return await plans.cancel(session, plan["id"], by="bob", reason="enough", now=work.clock.now())
+
+        def told(step: Step) -> None:
+            if step.done and not cancelling:
+                cancelling.append(asyncio.create_task(cancel()))
+
+        applied = await shop.replaying().apply(plan, told=told)
+        left = await cancelling[0]
+        assert applied.status == "cancelled"
+        assert not applied.is_as_planned
+        assert left is not None
+        assert 0 < left < MANY
+        taken = applied.items["taken"]
+        assert applied.items == {"taken": taken, "cancelled": MANY - taken}
+        await eventually(lambda: work.count("shop:mail", "succeeded", taken), within_s=60)
+        assert shop.sent()["mail"] == taken, "what was cancelled was not done"
+        again = await shop.replaying().plan(handler="shop:mail", status="dead")
+        assert again["runs"] == MANY - taken, "and can be planned anew"
+
+
+# case: R15
+async def test_two_who_apply_one_plan_do_it_once(sqlite_ledger: Database, broker: Broker) -> None:
+    shop = Shop(sqlite_ledger, broker, broken={"mail"})
+    work = await dead(shop, FIRST)
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", FIRST), within_s=60)
+        shop.broken.clear()
+        operator = shop.replaying()
+        plan = await operator.plan(handler="shop:mail", status="dead")
+        both = await asyncio.gather(
+            *(
+                operator.applying(f"{who}/1").run(plan["id"], by=who, reason="why", max_age=timedelta(hours=1))
+                for who in ("ann", "bob")
+            ),
+            return_exceptions=True,
+        )
+        applied = [one for one in both if not isinstance(one, BaseException)]
+        refused = [one for one in both if isinstance(one, BaseException)]
+        assert [one.is_as_planned for one in applied] == [True]
+        assert [type(one) in (PlanInProgress, PlanOver) for one in refused] == [True], refused
+        mails = [key for name, key in shop.keys if name == "mail"]
+        assert len(mails) == len(set(mails)) == FIRST
+
+
+# case: R8
+def test_no_more_is_sent_per_second_than_was_said() -> None:
+    clock = DrivenClock()
+    began, sent = clock.monotonic(), 0
+    pace = Pace(clock, rate_per_s=20)
+    for _ in range(600):
+        room = pace.room()
+        if room > 0:
+            pace.sent(room)
+            sent += room
+        clock.advance(0.1)
+        assert sent <= 20 * (clock.monotonic() - began) + 1
+    assert sent > 0.9 * 20 * 60
+
+
+def test_what_takes_long_is_sent_in_smaller_parts() -> None:
+    clock = DrivenClock()
+    pace = Pace(clock, rate_per_s=10_000)
+    clock.advance(60)
+    rooms = []
+    for _ in range(6):
+        rooms.append(pace.room())
+        pace.sent(rooms[-1])
+        clock.advance(10)
+    assert rooms[0] == FIRST
+    assert rooms == sorted(rooms, reverse=True)
+    assert rooms[-1] == LEAST
+    pace.sent(LEAST)
+    clock.advance(0.5)
+    assert pace.room() > LEAST, "and in larger ones when it is quick again"
