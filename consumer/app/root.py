@@ -44,6 +44,7 @@ from consumer.settings import Role, Settings
 from consumer.sync.api import ApplicationApi
 from consumer.sync.health.prometheus import Exposition
 from consumer.sync.role import Sync
+from consumer.telemetry.descriptors import Descriptors
 from consumer.telemetry.internal import Check, Readiness, internal_app
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
@@ -84,7 +85,7 @@ class App:
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._clients: Mapping[str, PaymentsClient] | None = None
-        self._readiness = Readiness(self.clock)
+        self._readiness = Readiness(self.clock, {"descriptors": Descriptors().check})
         self._watch = LoopWatch(self.metrics)
         self._heartbeat = Heartbeat(
             settings.database_url.get_secret_value(),
