@@ -14,7 +14,7 @@ FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench kafka chaos lock image faults
+.PHONY: help setup demo test check bench kafka chaos lock image faults drills
 
 help: ## the list of targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ chaos: setup ## two hours: the fault campaign, an hour's outage of each part, 2,
 
 faults: setup ## faults of real processes: when `status` was not green any more, which cause it named, when it was green again
 	@$(BIN)/python -m tests.faults
+
+drills: setup ## alerts, each fired by its real fault in running processes and cured as its runbook says
+	@$(BIN)/python -m tests.drills
 
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 

@@ -1,5 +1,6 @@
 """Unfulfilled: the business's own alarms as metrics: orders paid and not fulfilled, and since when (case O5); and what
-waits for an operator's decision (cases F20, F28, A32, A36), to be confirmed, or lies in quarantine."""
+waits for an operator's decision (cases F20, F28, A32, A36), to be confirmed, or lies in quarantine; how large the
+ledger is."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from consumer.console.queues import queues
 from consumer.console.unfulfilled import unfulfilled
 from consumer.errors import LedgerError
 from consumer.ledger import Database
+from consumer.ledger.engine.size import size_bytes
 from consumer.ledger.reading import hints, quarantine
 from consumer.telemetry.metrics import Metrics
 
@@ -33,6 +35,8 @@ async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, 
             queued = await _show_queues(database, metrics, queued)
             kept = await _show_quarantine(database, metrics, kept)
             hinted = await _show_hints(database, metrics, clock, hinted)
+            async with database.reading() as session:
+                metrics.ledger_bytes.set(await size_bytes(session))
         except LedgerError as error:
             _log.warning("unfulfilled_unknown", code=error.code)
         try:

@@ -265,6 +265,8 @@ class Metrics:
             "invariants_checked_at", "When money and access were last accounted for, in epoch seconds", "application"
         )
 
+        self.ledger_bytes = self._gauge("ledger_bytes", "Size of the ledger's database")
+
     def _declare_process(self) -> None:
         self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")
         self.loop_blocked = self._counter("loop_blocked", "Times the event loop stood still")

@@ -188,6 +188,12 @@ def _promtool(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([promtool, *words], capture_output=True, text=True, timeout=300)
 
 
+def test_the_names_and_helps_of_all_metrics_are_as_prometheus_wants_them() -> None:
+    promtool = need_program("promtool", "Debian's package prometheus")
+    done = subprocess.run([promtool, "check", "metrics"], input=Metrics().render(), capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
 def _queries() -> list[str]:
     shown = [query for board in dashboards.DASHBOARDS for panel in board.panels for query, _ in panel.queries]
     return [*[rule["expr"] for rule in (*ALERTS, *RECORDED)], *shown]

@@ -20,18 +20,21 @@ async def ship(event: Event, ctx: Context) -> None:
 
 
 class Warehouse(LoopbackServer):
-    """`async with Warehouse() as warehouse`: listens on `warehouse.url` on the loopback."""
+    """`async with`: listens on `warehouse.url` on the loopback; while it `is_away` it answers 503."""
 
     def __init__(self) -> None:
         super().__init__(self._ship, "/ship")
         self.calls: Counter[str] = Counter()
         self.keys: defaultdict[str, set[str]] = defaultdict(set)
+        self.is_away = False
 
     def plugin(self) -> str:
         """The source of a plugin that ships here."""
         return PLUGIN.format(url=self.url)
 
     async def _ship(self, request: web.BaseRequest) -> web.Response:
+        if self.is_away:
+            return web.json_response({}, status=503)
         order = (await request.json())["order_id"]
         self.calls[order] += 1
         self.keys[order].add(request.headers["Idempotency-Key"])

@@ -1,0 +1,70 @@
+"""Watcher: a real Prometheus that asks the processes of a drill, and says which alerts fire."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+
+from tests.drills.rules import write_shortened
+from tests.support.ports import free_port
+from tests.support.tools import need_program
+
+
+class Watcher:
+    """`targets`: where the processes are. It looks every second."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._targets = folder / "targets.json"
+        self._url = url
+
+    def watch(self, internal_urls: Sequence[str]) -> None:
+        """These are the processes now; Prometheus notices by itself."""
+        written = self._targets.with_suffix(".new")
+        written.write_text(json.dumps([{"targets": [url.removeprefix("http://") for url in internal_urls]}]))
+        written.replace(self._targets)
+
+    async def firing(self) -> set[str]:
+        """The names of the alerts that fire now; AssertionError while it does not answer."""
+        try:
+            async with aiohttp.ClientSession() as http, http.get(f"{self._url}/api/v1/alerts") as answer:
+                found = await answer.json()
+        except aiohttp.ClientError as error:
+            raise AssertionError("Prometheus does not answer") from error
+        return {one["labels"]["alertname"] for one in found["data"]["alerts"] if one["state"] == "firing"}
+
+
+@contextmanager
+def watching(folder: Path) -> Iterator[Watcher]:
+    """Prometheus in a process of its own, on the loopback; skips where there is none."""
+    program = need_program("prometheus", "Debian's package prometheus")
+    address = f"127.0.0.1:{free_port()}"
+    rules = write_shortened(folder)
+    watcher = Watcher(folder, f"http://{address}")
+    watcher.watch([])
+    (folder / "prometheus.yml").write_text(
+        json.dumps(
+            {
+                "global": {"scrape_interval": "1s", "evaluation_interval": "1s", "scrape_timeout": "1s"},
+                "rule_files": [str(path) for path in rules],
+                "scrape_configs": [
+                    {"job_name": "consumer", "file_sd_configs": [{"files": [str(folder / "targets.json")]}]}
+                ],
+            }
+        )
+    )
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
+             f"--web.listen-address={address}", "--query.lookback-delta=3s"],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield watcher
+    finally:
+        process.terminate()
+        process.wait(20)
