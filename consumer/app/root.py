@@ -20,12 +20,12 @@ from aiohttp import web
 from consumer import __version__
 from consumer.app import log_parts, parts
 from consumer.app.accounting import Accounting
-from consumer.app.asking import asking
 from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
 from consumer.app.log_watch import LogWatch
-from consumer.app.measured import MeasuredBroker
+from consumer.app.measured_broker import MeasuredBroker
 from consumer.app.options import left_out, option_problems, unknown_handlers
+from consumer.app.read_after_write import asking
 from consumer.app.registering import registering
 from consumer.app.sealing import seal_trail
 from consumer.app.unfulfilled import watch_unfulfilled
