@@ -20,12 +20,12 @@ from aiohttp import web
 from consumer import __version__
 from consumer.app import log_parts, parts
 from consumer.app.accounting import Accounting
-from consumer.app.asking import asking
 from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
 from consumer.app.log_watch import LogWatch
-from consumer.app.measured import MeasuredBroker
+from consumer.app.measured_broker import MeasuredBroker
 from consumer.app.options import left_out, option_problems, unknown_handlers
+from consumer.app.read_after_write import asking
 from consumer.app.registering import registering
 from consumer.app.sealing import seal_trail
 from consumer.app.unfulfilled import watch_unfulfilled
@@ -44,6 +44,7 @@ from consumer.settings import Role, Settings
 from consumer.sync.api import ApplicationApi
 from consumer.sync.health.prometheus import Exposition
 from consumer.sync.role import Sync
+from consumer.telemetry.descriptors import Descriptors
 from consumer.telemetry.internal import Check, Readiness, internal_app
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
@@ -84,7 +85,7 @@ class App:
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._clients: Mapping[str, PaymentsClient] | None = None
-        self._readiness = Readiness(self.clock)
+        self._readiness = Readiness(self.clock, {"descriptors": Descriptors().check})
         self._watch = LoopWatch(self.metrics)
         self._heartbeat = Heartbeat(
             settings.database_url.get_secret_value(),

@@ -1,6 +1,5 @@
 """Client of the payments service: all 20 endpoints, its errors, its request budget."""
 
-from consumer.payments.allowance import Budget, BudgetStore, MemoryBudgetStore, Step
 from consumer.payments.budget import CallKind, Limit, Limits, Priority, Scope
 from consumer.payments.caller import OnEvidence, OnSession
 from consumer.payments.circuit import CircuitState, CredentialCircuit
@@ -62,6 +61,7 @@ from consumer.payments.models import (
     Subscription,
     kept_url,
 )
+from consumer.payments.shared_budget import Budget, BudgetStore, MemoryBudgetStore, Step
 from consumer.payments.transport import Attempt, base_url_problem
 
 __all__ = [

@@ -10,8 +10,8 @@ from typing import Literal
 import orjson
 
 from consumer.clock import Clock
-from consumer.payments.allowance import BudgetStore, Step
 from consumer.payments.errors import CircuitOpen
+from consumer.payments.shared_budget import BudgetStore, Step
 
 PROBE_EVERY_S = 30.0
 LOOK_EVERY_S = 5.0

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from consumer.clock import Clock, SystemClock
-from consumer.payments.allowance import Budget, MemoryBudgetStore
 from consumer.payments.budget import Priority, Scope
 from consumer.payments.caller import Caller, OnEvidence, OnSession
 from consumer.payments.checkout import CheckoutSessions
@@ -28,6 +27,7 @@ from consumer.payments.resources import (
     Subscriptions,
     Webhook,
 )
+from consumer.payments.shared_budget import Budget, MemoryBudgetStore
 from consumer.payments.terms import SessionTerms
 from consumer.payments.transport import Attempt, Transport
 

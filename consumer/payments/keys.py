@@ -10,7 +10,7 @@ from typing import Protocol
 
 import orjson
 
-from consumer.payments.allowance import BudgetStore
+from consumer.payments.shared_budget import BudgetStore
 
 MEMORY_MAX_KEYS = 10_000
 KEY_MAX_AGE_S = 86_400.0

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from consumer.payments.allowance import BudgetStore
+from consumer.payments.shared_budget import BudgetStore
 
 TERMS: Final = ("mode", "order_id", "price_id", "amount", "customer_reference", "customer_email", "line_items")
 KEPT_S: Final = 90_000.0

@@ -16,7 +16,6 @@ from yarl import URL
 from consumer import __version__
 from consumer.clock import Clock
 from consumer.errors import SettingsError
-from consumer.payments.allowance import Budget
 from consumer.payments.answers import Answer, bounded, told_time, understood
 from consumer.payments.attempts import PATIENCE, Failures, Patience, counted, wait_after, walking
 from consumer.payments.budget import CallKind, Priority
@@ -31,6 +30,7 @@ from consumer.payments.errors import (
     RateLimitError,
     ServiceUnreachable,
 )
+from consumer.payments.shared_budget import Budget
 
 USER_AGENT = f"payments-consumer/{__version__}"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -15,6 +15,8 @@ from consumer.ledger.tenure import Tenure
 from consumer.sync.loop import STOP_GRACE_S, StageFailure, rest
 
 LOG = structlog.get_logger()
+
+LEASE_S: Final = 15.0
 
 Work = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Runs until its event is set. It may be cancelled at any point when the lease is lost."""
@@ -28,7 +30,7 @@ class Leader:
     stop. The work is cancelled a moment before the lease can run out, whatever the database does meanwhile.
     """
 
-    def __init__(self, database: Database, *, role: str, holder: str, clock: Clock, lease_s: float = 15.0) -> None:
+    def __init__(self, database: Database, *, role: str, holder: str, clock: Clock, lease_s: float = LEASE_S) -> None:
         self.role = role
         self._clock = clock
         self._renew_s = lease_s / 3

@@ -27,7 +27,7 @@ from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity
-from consumer.sync.leader import Leader
+from consumer.sync.leader import LEASE_S, Leader
 from consumer.sync.loop import REFUSED, StageFailure, rest
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
@@ -53,7 +53,7 @@ class SyncPolicy:
     """How the stages of an application behave. `lease_s` bounds a takeover (see Leader); `unproved_max_bytes` what is
     kept of strangers' deliveries (see HintConsumer)."""
 
-    lease_s: float = 15.0
+    lease_s: float = LEASE_S
     confirm: ConfirmPolicy = field(default_factory=ConfirmPolicy)
     refresh: RefreshPolicy = field(default_factory=RefreshPolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)

@@ -15,12 +15,12 @@ from typing import Any, Final
 import orjson
 
 from consumer.clock import Clock, SystemClock
-from consumer.payments.allowance import MemoryBudgetStore
 from consumer.payments.answers import Answer, understood
 from consumer.payments.budget import Priority
 from consumer.payments.caller import Caller
 from consumer.payments.client import Resources
 from consumer.payments.keys import MemoryIdempotencyKeys
+from consumer.payments.shared_budget import MemoryBudgetStore
 from consumer.payments.terms import SessionTerms
 from consumer.payments.transport import Call
 

@@ -11,22 +11,25 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench import effects, receiving, working
+from tests.bench import backlog, effects, looking, receiving, working
 from tests.bench.ratio import Ratio, table
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
+
+PARTS = ("receive", "work", "effects", "looking", "backlog")
 
 
 def main() -> int:
     """Measure and print; the exit code."""
     parser = argparse.ArgumentParser(prog="make bench")
-    parser.add_argument("only", nargs="*", choices=["receive", "work", "effects", []], help="measure these only")
-    chosen = parser.parse_args().only or ["receive", "work", "effects"]
+    parser.add_argument("only", nargs="*", choices=[*PARTS, []], help="measure these only")
+    chosen = parser.parse_args().only or PARTS
     ratios: list[Ratio] = []
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
-        if "effects" in chosen:
-            with postgres_server() as postgres:
-                ratios += effects.measure(Path(folder), postgres)
+        for name, part in (("effects", effects), ("looking", looking), ("backlog", backlog)):
+            if name in chosen:
+                with postgres_server() as postgres:
+                    ratios += part.measure(Path(folder), postgres)
         if {"receive", "work"} & set(chosen):
             ratios += _with_kafka(Path(folder), chosen)
     sys.stdout.write(table(ratios))

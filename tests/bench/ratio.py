@@ -30,11 +30,11 @@ class Ratio:
 
 def table(ratios: Sequence[Ratio]) -> str:
     """The ratios as text."""
-    lines = [f"{'measured':<44} {'rate/s':>8} {'baseline/s':>10} {'ratio':>6} {'bar':>5}"]
+    lines = [f"{'measured':<60} {'rate/s':>8} {'baseline/s':>10} {'ratio':>6} {'bar':>5}"]
     for one in ratios:
         ours, baseline = median(o for o, _ in one.rounds), median(b for _, b in one.rounds)
         mark = "" if one.good else "  BELOW"
-        lines.append(f"{one.what:<44} {ours:>8.0f} {baseline:>10.0f} {one.value:>6.2f} {one.bar:>5.2f}{mark}")
+        lines.append(f"{one.what:<60} {ours:>8.1f} {baseline:>10.1f} {one.value:>6.2f} {one.bar:>5.2f}{mark}")
         lines.append(f"  against {one.baseline}")
     return "\n".join(lines) + "\n"
 

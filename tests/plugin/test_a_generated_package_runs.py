@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from consumer.cli.developing.scaffold import REVISION_MAX_CHARS, revision_id, write_package
 from consumer.errors import UsageError
 from tests.support.load import SECRET, paid_orders, send
 from tests.support.merchant.environment import install_packages, make_environment
 from tests.support.merchant.environment import run_module as run
+from tests.support.merchant.terminal import Terminal
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
 
@@ -57,6 +60,33 @@ async def test_written_installed_tested_checked_and_run(tmp_path: Path, python: 
             return len(json.loads(listed)["events"]) == 5
 
         await eventually(shipped, within_s=60, every_s=0.5)
+
+
+# case: H11
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_ci_example_of_the_package_is_green(tmp_path: Path) -> None:
+    """Its steps, as they are written; what they would fetch is there already."""
+    terminal = Terminal(tmp_path)
+    terminal.types(f"consumer handlers new {NAME}")
+    terminal.folder = tmp_path / NAME
+    workflow = yaml.safe_load((terminal.folder / ".github" / "workflows" / "test.yml").read_text())
+    steps = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
+    assert len(steps) == 3
+    told = [terminal.types(step) for step in steps]
+    assert "5 passed" in told[1]
+    assert "0 problem(s)" in told[2]
+
+
+# case: H11
+def test_the_consumer_is_an_explicit_reference_that_nobody_else_can_claim(tmp_path: Path) -> None:
+    write_package("shop-mails", tmp_path, consumer="payments-consumer @ git+https://git.example/consumer@v1")
+    said = tomllib.loads((tmp_path / "shop-mails" / "pyproject.toml").read_text())["project"]
+    assert said["dependencies"] == [], "beside the consumer nothing of it is touched"
+    assert "payments-consumer @ git+https://git.example/consumer@v1" in said["optional-dependencies"]["test"]
+    write_package("shop-points", tmp_path)
+    own = tomllib.loads((tmp_path / "shop-points" / "pyproject.toml").read_text())["project"]
+    assert not {"payments-consumer"} & set(own["optional-dependencies"]["test"]), "a name alone is anybody's"
 
 
 def test_names_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -132,6 +132,16 @@ def test_the_three_ways_lead_through_functions_that_exist() -> None:
     assert [step for step in steps if step[1] not in defined_in(step[0])] == []
 
 
+def test_the_questions_of_a_newcomer_are_answered_by_names_that_exist() -> None:
+    page = (ROOT / "consumer" / "README.md").read_text()
+    table = page.partition("## Where would you look?")[2].partition("\n## ")[0]
+    rows = [row for row in table.splitlines() if "?" in row.partition(" | ")[0]]
+    answers = [re.findall(r"`([^`]+\.py)` `([^`]+)`", row.partition(" | ")[2]) for row in rows]
+    assert len(rows) >= 10
+    assert all(answers), "each is answered by a place and a name"
+    assert [one for answer in answers for one in answer if one[1] not in defined_in(one[0])] == []
+
+
 def test_every_file_that_the_package_page_names_is_there() -> None:
     page = (ROOT / "consumer" / "README.md").read_text()
     places = re.findall(r"`([\w/]+/[\w/]+\.py)`", page)
@@ -146,9 +156,12 @@ def found(place: str) -> Path:
 
 
 def defined_in(place: str) -> set[str]:
-    """The names of a file's functions and classes, and of their methods as `Class.method`."""
+    """The names of a file's constants, functions and classes, and of their methods as `Class.method`."""
     names: set[str] = set()
     for node in ast.parse(found(place).read_text()).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {one.id for one in targets if isinstance(one, ast.Name)}
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import select
 
-from consumer.app.asking import asking
+from consumer.app.read_after_write import asking
 from consumer.clock import SystemClock
 from consumer.ledger import Database
 from consumer.ledger.tables import ReadRow

@@ -33,12 +33,15 @@ class Report:
     accepted: set[str] = field(default_factory=set)
 
 
-def paid_orders(orders: int, duplicates: int, *, seed: int = 1) -> list[Sending]:
-    """`orders` paid orders as signed `order.paid` webhooks, and `duplicates` of them once more, shuffled."""
+def paid_orders(orders: int, duplicates: int, *, seed: int = 1, first: int = 0) -> list[Sending]:
+    """`orders` paid orders as signed `order.paid` webhooks, numbered from `first` on, and `duplicates` of them once
+    more, shuffled."""
     chance = random.Random(seed)
     webhook = Webhook(SECRET)
     now = datetime.now(UTC)
-    once = [_signed(webhook, f"evt_{number:06d}", f"order-{number:06d}", now) for number in range(orders)]
+    once = [
+        _signed(webhook, f"evt_{number:06d}", f"order-{number:06d}", now) for number in range(first, first + orders)
+    ]
     sendings = once + [chance.choice(once) for _ in range(duplicates)]
     chance.shuffle(sendings)
     return sendings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.app.measured import MeasuredBroker
+from consumer.app.measured_broker import MeasuredBroker
 from consumer.broker import EmbeddedBroker, Message, TopicConfig
 from consumer.errors import BrokerError
 from consumer.telemetry.metrics import Metrics

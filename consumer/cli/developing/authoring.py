@@ -64,7 +64,9 @@ def simulate_module(
         if history is None:
             output.line(f"{name}: {runs} histories, and each left what it should")
             continue
-        output.line(f"{name}: fails\n\n{history.tells}\n\nthe smallest history, as a test:\n")
+        lines = [f"{name}: fails", "", *history.tells.splitlines(), "", "the smallest history, as a test:", ""]
+        for line in lines:
+            output.line(line)
         for line in as_test(found[name].function, history, options).splitlines():
             output.line(f"    {line}" if line else "")
     if any(told.values()):

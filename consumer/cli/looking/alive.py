@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from consumer.cli.looking.finding import Finding, Grade
+from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.ledger.processes import Process
 
 GONE_AFTER: Final = timedelta(seconds=30)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.app import log_parts
 from consumer.broker import GroupReport, TopicReport, open_broker
 from consumer.causes import cure_of
-from consumer.cli.looking.finding import Finding, Grade
+from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.errors import BrokerError, BrokerUnavailable
 from consumer.ledger import log_memory
 from consumer.ledger.log_memory import TopicMemory, is_another

@@ -14,8 +14,8 @@ from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import Application, Limit
-from consumer.cli.looking.finding import Finding, Grade, worst
 from consumer.cli.looking.log import ask, judge_log, remembered
+from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value

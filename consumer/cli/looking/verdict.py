@@ -7,7 +7,7 @@ from datetime import datetime
 
 from consumer.cli.cures import replay_command
 from consumer.cli.looking.alive import alive
-from consumer.cli.looking.finding import Finding, Grade
+from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.ledger.health import Figures

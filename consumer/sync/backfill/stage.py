@@ -18,9 +18,9 @@ from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import FirstWalk
+from consumer.sync.backfill.missing_events import MissingEvents
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
-from consumer.sync.backfill.recovery import Recovery
 from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
 from consumer.sync.backfill.starting_point import WALK, Begun, StartingPoint
@@ -66,7 +66,7 @@ class Backfill:
         self._token = token
         self._policy = policy or BackfillPolicy()
         self._gap_found = gap_found or asyncio.Event()
-        self._recovery = Recovery(api, database, settlement, clock=clock, metrics=self.metrics)
+        self._missing = MissingEvents(api, database, settlement, clock=clock, metrics=self.metrics)
         self._list_start = ListStart(database, api.application)
         self._say_history_at = 0.0
         self.start = StartingPoint(
@@ -129,7 +129,7 @@ class Backfill:
 
     async def take(self, page: WalkPage, begun: Begun) -> None:
         """Publish what is missing, keep what is strange, and only then move the bookmark."""
-        strange = await self._recovery.take(page, begun.walk.order, begun.taking)
+        strange = await self._missing.take(page, begun.walk.order, begun.taking)
         if begun.taking.options.dry_run:
             return
         moves = begun.taking.options.follows_bookmark
@@ -137,7 +137,7 @@ class Backfill:
             return
         now, token = self._clock.now(), self._token() if moves else 0
         async with self._database.transaction() as session:
-            await self._recovery.keep_strange(session, strange, now)
+            await self._missing.keep_strange(session, strange, now)
             if moves:
                 state = page.bookmark.dump()
                 await sync_state.keep(session, self.application, WALK, state, token=token, now=now)

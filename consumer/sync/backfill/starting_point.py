@@ -13,9 +13,9 @@ from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
+from consumer.sync.backfill.missing_events import Taking
 from consumer.sync.backfill.pager import EventLister
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.backfill.recovery import Taking
 from consumer.sync.backfill.report import BackfillOptions, ReportBuilder
 from consumer.sync.backfill.walk import Walk
 

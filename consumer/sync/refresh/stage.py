@@ -105,4 +105,5 @@ class Refresh:
         async with self._database.reading() as session:
             listed = [await read_requests.due(session, now, batch, self.application, kind) for kind in LISTED]
             rest = await read_requests.due(session, now, batch, self.application, *UNLISTED)
-        return [*(row for rows in listed for row in rows), *rest]
+        found = [*(row for rows in listed for row in rows), *rest]
+        return sorted(found, key=lambda row: (row.due_at, row.object_id))  # the database leaves ties as they lie

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from consumer.cli.looking.alive import alive
-from consumer.cli.looking.finding import Grade
+from consumer.cli.looking.status_finding import Grade
 from consumer.ledger.processes import Process, Proof
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)

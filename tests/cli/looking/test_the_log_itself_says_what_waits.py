@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from consumer.broker import GroupReport
-from consumer.cli.looking.finding import Grade
 from consumer.cli.looking.log import LogLook, judge_log
+from consumer.cli.looking.status_finding import Grade
 from consumer.errors import BrokerUnavailable, GroupForbidden, LogDiskFull
 from consumer.ledger.log_memory import TopicMemory, after, is_another
 from consumer.ledger.processes import Process

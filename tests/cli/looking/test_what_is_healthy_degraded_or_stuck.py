@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from consumer.broker import TopicReport
-from consumer.cli.looking.finding import Grade, worst
 from consumer.cli.looking.log import LogLook, judge_log
+from consumer.cli.looking.status_finding import Grade, worst
 from consumer.cli.looking.verdict import judge
 from consumer.console.queues import Queue
 from consumer.errors import BrokerUnavailable

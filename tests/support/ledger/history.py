@@ -57,6 +57,11 @@ async def finished(database: Database, past: Past) -> None:
     await _insert(database, past, status="'succeeded'", blocking="false", attempts="1", next_at="NULL")
 
 
+async def dead(database: Database, past: Past) -> None:
+    """Events whose run was given up."""
+    await _insert(database, past, status="'dead'", blocking="true", attempts="1", next_at="NULL")
+
+
 async def waiting(database: Database, past: Past) -> None:
     """A backlog as the intake leaves it: the first of each order due, what comes behind it parked."""
     is_head, at = f"n % {past.per_order} = 0", _WORDS[database.dialect]["at"]

@@ -1,5 +1,5 @@
-"""Asking: what the answer to a plugin's write speaks of is read, so that a missed event is made good: an order that is
-paid already, a subscription whose cancel was tried (cases F27, A38, A39)."""
+"""ReadAfterWrite: what the answer to a plugin's write speaks of is read, so that a missed event is made good: an order
+that is paid already, a subscription whose cancel was tried (cases F27, A38, A39)."""
 
 from __future__ import annotations
 

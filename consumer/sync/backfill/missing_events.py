@@ -1,4 +1,4 @@
-"""Recovery: what is done about the pages of a walk: publish what the ledger lacks, keep what can only be kept."""
+"""MissingEvents: what is done about the pages of a walk: publish what the ledger lacks, keep what can only be kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Taking:
         return self.floor is None or event.occurred_at is None or event.occurred_at >= self.floor
 
 
-class Recovery:
+class MissingEvents:
     """Publishes what the pages of one application's list show and its ledger lacks."""
 
     def __init__(

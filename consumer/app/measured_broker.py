@@ -1,4 +1,4 @@
-"""Measured: the log with its publishing counted and timed."""
+"""MeasuredBroker: the log with its publishing counted and timed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,26 @@
+"""`handlers simulate` prints the smallest failing history as a test, and that test, pasted, fails for real."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+
+from tests.support.desk import Desk
+
+MODULE = "tests.testing.wrong_handlers"
+
+
+# case: H11
+@pytest.mark.slow
+def test_what_is_printed_is_a_test_that_fails(desk: Desk) -> None:
+    done = desk.call("handlers", "simulate", MODULE, "--handler", "wrong:no-key", "--runs", "1000")
+    assert done.returncode == 1, done.stderr
+    told, _, code = done.stdout.partition("the smallest history, as a test:\n")
+    assert told.startswith("wrong:no-key: fails\n")
+    assert "wrong_handlers.py:" in told, "file and line"
+    names: dict[str, Any] = {}
+    exec(compile(textwrap.dedent(code), "pasted.py", "exec"), names)
+    with pytest.raises(AssertionError, match="otherwise:"):
+        names["test_no_key_survives"]()
