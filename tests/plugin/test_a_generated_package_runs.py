@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from consumer.cli.developing import scaffold
 from consumer.cli.developing.scaffold import REVISION_MAX_CHARS, revision_id, write_package
 from consumer.errors import UsageError
 from tests.support.load import SECRET, paid_orders, send
@@ -104,3 +105,20 @@ def test_ids_of_revisions_fit_into_alembics_table_and_differ() -> None:
     long = [revision_id("a" * 40 + suffix) for suffix in ("", "b", "c")]
     assert len(set(long)) == 3
     assert {len(one) for one in long} == {REVISION_MAX_CHARS}
+
+
+def test_a_package_never_refers_to_the_consumer_by_its_name_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may claim a name on an index; so where nothing tells where this one came from, it has to be said."""
+
+    class Unknown:
+        def read_text(self, _: str) -> None:
+            return None
+
+    monkeypatch.setattr(scaffold, "distribution", lambda _: Unknown())
+    with pytest.raises(UsageError, match="--consumer"):
+        write_package("shop-shipping", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    write_package("shop-shipping", tmp_path, consumer="payments-consumer @ file:///srv/consumer.whl")
+    assert "payments-consumer @ file:///srv/consumer.whl" in (tmp_path / "shop-shipping" / "pyproject.toml").read_text()

@@ -46,15 +46,16 @@ def write_package(name: str, into: Path, *, tables: bool = False, consumer: str 
 
 def requirement() -> str:
     """The dependency on this consumer, as an explicit reference to where it came from (PEP 610): a name alone could be
-    claimed by anybody on an index. By its version where nothing is known."""
-    found = distribution(DISTRIBUTION)
+    claimed by anybody on an index. Raises UsageError where nothing tells where it came from."""
     try:
-        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except ValueError:
         origin = {}
     url, version_control = origin.get("url"), origin.get("vcs_info") or {}
     if not isinstance(url, str):
-        return f"{DISTRIBUTION} == {found.version}"
+        raise UsageError(
+            f"nothing tells where this consumer was installed from: say it, like --consumer '{DISTRIBUTION} @ URL'"
+        )
     if version_control:
         return f"{DISTRIBUTION} @ {version_control['vcs']}+{url}@{version_control['commit_id']}"
     return f"{DISTRIBUTION} @ {url}"

@@ -150,11 +150,21 @@ class ListReads:
                 return None
             return _Answered((), 0, None)
         self._answers.service_answered()
+        if kind == "order" and not self._singles.order_shapes:
+            await self._read_one_of(page.items, this)
         rows, hits, unasked = await self._usable(kind, page.items, version)
         await self._answers.found(rows, hits)
         this.answered += rows
         self._turns.did(rows)
         return _Answered(rows, unasked, page.next_cursor if page.items else None)
+
+    async def _read_one_of(self, items: Sequence[Order], this: Round) -> None:
+        """No order that was read so far was found: one that is listed is, and shows how full a record is."""
+        names = [one.order_id for one in items if one.order_id is not None]
+        async with self._database.reading() as session:
+            due = await read_requests.due_of(session, self._answers.application, "order", names, self._clock.now())
+        await self._singles.work_off(iter(due[:1]), this)
+        self._turns.did(this.answered)
 
     async def _goes_on(self, kind: ListedKind, walk: ListWalk) -> bool:
         if walk.cursor is None or walk.barren == 0:

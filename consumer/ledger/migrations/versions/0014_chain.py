@@ -22,7 +22,7 @@ def upgrade() -> None:
     op.create_index("ix_audit_unsealed", "audit", ["id"], postgresql_where=WAITING, sqlite_where=WAITING)
     op.create_table(
         "chain_head",
-        sa.Column("id", sa.Integer(), primary_key=True),
+        sa.Column("id", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("number", serial(), nullable=False),
         sa.Column("hash", sa.String(64), nullable=False),
     )
