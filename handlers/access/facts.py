@@ -116,6 +116,7 @@ def observed(sub: Subscription, reading: Reading, at: datetime, policy: Policy) 
     live = replace(
         known,
         status=reading.status,
+        active_at=reading.read_at if reading.status == ACTIVE else sub.active_at,
         provisional=False,
         past_due_since=since if reading.status == PAST_DUE else None,
         unannounced=reading.status == PAST_DUE and (sub.unannounced if sub.status == PAST_DUE else worse),
@@ -128,7 +129,8 @@ def past_due_heard(sub: Subscription, began: datetime) -> Subscription:
     days later. Older news than the last charge, or than a read that says ACTIVE, are of a failure that was made good.
     """
     since, charged = sub.past_due_since, sub.renewed_at
-    is_made_good = sub.status == ACTIVE and sub.read_at is not None and began <= sub.read_at
+    active_at = sub.active_at or (sub.read_at if sub.status == ACTIVE else None)
+    is_made_good = active_at is not None and began <= active_at
     if sub.status == ENDED or is_made_good or (charged is not None and began <= charged):
         return sub
     if since is None or (charged is not None and since <= charged):

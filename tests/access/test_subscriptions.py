@@ -139,6 +139,21 @@ async def test_the_grace_ends_by_the_timer_once_and_a_renewal_grants_again(shop:
     assert shop.effects == ["granted default", "revoked default", "granted default"]
 
 
+async def test_a_replayed_failure_that_a_read_showed_made_good_shortens_no_later_grace(shop: Shop) -> None:
+    # case: R6, A9
+    await shop.reads("ACTIVE")
+    failed = await shop.happens("past_due")
+    await shop.pass_time(days=1)
+    await shop.reads("ACTIVE")  # its renewal was never heard of
+    await shop.pass_time(days=40)
+    await shop.reads("PAST_DUE")
+    since = (await shop.subscription())["past_due_since"]
+    await shop.force(failed)
+    assert (await shop.subscription())["past_due_since"] == since
+    await shop.pass_time(days=13)
+    assert await shop.allowed(), "fourteen days from the failure that counts"
+
+
 async def test_a_recovered_payment_clears_the_grace(shop: Shop) -> None:
     # case: A10
     await shop.reads("ACTIVE")
