@@ -147,6 +147,17 @@ class LedgerLocked(LedgerUnavailable):
     code = "ledger_locked"
 
 
+class LedgerBehind(ConsumerError):
+    """The ledger stands before these records of the log: what lies between is not in it. `places`: topic and number of
+    each partition in which it does."""
+
+    code = "ledger_behind"
+
+    def __init__(self, places: frozenset[tuple[str, int]]) -> None:
+        super().__init__()
+        self.places = places
+
+
 class LedgerNotOpened(LedgerUnavailable):
     """The database's file cannot be opened."""
 

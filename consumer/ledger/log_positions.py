@@ -20,6 +20,12 @@ Place = tuple[str, int]
 """Topic, and number of the partition."""
 
 
+async def behind(session: AsyncSession, starts: Mapping[Place, int]) -> frozenset[Place]:
+    """Where the ledger has not come as far as these offsets, though it knows the partition."""
+    held = await load(session, sorted({topic for topic, _ in starts}))
+    return frozenset(place for place, offset in starts.items() if held.get(place, offset) < offset)
+
+
 async def keep(session: AsyncSession, offsets: Mapping[Place, int]) -> None:
     """Everything before these offsets is in the ledger, with this transaction. A position never goes back."""
     if not offsets:

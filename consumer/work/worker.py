@@ -13,7 +13,7 @@ import structlog
 
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock
-from consumer.errors import BrokerError, ConsumerError, LedgerError
+from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
@@ -204,16 +204,16 @@ class Worker:
             await self._clock.sleep(RETRY_MOST_S)
             return
         if self._assigned_anew:
-            records = await self._after_assignment(subscription, records, stop)
+            records, _ = await self._that_follow(subscription, records, frozenset(), stop)
         if not records:
             if not self._uncommitted:
                 self._blind = None
             return
         self._idle.clear()
         try:
-            if await self._take(records, stop):
+            if stored := await self._take(subscription, records, stop):
                 self._uncommitted = True
-                await subscription.commit(next_offsets(records))
+                await subscription.commit(next_offsets(stored))
                 self._blind, self._uncommitted = None, False
         except BrokerError as error:
             _log.warning("offsets_not_committed", code=error.code, reason=error.message)
@@ -221,26 +221,29 @@ class Worker:
         finally:
             self._idle.set()
 
-    async def _after_assignment(
-        self, subscription: Subscription, records: Sequence[Record], stop: asyncio.Event
-    ) -> Sequence[Record]:
-        """The records in hand that are still the next ones, once ledger and group were compared."""
+    async def _that_follow(
+        self, subscription: Subscription, records: Sequence[Record], behind: frozenset[Partition], stop: asyncio.Event
+    ) -> tuple[Sequence[Record], frozenset[Partition]]:
+        """Ledger and group are compared, for as long as it takes: which of the records in hand are the next ones, and
+        in which of the partitions `behind` nothing lies between them and the ledger any more."""
         while not stop.is_set():
             self._assigned_anew = False
             try:
-                back = await self._go_back(subscription)
+                stands = await subscription.stands()
+                back = await self._go_back(subscription, stands)
             except ConsumerError as error:
                 self._assigned_anew = True
+                self._blind = error if isinstance(error, BrokerError) else self._blind
                 _log.warning("ledger_and_log_not_compared", code=error.code)
                 await self._clock.sleep(RETRY_MOST_S)
-            else:
-                return [record for record in records if record.partition not in back]
-        return []
+                continue
+            gone = back | (behind - stands.keys())  # set back, or another member's by now
+            return [record for record in records if record.partition not in gone], behind - gone
+        return [], frozenset()
 
-    async def _go_back(self, subscription: Subscription) -> frozenset[Partition]:
+    async def _go_back(self, subscription: Subscription, stands: Mapping[Partition, int]) -> frozenset[Partition]:
         """Where the ledger stands before its group, it was restored from a backup: what it lacks is read again (case
         O7). A partition it has never read is noted, so that this holds for it too."""
-        stands = await subscription.stands()
         async with self._database.transaction() as session:
             places = await log_positions.load(session, [self._config.topic])
             new = {one: offset for one, offset in stands.items() if (one.topic, one.number) not in places}
@@ -250,22 +253,29 @@ class Worker:
             _log.error("ledger_restored", topic=self._config.topic, partitions=sorted(one.number for one in back))
         return back
 
-    async def _take(self, records: Sequence[Record], stop: asyncio.Event) -> bool:
-        """Store the records, for as long as it takes; False when told to stop before they were."""
-        wait_s = RETRY_FIRST_S
-        while True:
+    async def _take(
+        self, subscription: Subscription, records: Sequence[Record], stop: asyncio.Event
+    ) -> Sequence[Record]:
+        """Store the records, for as long as it takes; returns those that were, none when told to stop before."""
+        wait_s, loose = RETRY_FIRST_S, frozenset[Partition]()
+        while records:
             try:
                 began = self._clock.monotonic()
-                taken = await self._ingest.take(records)
+                taken = await self._ingest.take(records, loose=loose)
+            except LedgerBehind as error:
+                behind = frozenset(Partition(*place) for place in error.places)
+                records, more = await self._that_follow(subscription, records, behind, stop)
+                loose |= more
             except ConsumerError as error:
                 _log.warning("batch_not_stored", records=len(records), code=error.code, retry_in_s=wait_s)
                 if stop.is_set():
-                    return False
+                    return []
                 await self._clock.sleep(wait_s)
                 wait_s = min(wait_s * 2, RETRY_MOST_S)
             else:
                 self._after(taken, records, self._clock.monotonic() - began)
-                return True
+                return records
+        return []
 
     def _after(self, taken: Taken, records: Sequence[Record], seconds: float) -> None:
         self._observer.batch(taken, records, seconds)

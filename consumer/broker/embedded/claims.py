@@ -170,13 +170,11 @@ def commit(
 
 
 def stands(connection: sqlite3.Connection, group: str, partition_ids: Collection[int]) -> dict[int, int]:
-    """Where the group stands, per partition id."""
+    """Where the group stands, per partition id: as stored, also where what it would read next is deleted by now."""
     found: dict[int, int] = {}
     for number in partition_ids:
         row = connection.execute(
-            "SELECT max(c.next_offset, p.first_offset) FROM claims c JOIN partitions p ON p.id = c.partition_id"
-            " WHERE c.group_name = ? AND c.partition_id = ?",
-            (group, number),
+            "SELECT next_offset FROM claims WHERE group_name = ? AND partition_id = ?", (group, number)
         ).fetchone()
         if row is not None:
             found[number] = row[0]

@@ -205,14 +205,19 @@ class KafkaSubscription:
         consumer, owned = self._consumer, self._owned
         if consumer is None or not owned:
             return {}
+        spots = {partition: _spot(partition) for partition in owned}
         try:
             async with asyncio.timeout(timeout_s):
-                await self._learn(consumer, owned)
+                starts = await consumer.beginning_offsets(list(spots.values()))
+                stored = await asyncio.gather(*(consumer.committed(spot) for spot in spots.values()))
         except TimeoutError as error:
             raise BrokerUnavailable("the broker did not tell where the group stands", group=self._group) from error
         except KafkaError as error:
             raise broker_error(error, "the broker did not tell where the group stands", group=self._group) from error
-        return self._progress.stands() if owned is self._owned else {}
+        if owned is not self._owned:
+            return {}
+        found = zip(spots.items(), stored, strict=True)
+        return {partition: starts[spot] if offset is None else offset for (partition, spot), offset in found}
 
     async def rewind(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
         """See the Protocol."""

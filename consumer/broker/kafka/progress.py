@@ -58,10 +58,6 @@ class Progress:
         spot = self._spots.get(partition)
         return spot is None or spot.committed is None or offset > spot.committed
 
-    def stands(self) -> dict[Partition, int]:
-        """Where the group stands, as far as it is known."""
-        return {one: spot.committed for one, spot in self._spots.items() if spot.committed is not None}
-
     def rewound(self, partition: Partition, offset: int) -> None:
         """The group was set back to `offset`."""
         self._spots[partition] = _Spot(committed=offset)

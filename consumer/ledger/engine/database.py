@@ -20,6 +20,7 @@ from consumer.errors import DatabaseMissing, LedgerError, LedgerLocked, LedgerUn
 from consumer.ledger.engine.discretion import hide_values
 
 BUSY_TIMEOUT_S = 15.0
+COMMAND_TIMEOUT_S = 60.0
 POOL_SIZE = 10
 CHECK_WITHIN_S = 5.0
 PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (name) DO UPDATE SET value = ''"
@@ -38,6 +39,7 @@ class Database:
     """
 
     def __init__(self, url: str, *, pool_size: int = POOL_SIZE, create: bool = True) -> None:
+        self._url = url
         self._engine, self.dialect = _engine(url, pool_size, create=create)
         # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
         self._write_failed = False
@@ -47,6 +49,18 @@ class Database:
     def engine(self) -> AsyncEngine:
         """The engine, for migrations and tests."""
         return self._engine
+
+    @asynccontextmanager
+    async def migrating(self) -> AsyncIterator[AsyncEngine]:
+        """An engine whose statements may take as long as they take: an index of a large table is made in minutes."""
+        if self.dialect != "postgresql":
+            yield self._engine
+            return
+        patient = _postgresql(self._url, 1, command_timeout_s=None)
+        try:
+            yield patient
+        finally:
+            await patient.dispose()
 
     async def stop(self) -> None:
         """Close every connection."""
@@ -237,7 +251,7 @@ def _roll_back_soon(connection: Any) -> None:
     rollback.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # a closed one has nothing to undo
 
 
-def _postgresql(url: str, pool_size: int) -> AsyncEngine:
+def _postgresql(url: str, pool_size: int, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
     engine = create_async_engine(
         url,
         pool_size=pool_size,
@@ -247,7 +261,7 @@ def _postgresql(url: str, pool_size: int) -> AsyncEngine:
         hide_parameters=True,
         connect_args={
             "timeout": 10,
-            "command_timeout": 60,
+            "command_timeout": command_timeout_s,
             "server_settings": {
                 "application_name": "payments-consumer",
                 "idle_in_transaction_session_timeout": "120000",

@@ -83,7 +83,7 @@ async def upgrade(database: Database) -> SchemaState:
         revisions.note_all(connection, script)
 
     with translated():
-        async with database.engine.begin() as connection:
+        async with database.migrating() as engine, engine.begin() as connection:
             await connection.run_sync(run)
     return await state(database)
 

@@ -17,9 +17,9 @@ from enum import Enum
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.broker.base import Record, next_offsets
+from consumer.broker.base import Partition, Record
 from consumer.clock import Clock
-from consumer.errors import LedgerError, NotUnderstood
+from consumer.errors import LedgerBehind, LedgerError, NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import events, runs
@@ -45,6 +45,8 @@ from consumer.work.transition import attempt_row, transition_after
 from consumer.work.unit_of_work import Incoming, UnitOfWork, finished, skipped, waiting
 
 NAME_CHARS = 100
+Stretch = Mapping[Place, tuple[int | None, int]]
+"""From which offset (None: wherever) up to before which one records lead in each partition."""
 
 _log = structlog.get_logger(__name__)
 
@@ -100,30 +102,31 @@ class Ingest:
         self._cut: dict[tuple[EventKey, str], Failed] = {}
         self.paused: frozenset[str] = frozenset()
 
-    async def take(self, records: Sequence[Record]) -> Taken:
-        """Store a batch of records; when this returns, their offsets may be committed.
+    async def take(self, records: Sequence[Record], *, loose: frozenset[Partition] = frozenset()) -> Taken:
+        """Store a batch of records; when this returns, their offsets may be committed. `loose`: partitions whose
+        records need not follow what the ledger has: what lay between is gone.
 
-        Raises LedgerError when the ledger cannot take it (now); nothing of the batch is stored then, or, singly,
-        whole events of it are: taking the same batch again is always safe.
+        Raises LedgerBehind when records do not follow; LedgerError when the ledger cannot take it (now). Nothing of the
+        batch is stored then, or, singly, whole events of it are: taking the same batch again is always safe.
         """
         self._cut.clear()
         arrived, refused = self._decode(records)
-        ends = {(one.topic, one.number): offset for one, offset in next_offsets(records).items()}
+        stretch = _stretch(records, loose)
         if self._way is Way.TOGETHER:
             try:
-                return await self._store(arrived, refused, Way.TOGETHER, ends=ends)
-            except LedgerError:
+                return await self._store(arrived, refused, Way.TOGETHER, stretch=stretch)
+            except (LedgerError, LedgerBehind):
                 raise
             except Exception as error:  # noqa: BLE001 - whoever it was, the next way finds out
                 _log.debug("batch_disturbed", events=len(arrived), error=type(error).__name__)
-        return await self._take_apart(arrived, refused, ends)
+        return await self._take_apart(arrived, refused, stretch)
 
     async def _take_apart(
-        self, arrived: Sequence[Incoming], refused: Sequence[tuple[Delivery, Reason]], ends: Mapping[Place, int]
+        self, arrived: Sequence[Incoming], refused: Sequence[tuple[Delivery, Reason]], stretch: Stretch
     ) -> Taken:
         try:
-            taken = await self._store(arrived, refused, Way.ISOLATED, ends=ends)
-        except LedgerError:
+            taken = await self._store(arrived, refused, Way.ISOLATED, stretch=stretch)
+        except (LedgerError, LedgerBehind):
             raise
         except Exception as error:  # noqa: BLE001 - savepoints did not help: one event at a time
             _log.warning("batch_taken_singly", events=len(arrived), error=type(error).__name__)
@@ -136,7 +139,7 @@ class Ingest:
             )
             return taken
         parts = [await self._take_one(incoming) for incoming in arrived]
-        parts.append(await self._store([], refused, Way.ISOLATED, ends=ends))
+        parts.append(await self._store([], refused, Way.ISOLATED, stretch=stretch))
         return _sum(parts)
 
     async def _take_one(self, incoming: Incoming) -> Taken:
@@ -191,11 +194,13 @@ class Ingest:
         refused: Sequence[tuple[Delivery, Reason]],
         way: Way,
         broken: Failed | None = None,
-        ends: Mapping[Place, int] | None = None,
+        stretch: Stretch | None = None,
     ) -> Taken:
-        """One transaction. `ends`: how far the ledger has come in the log with it."""
+        """One transaction. `stretch`: what of the log it takes the ledger over. Raises LedgerBehind."""
         unit = UnitOfWork(self._clock.now())
         async with self._database.transaction() as session:
+            if stretch:
+                await _must_follow(session, stretch)
             new = await events.record(session, [incoming.event for incoming in arrived], unit.now)
             others = await self._other_bodies(session, arrived, new)
             await quarantine.put(session, [*refused, *others], unit.now)
@@ -212,7 +217,7 @@ class Ingest:
             await session.flush()
             await unit.store(session)
             await heard.note(session, _heard_late(arrived, new, unit.now))
-            await log_positions.keep(session, ends or {})
+            await log_positions.keep(session, {place: end for place, (_, end) in (stretch or {}).items()})
         return Taken(
             recorded=[incoming.event for incoming in fresh],
             duplicates=len(arrived) - len(fresh),
@@ -330,6 +335,22 @@ class Ingest:
         if not isinstance(outcome, Failed):
             unit.take_from(ctx, handler, event, incoming.plan)
         return outcome
+
+
+def _stretch(records: Sequence[Record], loose: frozenset[Partition]) -> Stretch:
+    """From where to where the records lead in each partition; they come in order. Pure."""
+    found: dict[Place, tuple[int | None, int]] = {}
+    for record in records:
+        place = (record.partition.topic, record.partition.number)
+        start, _ = found.get(place, (None if record.partition in loose else record.offset, 0))
+        found[place] = (start, record.offset + 1)
+    return found
+
+
+async def _must_follow(session: AsyncSession, stretch: Stretch) -> None:
+    starts = {place: start for place, (start, _) in stretch.items() if start is not None}
+    if behind := await log_positions.behind(session, starts):
+        raise LedgerBehind(behind)
 
 
 def _contradicts(event: Event, first: Event) -> bool:
