@@ -32,7 +32,7 @@ from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SystemClock
 from consumer.console.query import query_routes
-from consumer.errors import BrokerError, LedgerError, PortTaken, SettingsError
+from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
@@ -108,8 +108,11 @@ class App:
         await self._stack.aclose()
 
     async def ready(self) -> bool:
-        """Whether every part can do its work now."""
-        return all([await check() for check in self._readiness.checks.values()])
+        """Whether every part can do its work now; one that says why it cannot, cannot."""
+        try:
+            return all([await check() for check in self._readiness.checks.values()])
+        except ConsumerError:
+            return False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set or a part fails (then: raises what it raised). Leaving the block stops everything."""
