@@ -98,7 +98,7 @@ BY_NAME: Mapping[str, Any] = {
         application="default", session_id="s", mode="payment", order_id="o", customer="c", expected_amount=None
     ),
     "run": _CLAIMED, "data": {}, "events": [("default", "evt_5")], "topic": "payments.events",
-    "topics": ["payments.events"], "offsets": {("payments.events", 0): 1},
+    "topics": ["payments.events"], "offsets": {("payments.events", 0): 1}, "starts": {("payments.events", 0): 1},
     "memory": TopicMemory(topic="payments.events"), "too_many_bytes": 1, "numbers": [1_000_001],
     "runs": [{"handler": HANDLER}], "handlers": declared_in(BUILT_IN[0])[:2],
 }  # fmt: skip
