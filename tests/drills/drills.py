@@ -121,8 +121,11 @@ async def _open_warehouse(scene: Scene) -> None:
 
 
 async def _deaf(scene: Scene) -> None:
+    """Silence is several events in several walks: each order is found by a walk of its own."""
     scene.hear(at_work=False)
-    scene.pay(8)
+    for _ in range(4):
+        scene.pay()
+        await scene.found.shipped(within_s=60)
 
 
 async def _hearing(scene: Scene) -> None:
