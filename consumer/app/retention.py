@@ -60,8 +60,7 @@ class Retention:
     async def _look(self) -> None:
         async with self._database.reading() as session:
             last, now = await passes.load(session), await shared_time(session)
-        if last.done_at is not None:
-            self._metrics.archive_done_at.set(last.done_at.timestamp())
+        self._show(last)
         if last.done_at is None or now - last.done_at >= EVERY:
             await self._leader.once(self._pass)
 
@@ -83,8 +82,11 @@ class Retention:
     async def _keep(self, found: passes.LastPass) -> None:
         async with self._database.transaction() as session:
             await passes.keep(session, found)
-        if found.done_at is not None:
-            self._metrics.archive_done_at.set(found.done_at.timestamp())
+        self._show(found)
+
+    def _show(self, found: passes.LastPass) -> None:
+        self._metrics.archive_failing.set(found.code is not None)
+        self._metrics.archive_done_at.set(found.done_at.timestamp() if found.done_at else 0)
 
     def _tell(self, done: Pruned) -> None:
         self._metrics.archived.inc(done.events)

@@ -24,6 +24,7 @@ from consumer.cli.looking.events import app as events_app
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.cli.repairing.rebuild import require_rest
+from consumer.cli.walking.lead import COMMAND, Led, Wait, lease_of
 from consumer.clock import SystemClock
 from consumer.errors import AnotherLeads, UsageError
 from consumer.ledger import Database, audit
@@ -31,7 +32,7 @@ from consumer.ledger.archiving.bodies import Brought
 from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Settings
 from consumer.settings.values import age
-from consumer.sync.leader import Leader
+from consumer.sync.leader import LEASE_S, Leader
 from consumer.work.worker import worker_id
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ def prune(
             )
             if dry_run:
                 return await made.look(before)
-            return await _alone(database, lambda: made.run(before))
+            return await _alone(database, output, lambda: made.run(before))
 
     found = run(pruned())
     output.document({"dry_run": dry_run, **asdict(found)})
@@ -145,17 +146,26 @@ def _note(session: AsyncSession, file: Path, found: Brought) -> None:
     )
 
 
-async def _alone(database: Database, work: Callable[[], Awaitable[T]]) -> T:
-    """With the lease of who writes archives. Raises AnotherLeads."""
-    found: list[T] = []
+async def _alone(database: Database, output: Output, work: Callable[[], Awaitable[T]]) -> T:
+    """With the lease of who writes archives; a killed one's is waited for. Raises AnotherLeads."""
+    leader = Leader(database, role=ROLE, holder=f"{worker_id()}/{COMMAND}", clock=SystemClock())
 
-    async def keep() -> None:
-        found.append(await work())
+    async def led() -> T:
+        found: list[T] = []
 
-    leader = Leader(database, role=ROLE, holder=f"{worker_id()}/command", clock=SystemClock())
-    if not await leader.once(keep):
-        raise AnotherLeads("another process writes archives now: try again when it has ended", role=ROLE)
-    return found[0]
+        async def keep() -> None:
+            found.append(await work())
+
+        if not await leader.once(keep):
+            raise AnotherLeads(role=ROLE)
+        return found[0]
+
+    wait = Wait(walk=led, look=lambda: lease_of(database, ROLE), clock=SystemClock(), say=output.line,
+                lease_s=LEASE_S, served_by=())  # fmt: skip
+    done = await wait.done()
+    if isinstance(done, Led):
+        raise AnotherLeads(done.line(), role=ROLE)
+    return done
 
 
 async def _now(database: Database) -> datetime:

@@ -142,8 +142,7 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
     if brings_missing:
         news = [pair for name, pair in events.items() if name not in known]
         await _take_in(session, news)
-        waiting = [_row(_OUTBOX, one["outbox"]) for one in found if "event" not in one]
-        await _insert(session, _OUTBOX, waiting)
+        await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if "event" not in one])
         brought += Brought(events=len(news))
     return brought
 
@@ -185,6 +184,15 @@ async def _take_in(session: AsyncSession, news: Sequence[tuple[dict[str, Any], R
     await _insert(session, _EVENTS, [row | {"archive": None, "sha256": None} for row, _ in news])
     await _insert(session, _RUNS, [_row(_RUNS, one) | _CLAIM for _, record in news for one in record.get("runs", ())])
     await _insert(session, _OUTBOX, [_row(_OUTBOX, record["outbox"]) for _, record in news if record.get("outbox")])
+
+
+async def _take_unsent(session: AsyncSession, waiting: Sequence[dict[str, Any]]) -> None:
+    there = set()
+    names = [(row["application"], row["event_id"]) for row in waiting]
+    for where in _these(_OUTBOX.c.event_id, _OUTBOX, names):
+        rows = await session.execute(select(_OUTBOX.c.application, _OUTBOX.c.event_id).where(where))
+        there |= {(application, event_id) for application, event_id in rows}
+    await _insert(session, _OUTBOX, [row for row, name in zip(waiting, names, strict=True) if name not in there])
 
 
 async def _insert(session: AsyncSession, table: Table, rows: Sequence[dict[str, Any]]) -> None:
