@@ -55,6 +55,8 @@ async def event_named(database: Database, name: str, application: str) -> Event:
         found = await events.search(session, EventFilter(application=application, event_id=name, limit=1))
     if not found:
         raise NotFound("the ledger has no such event, and there is no file of that name", event=name[:100])
+    if found[0].archive is not None:
+        raise BodiesArchived(file=found[0].archive)
     return to_event(found[0])
 
 
