@@ -37,6 +37,8 @@ async def test_the_bodies_go_and_nothing_else(database: Database, database_url: 
         after = await shop.bodies()
         gone = {name for name, raw in after.items() if not raw}
         assert len(gone) == found["events"] > 10
+        shown = await asyncio.to_thread(shop.desk.ask, "events", "show", "evt_0")
+        assert (shown["archive"], shown["payload"]) == (found["files"][0], None)
         assert (await shop.decisions(), await shop.rows(RUNS)) == (decided, runs)
         assert {raw for name, raw in after.items() if name not in gone} <= set(before.values())
         assert await shop.rows(OUTBOX) != outbox, "the copies of bodies in it are gone, too"
@@ -98,3 +100,18 @@ async def test_a_rebuild_says_which_archives_it_needs(database: Database, databa
 async def test_words_that_do_not_fit(sqlite_ledger: Database, tmp_path: Path, words: tuple[str, ...]) -> None:
     async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
         assert "error[usage]" in await asyncio.to_thread(shop.desk.ask, "prune", *words, code=2)
+
+
+# case: R9, R14
+async def test_a_replay_leaves_archived_events_out_and_says_so(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    async with opened(database, database_url) as shop:
+        await pruned(shop, tmp_path)
+        words = ("replay", "plan", "--handler", "fulfilment:order_paid", "--force", "--reason", "a drill")
+        planned = await asyncio.to_thread(shop.desk.ask, *words)
+        assert (planned["runs"], planned["refused"]["archived"] > 0) == (0, True)
+        await imported(shop, tmp_path)
+        planned = await asyncio.to_thread(shop.desk.ask, *words)
+        assert planned["runs"] > 0
+        assert "archived" not in planned["refused"]

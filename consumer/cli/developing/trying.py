@@ -12,7 +12,7 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import SystemClock
-from consumer.errors import NotFound
+from consumer.errors import BodiesArchived, NotFound
 from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events

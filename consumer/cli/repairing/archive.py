@@ -81,7 +81,8 @@ def export_events(archive: Folder = None, as_json: Json = False) -> None:
 
     async def exported() -> Pruned:
         async with ledger(settings, whole=True) as database:
-            return await _alone(database, lambda: export(database, folder, clock=SystemClock(), written_by=__version__))
+            clock = SystemClock()
+            return await _alone(database, output, lambda: export(database, folder, clock=clock, written_by=__version__))
 
     found = run(exported())
     output.document(asdict(found))
