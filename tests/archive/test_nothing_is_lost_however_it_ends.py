@@ -120,7 +120,7 @@ async def test_killed_at_any_moment(database: Database, database_url: str, tmp_p
         before = set(folder.glob(sign)) if sign != ".part*" else set()
         process = begun(*words, url=database_url)
         try:
-            await eventually(lambda: bool(set(folder.glob(sign)) - before), within_s=60, every_s=0.002)  # noqa: B023
+            await eventually(lambda: bool(set(folder.glob(sign)) - before), within_s=60, every_s=0.002)  # noqa: B023 - asked within this round
             await asyncio.sleep(chance.random() * 0.1)  # the moment is what varies
         finally:
             process.kill()
