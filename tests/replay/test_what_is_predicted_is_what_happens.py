@@ -1,13 +1,14 @@
 """The oracle: histories of orders and subscriptions, in which runs died at random; then a plan, mended handlers, and
-`apply`. What was predicted is what came: each derived event, each call of an effect handler, each run's end."""
+`apply`, which is killed and begun again at random. What was predicted is what came: each derived event, each call of an
+effect handler, each run's end. Where webhooks come in meanwhile, what came otherwise is named."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -25,7 +26,9 @@ from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import handlers as known_handlers
+from consumer.ledger.plans import plans
 from consumer.ledger.plans.candidates import PlanFilter
+from consumer.ledger.plans.tables import PlanStatus
 from consumer.plugin import Context, Handler, RetryPolicy, declared, handles
 from consumer.replay.apply import Applied, Apply
 from consumer.replay.plan import Planner
@@ -37,6 +40,8 @@ from tests.support.handling.live import Live
 
 EXAMPLES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "0"))
 PLUGINS: dict[str, dict[str, Any]] = {"fulfilment": {}, "access": {}}
+OVER = Applied(plan="", status=PlanStatus.APPLIED.value, items={}, runs={}, otherwise=[], moved=[])
+"""It was killed when all was done, and before it could say so."""
 _names = count()
 
 
@@ -103,31 +108,64 @@ class DrivenTime(SystemClock):
         return self._live.clock.now()
 
 
-async def applied(live: Live, planner: Planner, plan: dict[str, Any]) -> Applied:
+@dataclass(frozen=True)
+class Meanwhile:
+    """What happens while a plan is applied: after so many rounds of the workers it is killed (and begun again), or a
+    webhook comes."""
+
+    kills: frozenset[int]
+    webhooks: Mapping[int, Event]
+
+
+async def applied(live: Live, planner: Planner, plan: dict[str, Any], meanwhile: Meanwhile) -> Applied:
     """The plan, applied while the workers work."""
+    going = await begun(live, planner, plan)
+    for number in count():
+        if going.done():
+            return going.result()
+        if number in meanwhile.kills:
+            going.cancel()  # at whatever it waits for; SIGKILL on processes: test_a_killed_apply_goes_on_where_it_was
+            await asyncio.gather(going, return_exceptions=True)
+            if await is_over(live, plan):
+                return OVER
+            going = await begun(live, planner, plan)
+        if number in meanwhile.webhooks:
+            await live.arrive(meanwhile.webhooks[number])
+        if not await live.relay() + await live.make_up():
+            await asyncio.sleep(0.005)
+    raise AssertionError("it has no end")
+
+
+async def is_over(live: Live, plan: dict[str, Any]) -> bool:
+    async with live.database.reading() as session:
+        row = await plans.get(session, plan["id"])
+    return row is not None and row.status == PlanStatus.APPLIED
+
+
+async def begun(live: Live, planner: Planner, plan: dict[str, Any]) -> asyncio.Task[Applied]:
     apply = Apply(
         planner=planner, broker=Loop(live), topic="events", clock=DrivenTime(live), holder="test", rate_per_s=1e6,  # type: ignore[arg-type]  # all of a broker that it uses
     )  # fmt: skip
-    going = asyncio.create_task(apply.run(plan["id"], by="ann", reason="mended", max_age=timedelta(hours=1)))
-    while not going.done():
-        if not await live.relay() + await live.make_up():
-            await asyncio.sleep(0.005)
-    return going.result()
+    return asyncio.create_task(apply.run(plan["id"], by="ann", reason="mended", max_age=timedelta(hours=1)))
 
 
-async def planned_and_applied(live: Live, planner: Planner, wanted: PlanFilter) -> tuple[dict[str, Any], Applied]:
+async def planned_and_applied(
+    live: Live, planner: Planner, wanted: PlanFilter, meanwhile: Meanwhile
+) -> tuple[dict[str, Any], Applied]:
     """As a person does it: when a timer of the history went off in between, and the plan is refused, a new one."""
     for _ in range(5):
         await live.pass_time(1, steps=2)
         plan = await planner.make(wanted, by="ann", reason="oracle")
         try:
-            return plan, await applied(live, planner, plan)
+            return plan, await applied(live, planner, plan, meanwhile)
         except PlanMoved:
             continue
     raise AssertionError("the world moves all the time")
 
 
-async def play(ledger: Database, data: Any, batches: list[list[Event]], broken: dict[tuple[str, str], int]) -> None:
+async def play(
+    ledger: Database, data: Any, facts: list[Event], batches: list[list[Event]], broken: dict[tuple[str, str], int]
+) -> None:
     """A history in which some runs die; a plan; mended; applied; held against the plan."""
     application = batches[0][0].application
     outside = Outside()
@@ -148,7 +186,10 @@ async def play(ledger: Database, data: Any, batches: list[list[Event]], broken: 
         async with ledger.transaction() as session:
             await known_handlers.register(session, live.registry.handlers, live.clock.now())
         wanted = PlanFilter(application=application, handler=handler, forced=forced)
-        plan, done = await planned_and_applied(live, planner, wanted)
+        meanwhile = data.draw(st.one_of(st.just(Meanwhile(frozenset(), {})), _meanwhiles(facts)))
+        plan, done = await planned_and_applied(live, planner, wanted, meanwhile)
+        if meanwhile.webhooks and (done is OVER or not done.is_as_planned):
+            return  # what moved is named
         assert (done.otherwise, done.moved) == ([], [])
         calls = Counter(name for name, _ in outside.calls)
         predicted = {name: plan["effects"].get(name, {}).get("calls", 0) for name in ("shop:act", "shop:hear")}
@@ -157,6 +198,15 @@ async def play(ledger: Database, data: Any, batches: list[list[Event]], broken: 
         assert set(keys) <= {key for _, key in outside.calls}
     finally:
         await live.close()
+
+
+def _meanwhiles(facts: list[Event]) -> st.SearchStrategy[Meanwhile]:
+    rounds = st.integers(0, 12)
+    return st.builds(
+        Meanwhile,
+        kills=st.frozensets(rounds, max_size=3),
+        webhooks=st.dictionaries(rounds, st.sampled_from(facts), max_size=3),
+    )
 
 
 def _histories(data: Any, facts: list[Event]) -> tuple[list[list[Event]], dict[tuple[str, str], int]]:
@@ -177,8 +227,8 @@ SETTINGS: dict[str, Any] = {
 @settings(max_examples=EXAMPLES or 5, **SETTINGS)
 @given(data=st.data())
 def test_of_orders(runner: asyncio.Runner, ledger: Database, data: Any) -> None:
-    batches, broken = _histories(data, order_facts(f"app{next(_names)}"))
-    runner.run(play(ledger, data, batches, broken))
+    facts = order_facts(f"app{next(_names)}")
+    runner.run(play(ledger, data, facts, *_histories(data, facts)))
 
 
 # case: R2, R3
@@ -188,5 +238,4 @@ def test_of_subscriptions(runner: asyncio.Runner, ledger: Database, service: Ser
     application = f"app{next(_names)}"
     facts = webhooks(service, application, thin=data.draw(st.booleans())) + denials(service, application)
     if facts:
-        batches, broken = _histories(data, facts)
-        runner.run(play(ledger, data, batches, broken))
+        runner.run(play(ledger, data, facts, *_histories(data, facts)))
