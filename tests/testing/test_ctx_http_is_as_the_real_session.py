@@ -63,7 +63,7 @@ async def reasons(session: Session, base: str) -> Any:
 
 async def head(session: Session, base: str) -> Any:
     async with session.head(f"{base}/json") as answer:
-        return answer.status, answer.ok, answer.content_type
+        return await looked(answer)
 
 
 async def read_as_json(session: Session, base: str) -> Any:

@@ -21,6 +21,7 @@ from consumer.testing.guard import Sent
 from consumer.testing.outside.answer import Answer, Request
 
 JSON = "application/json"
+BODILESS = (204, 304)
 PHRASES = {known.value: known.phrase for known in HTTPStatus}
 
 
@@ -43,10 +44,12 @@ class Response:
     def __init__(self, request: Request, answer: Answer, sent: Sent) -> None:
         self._sent = sent
         self._status = answer.status
-        self._raw = _raw(answer.body)
+        body = _raw(answer.body)
         headers = CIMultiDict(answer.headers)
         headers.setdefault("Content-Type", _content_type(answer.body))
-        headers.setdefault("Content-Length", str(len(self._raw)))
+        if answer.status not in BODILESS:
+            headers.setdefault("Content-Length", str(len(body)))
+        self._raw = b"" if answer.status in BODILESS or request.method == "HEAD" else body
         self.headers: CIMultiDictProxy[str] = CIMultiDictProxy(headers)
         self.method = request.method
         self.url = self.real_url = URL(request.url)
@@ -85,9 +88,10 @@ class Response:
         return self._described().get_content_charset()
 
     @property
-    def content_length(self) -> int:
-        """In bytes."""
-        return len(self._raw)
+    def content_length(self) -> int | None:
+        """In bytes, as the header says."""
+        told = self.headers.get("Content-Length")
+        return None if told is None else int(told)
 
     def _described(self) -> Message:
         found = Message()
