@@ -141,7 +141,8 @@ def handlers_of(module: ModuleType) -> list[Handler]:
     """The handlers declared in a module, in the order they stand there. Raises HandlerInvalid when there are none."""
     found = {id(value): handler for value in vars(module).values() if (handler := declared(value)) is not None}
     if not found:
-        at = f" (at {shown(module.__file__)}:1)" if module.__file__ is not None else ""
+        file = getattr(module, "__file__", None)  # a module made in memory has none
+        at = f" (at {shown(file)}:1)" if file is not None else ""
         raise HandlerInvalid(f"the module declares no handler (@handles){at}", module=module.__name__)
     return list(found.values())
 
