@@ -168,7 +168,9 @@ async def test_a_save_is_live_in_under_two_seconds(tmp_path: Path) -> None:
             await author.reloaded(number)
             took.append(time.monotonic() - began)
             began = time.monotonic()
-            process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import consumer.app.root, consumer.work.build")
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", "import consumer.app.root, consumer.work.build"
+            )
             assert await process.wait() == 0
             imports.append(time.monotonic() - began)
         await author.pay("two")
