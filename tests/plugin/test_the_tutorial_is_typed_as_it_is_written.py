@@ -1,7 +1,7 @@
 """The tutorial, `handlers/README.md`, from its first command to its last, typed as it is written, in an empty folder.
 
-Its Python is run by `test_face.py`, and held to mypy here, with that of the other pages. Not typed: `make setup`, since the environment is a test's own. Changed: ports that
-are free, where somebody else may have the usual ones.
+Its Python is run by `test_face.py`, and held to mypy here, with that of the other pages. Not typed: `make setup`, since
+the environment is a test's own. Changed: ports that are free, where somebody else may have the usual ones.
 """
 
 from __future__ import annotations
