@@ -1,0 +1,89 @@
+"""Drills of what is stored: the log, the ledger, the archives, and what strangers send."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+import aiohttp
+
+from tests.drills.scene import Drill, Scene, drill
+
+AT_ONCE, EVERY_S = 4, 0.5
+
+
+def _locked(path: Path) -> sqlite3.Connection:
+    lock = sqlite3.connect(path, isolation_level=None, timeout=20)
+    lock.execute("BEGIN EXCLUSIVE")
+    return lock
+
+
+async def _unlock(scene: Scene) -> None:
+    assert scene.lock is not None
+    with closing(scene.lock) as lock:
+        lock.execute("ROLLBACK")
+    if scene.noise is not None:
+        scene.noise.cancel()
+        await asyncio.gather(scene.noise, return_exceptions=True)
+
+
+async def _lock_log(scene: Scene) -> None:
+    """Another process holds the file of the log: nothing can be made durable. Webhooks keep coming, and an operator's
+    word waits in the outbox."""
+    scene.lock = _locked(scene.found.folder / "log.db")
+    scene.noise = asyncio.create_task(_webhooks(scene))
+    said = ("--set", "session_id=cs_drill", "--set", "order_id=drill")
+    await scene.type("say", "checkout.registered", "drill", *said, "--reason", "a drill", "--yes")
+
+
+async def _webhooks(scene: Scene) -> None:
+    """A few at once, as the service sends them; each is answered 503 after some seconds."""
+    url = scene.processes["serve"].addresses["public_url"] + "/webhooks"
+    number = 0
+    async with aiohttp.ClientSession() as http:
+        while True:
+            numbers = range(number, number + AT_ONCE)
+            await asyncio.gather(*(_send(http, url, f"evt_drill_{one}") for one in numbers))
+            number += AT_ONCE
+            await asyncio.sleep(EVERY_S)
+
+
+async def _send(http: aiohttp.ClientSession, url: str, event_id: str) -> None:
+    body = {"id": event_id, "type": "order.paid", "data": {"object": {"id": "x"}}}
+    with suppress(aiohttp.ClientError, TimeoutError):
+        async with http.post(url, json=body, timeout=aiohttp.ClientTimeout(total=20)) as answer:
+            await answer.read()
+
+
+async def _lock_ledger(scene: Scene) -> None:
+    """Another process holds the ledger: events wait in the log."""
+    scene.lock = _locked(scene.found.folder / "consumer.db")
+    scene.pay(3)
+
+
+async def _fill_archive(scene: Scene) -> None:
+    folder = scene.found.folder / "archives"
+    folder.write_text("something else has this name")
+    await scene.restart("sync", CONSUMER_RETENTION="1d", CONSUMER_ARCHIVE_DIR=str(folder))
+    with closing(sqlite3.connect(scene.found.folder / "consumer.db", timeout=20)) as ledger, ledger:
+        ledger.execute("UPDATE events SET recorded_at = '2020-01-01 00:00:00.000000'")
+
+
+async def _mend_archive(scene: Scene) -> None:
+    """Make room; a restart looks at once, instead of five minutes later."""
+    folder = scene.found.folder / "archives"
+    folder.unlink()
+    await scene.restart("sync")
+
+
+STORAGE: tuple[Drill, ...] = (
+    drill(
+        "the log takes nothing",
+        "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "OutboxStuck",
+        strike=_lock_log, cure=_unlock,
+    ),
+    drill("the ledger is locked", "Stale", "StaleSlowly", "RunsOverdue", strike=_lock_ledger, cure=_unlock),
+    drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
+)  # fmt: skip
