@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 import structlog
@@ -84,6 +84,7 @@ class Heartbeat:
         ready, _, checks = await self._readiness.answers()
         problems = self._readiness.problems
         refused = {name: error for name, ask in self.told.items() if (error := ask()) is not None}
+        self._show(problems)
         proofs = {name: _proof(problems.get(name)) for name in checks}
         proofs |= {name: Proof(code=error.code, reason=error.message) for name, error in refused.items()}
         database = self._database = self._database or Database(self._url, pool_size=1, create=False)
@@ -111,6 +112,12 @@ class Heartbeat:
             ]
             if pulses:
                 await processes.beat(session, pulses, now)
+
+    def _show(self, problems: Mapping[str, tuple[str, str]]) -> None:
+        """Before the ledger is told, which may be what is away."""
+        self._metrics.check_failing.clear()
+        for name, (code, _) in problems.items():
+            self._metrics.check_failing.labels(name, code).set(1)
 
     async def _end(self) -> None:
         if self._database is None:

@@ -273,6 +273,9 @@ class Metrics:
         )
 
     def _declare_process(self) -> None:
+        self.check_failing = self._gauge(
+            "check_failing", "1: a check of this process's readiness fails, by the code of why", "check", "code"
+        )
         self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")
         self.loop_blocked = self._counter("loop_blocked", "Times the event loop stood still")
         ProcessCollector(registry=self.registry)

@@ -84,6 +84,6 @@ STORAGE: tuple[Drill, ...] = (
         "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "OutboxStuck",
         strike=_lock_log, cure=_unlock,
     ),
-    drill("the ledger is locked", "Stale", "StaleSlowly", "RunsOverdue", strike=_lock_ledger, cure=_unlock),
+    drill("the ledger is locked", "Stale", "StaleSlowly", "RunsOverdue", "LedgerUnavailable", strike=_lock_ledger, cure=_unlock),
     drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip

@@ -58,6 +58,7 @@ def test_no_label_is_free_text() -> None:
     allowed = {
         "application", "outcome", "topic", "partition", "type", "trust", "source", "result", "handler", "state",
         "change", "reason", "walk", "kind", "lease", "stage", "endpoint", "code", "use", "field", "plugin", "group",
+        "check",
     }  # fmt: skip
     assert {label for _, _, labels, _ in Metrics().listed() for label in labels} == allowed
 
