@@ -22,11 +22,11 @@ def _locked(path: Path) -> sqlite3.Connection:
 
 async def _unlock(scene: Scene) -> None:
     assert scene.lock is not None
-    with closing(scene.lock) as lock:
-        lock.execute("ROLLBACK")
     if scene.noise is not None:
         scene.noise.cancel()
         await asyncio.gather(scene.noise, return_exceptions=True)
+    with closing(scene.lock) as lock:
+        lock.execute("ROLLBACK")
 
 
 async def _lock_log(scene: Scene) -> None:
@@ -82,8 +82,12 @@ STORAGE: tuple[Drill, ...] = (
     drill(
         "the log takes nothing",
         "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "OutboxStuck",
-        strike=_lock_log, cure=_unlock,
+        strike=_lock_log, cure=_unlock, lingers=("ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding"),
     ),
-    drill("the ledger is locked", "Stale", "StaleSlowly", "RunsOverdue", "LedgerUnavailable", strike=_lock_ledger, cure=_unlock),
+    drill(
+        "the ledger is locked",
+        "Stale", "StaleSlowly", "RunsOverdue", "LedgerUnavailable",
+        strike=_lock_ledger, cure=_unlock, lingers=("Stale", "StaleSlowly"),
+    ),
     drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip

@@ -72,19 +72,19 @@ async def play(drill: Drill, here: Scene) -> Played:
     await eventually(have_fired, within_s=FIRES_WITHIN_S, every_s=0.5, what=f"the alerts of: {drill.name}")
     cured = time.monotonic()
     await drill.cure(here)
-    await _quiet(here)
+    await _quiet(here, drill.lingers)
     await here.found.shipped(within_s=60)
     return Played(drill, cured - began, time.monotonic() - cured)
 
 
-async def _quiet(here: Scene) -> None:
-    """Until nothing fires and `status` says healthy."""
+async def _quiet(here: Scene, lingers: frozenset[str] = frozenset()) -> None:
+    """Until nothing fires but what lingers, and `status` says healthy."""
 
     async def is_quiet() -> bool:
-        firing = await here.watcher.firing()
+        firing = await here.watcher.firing() - lingers
         assert not firing, f"firing: {firing}"
         done = await asyncio.to_thread(command, "status", "--json", environ=here.found.environ, within_s=120)
         assert done.returncode == 0, json.loads(done.stdout)["findings"] if done.stdout else done.stderr
-        return not await here.watcher.firing()
+        return not await here.watcher.firing() - lingers
 
     await eventually(is_quiet, within_s=HEALTHY_WITHIN_S, every_s=1.0, what="no alert fires, and all is healthy")

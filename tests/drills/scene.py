@@ -75,14 +75,20 @@ Act = Callable[[Scene], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Drill:
-    """`alerts`: all of them must fire. `strike` and `cure`: the fault, and what its runbook says."""
+    """`alerts`: all of them must fire. `strike` and `cure`: the fault, and what its runbook says. `lingers`: those that
+    look back over hours, and fall silent long after the cure."""
 
     name: str
     alerts: frozenset[str]
     strike: Act
     cure: Act
+    lingers: frozenset[str] = frozenset()
 
 
-def drill(name: str, *alerts: str, strike: Act, cure: Act) -> Drill:
+def drill(name: str, *alerts: str, strike: Act, cure: Act, lingers: tuple[str, ...] = ()) -> Drill:
     """A drill for these alerts, whose names begin with `Consumer`."""
-    return Drill(name, frozenset(f"Consumer{one}" for one in alerts), strike, cure)
+    return Drill(name, _named(alerts), strike, cure, _named(lingers))
+
+
+def _named(alerts: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(f"Consumer{one}" for one in alerts)
