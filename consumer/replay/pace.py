@@ -6,7 +6,7 @@ from __future__ import annotations
 from consumer.clock import Clock
 
 FIRST, LEAST, MOST = 50, 5, 400
-QUICK_S, SLOW_S = 1.5, 4.0
+QUICK_S, SLOW_S = 0.4, 1.2
 
 
 class Pace:

@@ -312,6 +312,7 @@ class Worker:
     async def _tidy(self, *, renew: bool) -> None:
         """Renew claims, honour pauses, let go what waits behind nothing."""
         if renew:
+            await self._measure_log()  # first: what waits must be seen while the ledger is away
             await self._dispatcher.renew_claims()
             async with self._database.transaction() as session:
                 await handlers.register(session, self._registry.handlers, self._clock.now())
@@ -362,6 +363,8 @@ class Worker:
             self._observer.runs(await runs.count_by_status(session))
             waiting, oldest = await outbox.waiting(session, now)
         self._observer.outbox(waiting, (now - oldest).total_seconds() if oldest else 0.0)
+
+    async def _measure_log(self) -> None:
         try:
             self._observer.lag(await self.lag())
         except BrokerError as error:
