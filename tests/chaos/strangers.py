@@ -179,7 +179,7 @@ async def _under_load(found: Deployment, address: str, seconds: float, per_minut
     over = asyncio.Event()
     paying = asyncio.create_task(found.pay_orders_until(over, ORDERS_PER_S))
     sending = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.strangers", address,
+        sys.executable, "-m", "tests.hostile.strangers", address,
         "--seconds", str(seconds), "--per-minute", str(per_minute),
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.strangers import strangers
-from tests.support.strangers import KINDS
+from tests.hostile.strangers import KINDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 TIMES = {"real webhooks, p99"}  # depends on what else the machine does

@@ -10,9 +10,16 @@ ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = ("__init__.py", "*/migrations/*", "*/tests/*", "handlers/template/*", "*/metrics.py")
 HANDLING = "tests/contract/ledger/handling"
 READING = "tests/contract/ledger/reading"
+BACKFILL = "tests/sync/backfill"
+REFRESH = "tests/sync/refresh"
 TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("consumer/work/transition.py", ("tests/work/test_transition.py", "tests/work/dispatch")),
-    ("consumer/work/pausing/*", ("tests/work/pausing",)),
+    ("consumer/work/transition.py", ("tests/work/test_what_becomes_of_a_run.py",)),
+    ("consumer/work/pausing/rules.py", ("tests/work/pausing",)),
+    ("consumer/work/pausing/*", ("tests/work/pausing", "tests/work/execution")),
+    ("consumer/sync/refresh/schedule.py", (f"{REFRESH}/test_whose_read_comes_next.py", REFRESH)),
+    ("consumer/sync/backfill/bookmark.py", (f"{BACKFILL}/test_what_a_bookmark_concludes.py",)),
+    ("handlers/access/rules.py", ("tests/access/test_rules.py", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
+    ("handlers/fulfilment/rules.py", ("tests/fulfilment/test_rules.py",)),
     ("consumer/work/outbound/*", ("tests/work/outbound",)),
     ("consumer/work/dispatch/*", ("tests/work/dispatch", "tests/work/pausing", HANDLING)),
     ("consumer/work/ingest/*", ("tests/work/ingest", "tests/work/dispatch", HANDLING)),

@@ -1,4 +1,4 @@
-"""Strangers: what anybody could send to a webhook address. `python -m tests.support.strangers ADDRESS` sends it.
+"""Strangers: what anybody could send to a webhook address. `python -m tests.hostile.strangers ADDRESS` sends it.
 
 Five kinds in turn, evenly over the time: bodies that come a byte at a time, heads that never end, bodies over the
 limit, compressed ones (bombs, and JSON that unpacks to much), and forged events. To the loopback only; bounded in
@@ -130,7 +130,7 @@ async def load(address: str, *, per_minute: int, seconds: float) -> Counter[str]
 
 def main() -> int:
     """Send, and print what was answered as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.strangers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile.strangers", description=__doc__)
     parser.add_argument("address", help="http://127.0.0.1:PORT/webhooks/NAME")
     parser.add_argument("--per-minute", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=600.0)
