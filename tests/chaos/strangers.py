@@ -61,10 +61,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Strangers:
-    """How it went."""
+    """How it went. `course`: the memory of each role, in tenths of the time."""
 
     figures: list[Figure]
     answers: Counter[str]
+    course: list[str]
 
     @property
     def good(self) -> bool:
@@ -79,7 +80,7 @@ class Strangers:
             for one in self.figures
         ]
         told = ", ".join(f"{what}: {count}" for what, count in sorted(self.answers.items()))
-        return "\n".join([*lines, f"strangers were answered {told}"])
+        return "\n".join([*lines, *self.course, f"strangers were answered {told}"])
 
 
 class Passage(LoopbackServer):
@@ -139,6 +140,11 @@ class Watch:
         held = len(list(Path(f"/proc/{self.processes[0].pid}/fd").iterdir()))
         self.descriptors = max(self.descriptors, held)
 
+    def course(self) -> list[str]:
+        """The memory of each role by tenths of the time, in MiB."""
+        tenths = {role: [had[len(had) * tenth // 10] for tenth in range(10)] for role, had in self.memory.items()}
+        return [f"memory of {role}: {' '.join(str(one // MIB) for one in had)} MiB" for role, had in tenths.items()]
+
     def grown(self, role: str) -> int:
         """Bytes from the second fifth of the time to the last one: the first is for warming up."""
         samples = self.memory[role]
@@ -150,7 +156,9 @@ async def strangers(
     folder: Path, *, seconds: float = 600.0, per_minute: int = PER_MINUTE, limit_s: float = 300.0, **more: str
 ) -> Strangers:
     """Play it, and say what was found. `more`: settings."""
-    async with deployment(folder, **embedded(folder), CONSUMER_SYNC_INTERVAL_S="60", **more) as found:
+    async with deployment(
+        folder, **embedded(folder), config=None, **{"CONSUMER_SYNC_INTERVAL_S": "60", **more}
+    ) as found:
         serve, work, sync = (found.process(role) for role in ("serve", "work", "sync"))
         async with started(serve, work, sync), _passage(found, serve) as passage:
             watch = Watch(found, (serve, work, sync))
@@ -162,7 +170,7 @@ async def strangers(
             watching.cancel()
             after = _size(folder)
             figures = _figures(found, passage, watch, {name: after[name] - before[name] for name in after}, seconds)
-    return Strangers(figures, answers)
+    return Strangers(figures, answers, watch.course())
 
 
 @asynccontextmanager
