@@ -269,6 +269,40 @@ class ReplayStalled(ReplayError):
     code = "replay_stalled"
 
 
+# --- archives ------------------------------------------------------------------------------------------------
+
+
+class ArchiveError(ConsumerError):
+    """The archive cannot be used."""
+
+    code = "archive_error"
+
+
+class ArchiveUnwritable(ArchiveError):
+    """The archive cannot be written: nothing was taken out of the ledger."""
+
+    code = "archive_unwritable"
+    retryable = True
+
+
+class ArchiveInvalid(ArchiveError):
+    """The file is not an archive as it was written."""
+
+    code = "archive_invalid"
+
+
+class ArchiveForeign(ArchiveError):
+    """The archive is not of this ledger."""
+
+    code = "archive_foreign"
+
+
+class BodiesArchived(ArchiveError):
+    """Bodies that are needed lie in an archive: `consumer events import FILE` brings them back."""
+
+    code = "bodies_archived"
+
+
 # --- the broker ----------------------------------------------------------------------------------------------
 
 

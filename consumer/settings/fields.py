@@ -18,6 +18,7 @@ from consumer.settings.values import (
     HttpUrl,
     PastDue,
     Renames,
+    Retention,
     RoleNames,
     Tables,
     servers,
@@ -252,6 +253,15 @@ class Settings(BaseSettings):
         "CONSUMER_EXPECT",
         None,
         "roles that must be alive, comma-separated; `status` names one that is not. Left out: those of the last day",
+    )
+
+    retention: Retention = _setting(
+        "CONSUMER_RETENTION",
+        None,
+        "age from which `sync` archives the bodies of settled events once a day, like `90d`; never when left out",
+    )
+    archive_dir: Path | None = _setting(
+        "CONSUMER_ARCHIVE_DIR", None, "folder of the archives; `CONSUMER_RETENTION` needs it"
     )
 
     # --- telemetry

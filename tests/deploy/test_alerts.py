@@ -75,6 +75,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerNoCredentials": _flag("consumer_sync_credentials_missing"),
     "ConsumerWebhooksSilent": _flag("consumer_sync_webhooks_silent"),
     "ConsumerRetentionGap": _flag("consumer_sync_gap_open"),
+    "ConsumerArchiveFailing": ("45m", {"consumer_archive_failing": "1x60"}, {"consumer_archive_failing": "0x60"}),
     "ConsumerReconcileBraked": _flag("consumer_sync_reconcile_braked"),
     "ConsumerWalkLate": _above("consumer_sync_bookmark_age_seconds", 900),
     "ConsumerNeverWalked": (

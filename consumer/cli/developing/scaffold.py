@@ -129,6 +129,7 @@ def _renamed(text: str, package: str) -> str:
         f"{TEMPLATE}.projection": f"{package}.handler",
         TEMPLATE: package,
         "template:": f"{package}:",
+        "OPTIONS.template": f"OPTIONS.{package}",
         "template_0001": revision_id(package),
         "template_": f"{package}_",
         '("template",)': f'("{package}",)',

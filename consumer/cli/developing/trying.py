@@ -12,7 +12,7 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import SystemClock
-from consumer.errors import NotFound
+from consumer.errors import BodiesArchived, NotFound
 from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events
@@ -55,6 +55,8 @@ async def event_named(database: Database, name: str, application: str) -> Event:
         found = await events.search(session, EventFilter(application=application, event_id=name, limit=1))
     if not found:
         raise NotFound("the ledger has no such event, and there is no file of that name", event=name[:100])
+    if found[0].archive is not None:
+        raise BodiesArchived(file=found[0].archive)
     return to_event(found[0])
 
 

@@ -166,6 +166,11 @@ def _is_seeded() -> Any:
 
 
 def _conditions(wanted: PlanFilter) -> list[Any]:
+    """An event whose body lies in an archive cannot be handled again before it is back."""
+    return [*_fits(wanted), _EVENTS.c.archive.is_(None)]
+
+
+def _fits(wanted: PlanFilter) -> list[Any]:
     exact = {
         _EVENTS.c.application: wanted.application,
         _EVENTS.c.id: wanted.event,
@@ -239,6 +244,18 @@ async def seeded(session: AsyncSession, wanted: PlanFilter, types: Collection[st
     run = select(_RUNS.c.event_id).where(_SAME, _RUNS.c.handler == wanted.handler).exists()
     some = select(_EVENTS.c.seq).where(*_conditions(wanted), _is_of(types), ~run, _is_seeded()).limit(COUNTED_MAX)
     return int((await session.execute(select(func.count()).select_from(some.subquery()))).scalar_one())
+
+
+async def archived(session: AsyncSession, wanted: PlanFilter, types: Collection[str]) -> int:
+    """How many events might fit, did their bodies not lie in archives; counted up to COUNTED_MAX. What is dead or
+    waits never does."""
+    if not (wanted.takes_new or wanted.forced):
+        return 0
+    some = select(_EVENTS.c.seq).where(*_fits(wanted), _EVENTS.c.archive.is_not(None))
+    if types:
+        some = some.where(_is_of(types))
+    counted = select(func.count()).select_from(some.limit(COUNTED_MAX).subquery())
+    return int((await session.execute(counted)).scalar_one())
 
 
 async def missed(
