@@ -285,6 +285,13 @@ class ArchiveUnwritable(ArchiveError):
     retryable = True
 
 
+class ArchiveWaits(ArchiveError):
+    """A replay plan is being applied, which needs old bodies: prune when it is over."""
+
+    code = "archive_waits"
+    retryable = True
+
+
 class ArchiveInvalid(ArchiveError):
     """The file is not an archive as it was written."""
 

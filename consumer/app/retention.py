@@ -13,7 +13,7 @@ import structlog
 from consumer import __version__
 from consumer.archive.prune import Prune, Pruned
 from consumer.clock import Clock
-from consumer.errors import ConsumerError
+from consumer.errors import ArchiveWaits, ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.archiving import passes
 from consumer.ledger.engine.database_time import shared_time
@@ -50,10 +50,8 @@ class Retention:
             await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
             looking.cancel()  # a pass that is stopped has lost nothing
             [outcome] = await asyncio.gather(looking, return_exceptions=True)
-            if isinstance(outcome, ConsumerError):
-                _log.warning("archive_not_looked_at", code=outcome.code)
-            elif isinstance(outcome, Exception):
-                raise outcome
+            if isinstance(outcome, Exception):
+                _log.warning("archive_not_looked_at", code=_code(outcome))
             await rest(self._clock, LOOK_EVERY_S, stop)
         await stopping
 
@@ -69,12 +67,22 @@ class Retention:
             last, now = await passes.load(session), await shared_time(session)
             began_at = last.began_at or now
             await passes.keep(session, replace(last, began_at=began_at))
-        prune = Prune(self._database, self._folder, clock=self._clock, written_by=__version__, by="retention")
+        prune = Prune(
+            self._database,
+            self._folder,
+            clock=self._clock,
+            written_by=__version__,
+            by="retention",
+            may_go_on=lambda: self._leader.token,
+        )
         try:
             done = await prune.run(now - self._age)
-        except ConsumerError as error:
-            _log.error("archive_failed", code=error.code, reason=error.message)
-            await self._keep(passes.LastPass(began_at=began_at, done_at=last.done_at, code=error.code))
+        except ArchiveWaits as error:
+            _log.info("archive_waits", **error.fields)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends no reading of the service
+            _log.error("archive_failed", code=_code(error), error=type(error).__name__)
+            await self._keep(passes.LastPass(began_at=began_at, done_at=last.done_at, code=_code(error)))
             return
         await self._keep(passes.LastPass(began_at=began_at, done_at=now))
         self._tell(done)
@@ -91,3 +99,7 @@ class Retention:
     def _tell(self, done: Pruned) -> None:
         self._metrics.archived.inc(done.events)
         _log.info("archive_done", events=done.events, bytes=done.bytes, kept=done.kept, files=list(done.files)[:20])
+
+
+def _code(error: Exception) -> str:
+    return error.code if isinstance(error, ConsumerError) else "internal"

@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from consumer.archive.file import read
 from consumer.ledger import Database
 from consumer.ledger.archiving import bodies
@@ -28,16 +30,12 @@ async def bring(database: Database, path: Path, *, brings_missing: bool) -> Brou
     while portion := await asyncio.to_thread(_next, source):
         async with database.transaction() as session:
             found += await bodies.put_back(session, portion, brings_missing=brings_missing)
-    if brings_missing:
-        async with database.transaction() as session:
-            await bodies.go_on_counting(session)
     return found
 
 
 def _check(path: Path) -> None:
     for record in read(path):
-        if "event" in record:
-            bodies.hashed(record)
+        bodies.checked(record)
 
 
 def _next(source: Iterator[Any]) -> Sequence[Record]:
@@ -52,5 +50,4 @@ def _next(source: Iterator[Any]) -> Sequence[Record]:
 
 
 def _size(record: Record) -> int:
-    raw = record["event"]["raw"] if "event" in record else ""
-    return len(raw if isinstance(raw, str) else raw["base64"])
+    return len(orjson.dumps(record))

@@ -1,4 +1,4 @@
-"""Export: all events that the ledger has bodies of, with their runs, in archives; nothing is taken out."""
+"""Export: all events with their runs in archives, those too whose body lies in another; nothing is taken out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def export(database: Database, folder: Path, *, clock: Clock, written_by: 
     """Write them, and last what is still to be sent; what was written. Raises ArchiveError, LedgerError."""
     done, after, is_over = Pruned(), 0, False
     while not is_over:
-        file = Filling(folder, written_by=written_by)
+        file = Filling(folder, written_by=written_by, at=clock.now(), archived=True)
         try:
             while not is_over and file.events < FILE_EVENTS and file.bytes < FILE_BYTES:
                 async with database.reading() as session:
@@ -29,7 +29,7 @@ async def export(database: Database, folder: Path, *, clock: Clock, written_by: 
                 is_over, after = part.until is None, part.until or after
             if is_over:
                 await _add_unsent(file, database)
-            path = await file.finish(clock.now())
+            path = await file.finish()
         finally:
             await file.drop()
         if path is not None:

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
+import secrets
+import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from consumer.archive.format import LINE_MAX_BYTES, Lines, records
+from consumer.archive.format import LINE_MAX_BYTES, Lines, head, records
 from consumer.errors import ArchiveInvalid, ArchiveUnwritable
 
 SUFFIX = ".jsonl.gz"
+REMAINS_S = 86400.0
 _GZIP = b"\x1f\x8b"
 
 
 class ArchiveFile:
     """One archive while it is written; readable by its owner alone, since it holds what payers said of themselves."""
 
-    def __init__(self, folder: Path, *, written_by: str) -> None:
-        self._lines = Lines(written_by)
-        self._aside = folder / f".part{SUFFIX}"  # one at a time writes there: a killed one's remains are in the way
+    def __init__(self, folder: Path, *, written_by: str, at: datetime) -> None:
+        self._lines = Lines(written_by, at)
+        self._aside = folder / f".part-{secrets.token_hex(8)}{SUFFIX}"
         self._folder = folder
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._aside.unlink(missing_ok=True)
+            if not folder.exists():
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _sync_folder(folder.parent)
+            _sweep(folder)
             descriptor = os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             self._file: BinaryIO = os.fdopen(descriptor, "wb")
             self._packed = gzip.GzipFile(filename="", fileobj=self._file, mode="wb", compresslevel=6)
@@ -55,8 +63,9 @@ class ArchiveFile:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            os.link(self._aside, path)  # never over another
-            self._aside.unlink()
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            self._aside.rename(path)
             _sync_folder(self._folder)
         except OSError as error:
             raise _unwritable(error) from error
@@ -66,6 +75,7 @@ class ArchiveFile:
         """Leave nothing of one that was not finished."""
         with suppress(OSError):
             self._file.close()
+        with suppress(OSError):
             self._aside.unlink(missing_ok=True)
 
 
@@ -76,12 +86,20 @@ def read(path: Path) -> Iterator[Mapping[str, Any]]:
             is_packed = file.peek(2)[:2] == _GZIP
             source: Any = gzip.GzipFile(fileobj=file, mode="rb") if is_packed else file
             yield from records(_lines(source))
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ArchiveInvalid("the file cannot be read to its end", file=path.name, cause=_why(error)) from error
 
 
 def _lines(source: Any) -> Iterable[bytes]:
     return iter(lambda: source.readline(LINE_MAX_BYTES), b"")
+
+
+def _sweep(folder: Path) -> None:
+    """Remains of a process that was killed: nobody writes a file for a day."""
+    for path in folder.glob(f".part-*{SUFFIX}"):
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - REMAINS_S:
+                path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -92,9 +110,19 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def written_at(path: Path) -> str:
+    """When an archive was written, as its head says. Raises ArchiveInvalid."""
+    try:
+        with path.open("rb") as file:
+            source: Any = gzip.GzipFile(fileobj=file, mode="rb") if file.peek(2)[:2] == _GZIP else file
+            return head(source.readline(LINE_MAX_BYTES))
+    except (OSError, EOFError, zlib.error) as error:
+        raise ArchiveInvalid("the file cannot be read to its end", file=path.name, cause=_why(error)) from error
+
+
 def _unwritable(error: OSError) -> ArchiveUnwritable:
     return ArchiveUnwritable(cause=_why(error))
 
 
-def _why(error: OSError | EOFError) -> str:
+def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
@@ -16,16 +17,18 @@ LINE_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class Lines:
-    """Makes the lines of one archive. `written_by` is the version of the code."""
+    """Makes the lines of one archive. `written_by` is the version of the code, `at` the time."""
 
-    def __init__(self, written_by: str) -> None:
+    def __init__(self, written_by: str, at: datetime) -> None:
         self._written_by = written_by
+        self._at = at
         self._whole = hashlib.sha256()
         self.count = 0
 
     def begin(self) -> bytes:
         """The first line."""
-        return self._line({"format": FORMAT, "version": VERSION, "written_by": self._written_by})
+        at = self._at.astimezone(UTC).isoformat(timespec="microseconds")
+        return self._line({"format": FORMAT, "version": VERSION, "written_by": self._written_by, "written_at": at})
 
     def record(self, record: Mapping[str, Any]) -> bytes:
         """The next record."""
@@ -40,6 +43,13 @@ class Lines:
         line = orjson.dumps(document) + b"\n"
         self._whole.update(line)
         return line
+
+
+def head(line: bytes) -> str:
+    """When the archive was written that begins so: texts that sort as the times do. Raises ArchiveInvalid."""
+    document = _document(line, 1)
+    _require_head(document)
+    return str(document["written_at"])
 
 
 def records(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
@@ -74,7 +84,7 @@ def _document(line: bytes, number: int) -> dict[str, Any]:
 def _require_head(document: Mapping[str, Any]) -> None:
     if document.get("format") != FORMAT:
         raise ArchiveInvalid("the file is no archive of events", line=1)
-    if document.get("version") != VERSION:
+    if document.get("version") != VERSION or not isinstance(document.get("written_at"), str):
         raise ArchiveInvalid("an archive of a version that this code does not know", line=1)
 
 

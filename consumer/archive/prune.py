@@ -12,10 +12,11 @@ from typing import Final, TypeVar
 import orjson
 
 from consumer.archive.file import read
-from consumer.archive.filling import PORTION_EVENTS, Filling, portions
+from consumer.archive.filling import Filling, portions
 from consumer.clock import Clock
 from consumer.ledger import Database, audit
 from consumer.ledger.archiving import bodies
+from consumer.ledger.archiving.bodies import Body
 from consumer.ledger.archiving.settled import Stretch, stretch
 from consumer.ledger.handling.events import EventKey
 
@@ -47,7 +48,8 @@ class Pruned:
 
 class Prune:
     """One pass over the ledger, in files of a bounded size. Killed anywhere, it has lost nothing: the next pass begins
-    the last file again. It rests for as long as it works: live work goes first. `by`: who is noted for it."""
+    the last file again. It rests for as long as it works: live work goes first. `by`: who is noted for it.
+    `may_go_on` raises when the lease is lost, before anything leaves."""
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class Prune:
         clock: Clock,
         written_by: str,
         by: str,
+        may_go_on: Callable[[], object] = lambda: None,
         file_events: int = FILE_EVENTS,
         on_file: Callable[[Pruned], None] = lambda _: None,
     ) -> None:
@@ -65,6 +68,7 @@ class Prune:
         self._clock = clock
         self._written_by = written_by
         self._by = by
+        self._may_go_on = may_go_on
         self._file_events = file_events
         self._on_file = on_file
 
@@ -81,10 +85,12 @@ class Prune:
         finished files stays done."""
         done, after = Pruned(), 0
         while True:
-            file = Filling(self._folder, written_by=self._written_by)
+            async with self._database.transaction() as session:
+                await bodies.require_no_replay(session)
+            file = Filling(self._folder, written_by=self._written_by, at=self._clock.now())
             try:
                 found, until = await self._fill(file, after, before)
-                path = await file.finish(self._clock.now())
+                path = await file.finish()
             finally:
                 await file.drop()
             if path is not None:
@@ -115,11 +121,11 @@ class Prune:
 
     async def _take_out(self, path: Path) -> int:
         """Only what was read back from the file, by the hash it has there. Raises ArchiveInvalid."""
-        hashes = await asyncio.to_thread(verified, path)
-        names, taken = list(hashes), 0
-        for start in range(0, len(names), PORTION_EVENTS):
-            portion = {name: hashes[name] for name in names[start : start + PORTION_EVENTS]}
-            taken += await self._gently(self._take_portion(path.name, portion))
+        taken = 0
+        for portion in portions(await asyncio.to_thread(verified, path)):
+            self._may_go_on()
+            hashes = {one.name: one.sha256 for one in portion if one.sha256 is not None}
+            taken += await self._gently(self._take_portion(path.name, hashes))
         async with self._database.transaction() as session:
             audit.note(
                 session,
@@ -149,6 +155,6 @@ def _of(part: Stretch) -> Pruned:
     return Pruned(events=len(part.settled), bytes=sum(one.bytes for one in part.settled), kept=part.kept)
 
 
-def verified(path: Path) -> Mapping[EventKey, str]:
-    """The events of an archive with the hashes of their bodies, once it was read to its end. Raises ArchiveInvalid."""
-    return dict(bodies.hashed(record) for record in read(path) if "event" in record)
+def verified(path: Path) -> Sequence[Body]:
+    """The bodies of an archive, once it was read to its end. Raises ArchiveInvalid."""
+    return [one for record in read(path) if (one := bodies.checked(record)) is not None]

@@ -35,6 +35,8 @@ async def bring_trail(database: Database, path: Path) -> Verified:
         if found.fault is not None:
             raise ArchiveInvalid(f"not as it was written: {found.fault}", file=path.name)
         async with database.transaction() as session:
+            if await taking.is_there(session, found.entries, found.hash):
+                return found
             await taking.require_none(session)
             documents = _documents(path)
             while portion := await asyncio.to_thread(lambda: list(islice(documents, AT_ONCE))):

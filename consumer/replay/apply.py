@@ -131,6 +131,8 @@ class Apply:
             now = self._clock.now()
             if not await plans.begin(session, plan_id, by=by, reason=reason, now=now):
                 raise PlanOver(plan=plan_id)
+            if gone := await items.archived(session, plan_id):
+                raise PlanMoved([one | {"what": "its body lies in an archive"} for one in gone], plan=plan_id)
             await items.claim_followers(session, plan_id, now)
 
     # --- send --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from sqlalchemy import Table, select
 
 from consumer.ledger import Database
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
-from consumer.plugin import Context, Event, declared, handles
+from consumer.plugin import Context, Event, Handler, declared, handles
 from tests.access.test_rebuild import OURS, PLUGINS
 from tests.support.desk import Desk
 from tests.support.handling.live import Live
@@ -74,8 +74,8 @@ async def decisions(database: Database) -> dict[str, list[dict[str, Any]]]:
 
 
 @asynccontextmanager
-async def opened(database: Database, url: str) -> AsyncIterator[OldShop]:
-    """The shop on a ledger, with everything that happened long ago."""
+async def opened(database: Database, url: str, shipper: Handler | None = None) -> AsyncIterator[OldShop]:
+    """The shop on a ledger, with everything that happened long ago; `shipper` stands in for who ships."""
     shipped: list[str] = []
 
     @handles("fulfilment.requested", name="shop:ship", attempts=1)
@@ -84,7 +84,7 @@ async def opened(database: Database, url: str) -> AsyncIterator[OldShop]:
             raise ValueError("no address")
         shipped.append(ctx.idempotency_key)
 
-    handler = declared(ship)
+    handler = shipper or declared(ship)
     assert handler is not None
     live = Live(database, PLUGINS, application="default", more=[handler])
     shop = OldShop(database, Desk({"CONSUMER_DATABASE_URL": url}), live, shipped)

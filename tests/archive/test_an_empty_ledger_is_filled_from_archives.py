@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
+from consumer.archive import bring
+from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
+from consumer.ledger.archiving import bodies
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import events
 from consumer.ledger.tables import AuditRow
@@ -58,7 +61,7 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes")
         assert await decisions(database) == decided
         assert await told(database) == was_told, "nothing goes out"
-        again = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files[:-1])
+        again = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
         assert (again["events"], again["bodies"], again["missing"]) == (0, 0, 0)
         await asyncio.to_thread(desk.ask, "audit", "export", str(tmp_path / "again.jsonl"))
         assert (await asyncio.to_thread(desk.ask, "audit", "verify", str(tmp_path / "again.jsonl")))["verified"]
@@ -96,6 +99,67 @@ async def test_another_ledgers_archive_is_refused(sqlite_ledger: Database, tmp_p
 async def test_a_trail_goes_into_an_empty_ledger_only(sqlite_ledger: Database, tmp_path: Path) -> None:
     async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
         files = await exported(shop.desk, tmp_path / "kept")
+        again = await asyncio.to_thread(shop.desk.call, "events", "import", files[-1])
+        assert again.returncode == 0, "it is the ledger's own"
+        async with sqlite_ledger.transaction() as session:
+            await session.execute(update(AUDIT).values(hash=None, number=None))
         refused = await asyncio.to_thread(shop.desk.ask, "events", "import", files[-1], code=1)
         assert "error[archive_foreign]" in refused
         assert "empty ledger" in refused
+
+
+# case: B35
+async def test_what_lies_in_two_archives_stands_as_the_newer_one_says(
+    sqlite_ledger: Database, tmp_path: Path, empty_url: str
+) -> None:
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        folder = tmp_path / "kept"
+        await exported(shop.desk, folder)
+        async with sqlite_ledger.transaction() as session:  # what happened after it was pruned
+            await session.execute(update(RUNS).where(RUNS.c.event_id == "evt_0").values(status="dead", code="late"))
+        await asyncio.to_thread(shop.desk.ask, "events", "export", "--archive", str(folder))
+        files = await asyncio.to_thread(lambda: [str(one) for one in sorted(folder.glob("*.gz"))])
+        ran = [(row["event_id"], row["handler"], row["status"]) for row in await shop.rows(RUNS)]
+        known = len(await shop.rows(EVENTS))
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        newest = await asyncio.to_thread(desk.ask, "events", "import", "--missing", files[-1])
+        assert newest["events"] == known, "also those whose body lies elsewhere are known by their ids"
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        assert [(one["event_id"], one["handler"], one["status"]) for one in await rows(database, RUNS)] == ran
+        assert all(row["raw"] for row in await rows(database, EVENTS))
+        async with database.transaction() as session:
+            new = await events.record(session, [event("new")], NOW)
+        assert len(new) == 1
+    finally:
+        await database.stop()
+
+
+# case: B35
+async def test_an_import_that_ends_half_way_leaves_a_ledger_that_goes_on(
+    sqlite_ledger: Database, tmp_path: Path, empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        files = [one for one in await exported(shop.desk, tmp_path / "kept") if one.endswith(".gz")]
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    monkeypatch.setattr(bring, "PORTION_RECORDS", 5)
+    kept, calls = bodies.put_back, 0
+
+    async def ends(*args: Any, **given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise LedgerUnavailable("gone")
+        return await kept(*args, **given)
+
+    try:
+        await schema.upgrade(database)
+        monkeypatch.setattr(bodies, "put_back", ends)
+        refused = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files, code=1)
+        assert "error[ledger_unavailable]" in refused
+        async with database.transaction() as session:
+            await events.record(session, [event("new")], NOW)
+        assert {row["id"] for row in await rows(database, EVENTS)} > {"evt_new"}
+    finally:
+        await database.stop()

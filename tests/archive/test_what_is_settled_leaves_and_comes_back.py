@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 from sqlalchemy import select
 
 from consumer.ledger import Database
+from consumer.ledger.handling import handlers as known_handlers
+from consumer.ledger.handling import snapshots
+from consumer.ledger.plans import items, plans
 from consumer.ledger.tables import QuarantineRow, RunStatus
-from tests.archive.old_shop import BROKEN, EVENTS, OUTBOX, RUNS, opened
-from tests.support.handling.projections import said
+from consumer.plugin import Context, Event, declared, handles
+from tests.archive.old_shop import BROKEN, EVENTS, ORDERS, OUTBOX, RUNS, SUBSCRIBED, opened
+from tests.support.handling.projections import observed, said
 
 
 async def pruned(shop: Any, folder: Path, *words: str) -> Any:
@@ -115,3 +120,60 @@ async def test_a_replay_leaves_archived_events_out_and_says_so(
         planned = await asyncio.to_thread(shop.desk.ask, *words)
         assert planned["runs"] > 0
         assert "archived" not in planned["refused"]
+
+
+# case: R7, B35
+async def test_nothing_leaves_while_a_replay_is_applied(database: Database, database_url: str, tmp_path: Path) -> None:
+    async with opened(database, database_url) as shop:
+        words = ("replay", "plan", "--handler", "fulfilment:order_paid", "--force", "--reason", "a drill")
+        planned = await asyncio.to_thread(shop.desk.ask, *words)
+        async with database.transaction() as session:
+            assert await plans.begin(session, planned["id"], by="ann", reason="x", now=shop.live.clock.now())
+        refused = await asyncio.to_thread(
+            shop.desk.ask, "prune", "--older-than", "1d", "--archive", str(tmp_path / "kept"), code=1
+        )
+        assert "error[archive_waits]" in refused
+        assert all(raw for raw in (await shop.bodies()).values())
+        async with database.transaction() as session:
+            await plans.cancel(session, planned["id"], by="ann", reason="x", now=shop.live.clock.now())
+        planned = await asyncio.to_thread(shop.desk.ask, *words)
+        await pruned(shop, tmp_path / "kept")
+        async with database.reading() as session:
+            gone = await items.archived(session, planned["id"])
+        assert len(gone) == planned["runs"], "a plan that was made before is refused, item by item"
+
+
+# case: A40
+async def test_a_clock_that_was_ahead_hides_no_newer_read(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    async with opened(database, database_url) as shop:
+        now = shop.live.clock.now()
+        ahead = observed("subscription:sub_2", 1, SUBSCRIBED, at=now + timedelta(days=30))
+        await shop.live.arrive(ahead)
+        await shop.live.arrive(observed("subscription:sub_2", 2, SUBSCRIBED | {"status": "ENDED"}, at=now))
+        await pruned(shop, tmp_path)
+        async with database.reading() as session:
+            newest = await snapshots.newest(session, "default", "subscription", "sub_2")
+        assert newest is not None
+        assert newest.status == "ENDED"
+
+
+# case: F13
+async def test_a_request_that_nobody_shipped_keeps_its_body(sqlite_ledger: Database, tmp_path: Path) -> None:
+    """A projection that counts requests has not taken them."""
+
+    @handles("fulfilment.requested", transactional=True, name="shop:count")
+    async def counted(event: Event, ctx: Context) -> None:
+        """Counts."""
+
+    handler = declared(counted)
+    assert handler is not None
+    url = f"sqlite+aiosqlite:///{tmp_path}/ledger.db"
+    async with opened(sqlite_ledger, url, shipper=handler) as shop:
+        async with sqlite_ledger.transaction() as session:
+            await known_handlers.register(session, shop.live.registry.handlers, shop.live.clock.now())
+        await pruned(shop, tmp_path / "kept")
+        requests = [row for row in await shop.rows(EVENTS) if row["type"] == "fulfilment.requested"]
+        assert len(requests) == ORDERS
+        assert all(row["raw"] for row in requests)

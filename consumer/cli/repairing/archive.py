@@ -6,6 +6,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -17,6 +18,7 @@ from consumer import __version__
 from consumer.app.retention import ROLE
 from consumer.archive.bring import bring
 from consumer.archive.export import export
+from consumer.archive.file import written_at
 from consumer.archive.prune import Prune, Pruned
 from consumer.archive.trail import bring_trail, is_trail
 from consumer.cli.consent import operator
@@ -38,7 +40,6 @@ from consumer.work.worker import worker_id
 T = TypeVar("T")
 
 FILES_MAX: Final = 1000
-NAMED: Final = 5
 
 Folder = Annotated[
     Path | None, typer.Option("--archive", metavar="DIR", help="Folder of the archives; or CONSUMER_ARCHIVE_DIR.")
@@ -59,12 +60,14 @@ def prune(
     async def pruned() -> Pruned:
         async with ledger(settings, whole=True) as database:
             before = await _now(database) - least
+            leader = _leader(database)
             made = Prune(
-                database, folder, clock=SystemClock(), written_by=__version__, by=operator(), on_file=_progress(output)
-            )
+                database, folder, clock=SystemClock(), written_by=__version__, by=operator(),
+                may_go_on=lambda: leader.token, on_file=_progress(output),
+            )  # fmt: skip
             if dry_run:
                 return await made.look(before)
-            return await _alone(database, output, lambda: made.run(before))
+            return await _alone(database, leader, output, lambda: made.run(before))
 
     found = run(pruned())
     output.document({"dry_run": dry_run, **asdict(found)})
@@ -74,15 +77,17 @@ def prune(
 
 @events_app.command("export")
 def export_events(archive: Folder = None, as_json: Json = False) -> None:
-    """Copy all events with their runs into archives, as they are now; nothing is taken out. With `audit export` it is
-    all that `rebuild` needs in an empty database."""
+    """Copy all events with their runs into archives, with `work` stopped; nothing is taken out. With what was pruned
+    and an `audit export` it is all that `rebuild` needs in an empty database."""
     settings, output = settings_looking(), Output(as_json)
     folder = _folder(archive, settings)
 
     async def exported() -> Pruned:
         async with ledger(settings, whole=True) as database:
-            clock = SystemClock()
-            return await _alone(database, output, lambda: export(database, folder, clock=clock, written_by=__version__))
+            await require_rest(database)  # what is sent or recorded meanwhile would be in none of the files
+            clock, leader = SystemClock(), _leader(database)
+            written = partial(export, database, folder, clock=clock, written_by=__version__)
+            return await _alone(database, leader, output, written)
 
     found = run(exported())
     output.document(asdict(found))
@@ -104,14 +109,12 @@ def import_events(
         raise UsageError("too many files at once", most=FILES_MAX)
     output = Output(as_json)
     found = run(_imported(settings_looking(), files, missing=missing, output=output))
-    names = [f"{application}/{event_id}" for application, event_id in found.missing[:NAMED]]
+    names = [f"{application}/{event_id}" for application, event_id in found.named]
     output.document({"events": found.events, "bodies": found.bodies, "there": found.there,
-                     "missing": len(found.missing)})  # fmt: skip
+                     "missing": found.missing})  # fmt: skip
     output.line(f"{found.bodies} bodies are back, {found.there} were there; {found.events} events came in with theirs")
     if found.missing:
-        output.line(
-            f"{len(found.missing)} events are not in this ledger, as {', '.join(names)}: --missing takes them in"
-        )
+        output.line(f"{found.missing} events are not in this ledger, as {', '.join(names)}: --missing takes them in")
         raise typer.Exit(1)
 
 
@@ -120,9 +123,7 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
     async with ledger(settings, whole=True) as database:
         if missing:
             await require_rest(database)
-        for file in sorted(
-            files, key=is_trail, reverse=True
-        ):  # an empty ledger takes a trail, one with a note does not
+        for file in _in_turn(files):
             if is_trail(file):
                 trail = await bring_trail(database, file)
                 output.line(f"{file.name}: {trail.entries} entries of the audit trail")
@@ -133,6 +134,14 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
             output.line(f"{file.name}: {one.bodies} bodies, {one.events} events")
             found += one
     return found
+
+
+def _in_turn(files: Sequence[Path]) -> list[Path]:
+    """A trail first, since a ledger with a note of its own takes none; then the newest archive, since of an event that
+    lies in two the newer one knows how its runs stand."""
+    trails = [file for file in files if is_trail(file)]
+    archives = [file for file in files if file not in trails]
+    return [*trails, *sorted(archives, key=written_at, reverse=True)]
 
 
 def _note(session: AsyncSession, file: Path, found: Brought) -> None:
@@ -147,9 +156,12 @@ def _note(session: AsyncSession, file: Path, found: Brought) -> None:
     )
 
 
-async def _alone(database: Database, output: Output, work: Callable[[], Awaitable[T]]) -> T:
+def _leader(database: Database) -> Leader:
+    return Leader(database, role=ROLE, holder=f"{worker_id()}/{COMMAND}", clock=SystemClock())
+
+
+async def _alone(database: Database, leader: Leader, output: Output, work: Callable[[], Awaitable[T]]) -> T:
     """With the lease of who writes archives; a killed one's is waited for. Raises AnotherLeads."""
-    leader = Leader(database, role=ROLE, holder=f"{worker_id()}/{COMMAND}", clock=SystemClock())
 
     async def led() -> T:
         found: list[T] = []

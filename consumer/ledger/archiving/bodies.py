@@ -5,26 +5,31 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, Table, bindparam, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
-from consumer.errors import ArchiveForeign, ArchiveInvalid
+from consumer.errors import ArchiveForeign, ArchiveInvalid, ArchiveWaits
 from consumer.events import Source
 from consumer.ledger.archiving.documents import document, values
 from consumer.ledger.archiving.settled import Aged, settled
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
+from consumer.ledger.plans.tables import PlanRow, PlanStatus
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
+_PLANS: Table = PlanRow.__table__
 _AGED: Final = ("seq", "application", "id", "key", "type", "source", "received_at")
 _CLAIM: Final = {"claimed_by": None, "claimed_until": None}
+IS_HERE: Final = _EVENTS.c.archive.is_(None)
+RUNS_MAX: Final = 10_000
+NAMED: Final = 5
 TAKEN: Final = b"{}"
 """What stands in the outbox for the data of a derived event whose body was taken out."""
 
@@ -35,19 +40,22 @@ sent."""
 
 @dataclass(frozen=True, kw_only=True)
 class Brought:
-    """What of an archive came in: events that were not there, bodies that were not; and what was there as it is."""
+    """What of an archive came in: events that were not there, bodies that were not; what was there as it is; and what
+    the ledger lacks, with the names of a few."""
 
     events: int = 0
     bodies: int = 0
     there: int = 0
-    missing: Sequence[EventKey] = field(default=())
+    missing: int = 0
+    named: tuple[EventKey, ...] = ()
 
     def __add__(self, other: Brought) -> Brought:
         return Brought(
             events=self.events + other.events,
             bodies=self.bodies + other.bodies,
             there=self.there + other.there,
-            missing=(*self.missing, *other.missing),
+            missing=self.missing + other.missing,
+            named=(*self.named, *other.named)[:NAMED],
         )
 
 
@@ -56,14 +64,36 @@ def digest(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def hashed(record: Record) -> tuple[EventKey, str]:
-    """Which event a record is of, and the hash of its body. Raises ArchiveInvalid."""
-    row = _row(_EVENTS, record.get("event"))
-    return (row["application"], row["id"]), digest(row["raw"])
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """What a record has of an event: its hash and its size; None and 0 where the body lies in an older archive."""
+
+    name: EventKey
+    sha256: str | None
+    bytes: int
 
 
-async def records(session: AsyncSession, names: Sequence[EventKey]) -> Sequence[Record]:
-    """These events with all that an archive holds of them, in the order of arrival."""
+def checked(record: Record) -> Body | None:
+    """A record that can come in as it is; None: one of what is still to be sent. Raises ArchiveInvalid."""
+    runs = record.get("runs") or []
+    if not isinstance(runs, list) or len(runs) > RUNS_MAX:
+        raise ArchiveInvalid("a record's runs are no list of runs")
+    for one in runs:
+        _row(_RUNS, one)
+    if record.get("outbox") is not None or "event" not in record:
+        _row(_OUTBOX, record.get("outbox"))
+    if "event" not in record:
+        return None
+    row = _row(_EVENTS, record["event"])
+    is_here = row.get("archive") is None
+    return Body(
+        name=(row["application"], row["id"]), sha256=digest(row["raw"]) if is_here else None, bytes=len(row["raw"])
+    )
+
+
+async def records(session: AsyncSession, names: Sequence[EventKey], *, archived: bool) -> Sequence[Record]:
+    """These events with all that an archive holds of them, in the order of arrival; `archived`: also those whose body
+    lies in another archive."""
     runs: dict[EventKey, list[dict[str, Any]]] = defaultdict(list)
     for where in _these(_RUNS.c.event_id, _RUNS, names):
         for row in (await session.execute(select(_RUNS).where(where).order_by(_RUNS.c.handler))).mappings():
@@ -74,7 +104,8 @@ async def records(session: AsyncSession, names: Sequence[EventKey]) -> Sequence[
             sent[row["application"], row["event_id"]] = document(_OUTBOX, dict(row))
     found = []
     for where in _these(_EVENTS.c.id, _EVENTS, names):
-        for row in (await session.execute(select(_EVENTS).where(where))).mappings():
+        wanted = select(_EVENTS).where(where)
+        for row in (await session.execute(wanted if archived else wanted.where(IS_HERE))).mappings():
             name = (row["application"], row["id"])
             found.append({"event": document(_EVENTS, dict(row)), "runs": runs[name], "outbox": sent.get(name)})
     return sorted(found, key=lambda one: int(one["event"]["seq"]))
@@ -87,12 +118,28 @@ async def unsent(session: AsyncSession) -> AsyncIterator[Record]:
         yield {"outbox": document(_OUTBOX, dict(row._mapping))}
 
 
+async def require_no_replay(session: AsyncSession) -> None:
+    """The plans that could begin now are locked until the transaction is over. Raises ArchiveWaits."""
+    open_ = (PlanStatus.PLANNED.value, PlanStatus.APPLYING.value)
+    found = await session.execute(
+        select(_PLANS.c.id, _PLANS.c.status)
+        .where(_PLANS.c.status.in_(open_))
+        .order_by(_PLANS.c.id)
+        .with_for_update(read=True)
+    )
+    for plan, status in found:
+        if status == PlanStatus.APPLYING:
+            raise ArchiveWaits(plan=plan)
+
+
 async def take_out(session: AsyncSession, archive: str, digests: Mapping[EventKey, str]) -> int:
-    """Empty the bodies that lie in the archive with these hashes, and are still settled; how many."""
+    """Empty the bodies that lie in the archive with these hashes, and are still settled; how many. Raises ArchiveWaits
+    while a replay plan is being applied: it needs them."""
+    await require_no_replay(session)
     taken = 0
     for where in _these(_EVENTS.c.id, _EVENTS, digests):
         whole = select(*(_EVENTS.c[name] for name in _AGED), _EVENTS.c.raw)
-        locked = whole.where(where, _EVENTS.c.archive.is_(None)).with_for_update()
+        locked = whole.where(where, IS_HERE).order_by(_EVENTS.c.seq).with_for_update()
         rows = (await session.execute(locked)).mappings().all()
         same = [row for row in rows if digest(row["raw"]) == digests[row["application"], row["id"]]]
         aged = [Aged(**{name: row[name] for name in _AGED}, bytes=len(row["raw"])) for row in same]
@@ -116,13 +163,12 @@ async def _empty(session: AsyncSession, archive: str, gone: Sequence[Aged], dige
 
 
 async def digests(session: AsyncSession, names: Sequence[EventKey]) -> Mapping[EventKey, str]:
-    """The hashes of those of these bodies that lie in an archive."""
+    """The hashes of these bodies, wherever they lie."""
     found: dict[EventKey, str] = {}
-    wanted = select(_EVENTS.c.application, _EVENTS.c.id, _EVENTS.c.sha256).where(_EVENTS.c.archive.is_not(None))
+    wanted = select(_EVENTS.c.application, _EVENTS.c.id, _EVENTS.c.raw, _EVENTS.c.sha256)
     for where in _these(_EVENTS.c.id, _EVENTS, names):
-        found |= {
-            (application, event_id): one for application, event_id, one in await session.execute(wanted.where(where))
-        }
+        for row in await session.execute(wanted.where(where)):
+            found[row.application, row.id] = row.sha256 or digest(row.raw)
     return found
 
 
@@ -135,8 +181,9 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
             row = _row(_EVENTS, record["event"])
             events[row["application"], row["id"]] = (row, record)
     known = await _known(session, list(events))
-    brought = Brought(missing=() if brings_missing else [name for name in events if name not in known])
-    back = [name for name, row in known.items() if row["archive"] is not None]
+    missing = [] if brings_missing else [name for name in events if name not in known]
+    brought = Brought(missing=len(missing), named=tuple(missing[:NAMED]))
+    back = [name for name, row in known.items() if row["archive"] and events[name][0].get("archive") is None]
     await _restore(session, {name: events[name] for name in back}, known)
     brought += Brought(bodies=len(back), there=len(known) - len(back))
     if brings_missing:
@@ -144,6 +191,7 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
         await _take_in(session, news)
         await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if "event" not in one])
         brought += Brought(events=len(news))
+        await _go_on_counting(session)
     return brought
 
 
@@ -181,18 +229,39 @@ async def _restore(
 
 
 async def _take_in(session: AsyncSession, news: Sequence[tuple[dict[str, Any], Record]]) -> None:
-    await _insert(session, _EVENTS, [row | {"archive": None, "sha256": None} for row, _ in news])
-    await _insert(session, _RUNS, [_row(_RUNS, one) | _CLAIM for _, record in news for one in record.get("runs", ())])
-    await _insert(session, _OUTBOX, [_row(_OUTBOX, record["outbox"]) for _, record in news if record.get("outbox")])
+    await _insert(session, _EVENTS, [row for row, _ in news])
+    await _insert(session, _RUNS, [_row(_RUNS, one) | _CLAIM for _, record in news for one in record.get("runs") or ()])
+    await _take_sent(session, [_row(_OUTBOX, record["outbox"]) for _, record in news if record.get("outbox")])
+
+
+async def _take_sent(session: AsyncSession, sent: Sequence[dict[str, Any]]) -> None:
+    """An older archive may have said of one that it was still to be sent: it was."""
+    there = await _there(session, sent)
+    await _insert(session, _OUTBOX, [row for row in sent if _named(row) not in there])
+    news = [{"mine": row["application"], "of": row["event_id"], "at": row.get("published_at")} for row in sent
+            if _named(row) in there and row.get("published_at") is not None]  # fmt: skip
+    if news:
+        connection = await session.connection()
+        mine = (_OUTBOX.c.application == bindparam("mine"), _OUTBOX.c.event_id == bindparam("of"))
+        await connection.execute(update(_OUTBOX).where(*mine).values(published_at=bindparam("at")), news)
 
 
 async def _take_unsent(session: AsyncSession, waiting: Sequence[dict[str, Any]]) -> None:
-    there = set()
-    names = [(row["application"], row["event_id"]) for row in waiting]
-    for where in _these(_OUTBOX.c.event_id, _OUTBOX, names):
-        rows = await session.execute(select(_OUTBOX.c.application, _OUTBOX.c.event_id).where(where))
-        there |= {(application, event_id) for application, event_id in rows}
-    await _insert(session, _OUTBOX, [row for row, name in zip(waiting, names, strict=True) if name not in there])
+    there = await _there(session, waiting)
+    await _insert(session, _OUTBOX, [row for row in waiting if _named(row) not in there])
+
+
+async def _there(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[EventKey]:
+    """Which of these derived events the outbox has."""
+    found: set[EventKey] = set()
+    for where in _these(_OUTBOX.c.event_id, _OUTBOX, map(_named, rows)):
+        known = await session.execute(select(_OUTBOX.c.application, _OUTBOX.c.event_id).where(where))
+        found |= {(application, event_id) for application, event_id in known}
+    return found
+
+
+def _named(row: Mapping[str, Any]) -> EventKey:
+    return (row["application"], row["event_id"])
 
 
 async def _insert(session: AsyncSession, table: Table, rows: Sequence[dict[str, Any]]) -> None:
@@ -206,15 +275,15 @@ async def _insert(session: AsyncSession, table: Table, rows: Sequence[dict[str, 
         raise ArchiveForeign("its numbers are taken by others: it is an archive of another ledger", table=table.name)
 
 
-async def go_on_counting(session: AsyncSession) -> None:
-    """After rows came in with their numbers: the next ones get higher ones (PostgreSQL counts beside the table)."""
+async def _go_on_counting(session: AsyncSession) -> None:
+    """After rows came in with their numbers: the next ones get higher ones (PostgreSQL counts beside the table). With
+    every portion, so that an import that ends half way leaves a ledger that can go on."""
     if session.get_bind().dialect.name != "postgresql":
         return
     for table, column in ((_EVENTS, _EVENTS.c.seq), (_OUTBOX, _OUTBOX.c.seq)):
         sequence = func.pg_get_serial_sequence(table.name, column.name)
-        await session.execute(
-            select(func.setval(sequence, select(func.coalesce(func.max(column), 1)).scalar_subquery()))
-        )
+        newest = select(func.coalesce(func.max(column), 1)).scalar_subquery()
+        await session.execute(select(func.setval(sequence, func.greatest(newest, func.nextval(sequence)))))
 
 
 def _row(table: Table, found: Any) -> dict[str, Any]:

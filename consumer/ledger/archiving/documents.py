@@ -6,11 +6,15 @@ import base64
 import binascii
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Boolean, Column, Integer, LargeBinary, Table
 
 from consumer.columns import UtcDateTime
+from consumer.document import storable
+
+NUMBER_MAX: Final = 2**53
+TEXT_MAX: Final = 1_000_000
 
 
 def document(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,13 +23,13 @@ def document(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def values(table: Table, found: Any) -> dict[str, Any]:
-    """The row that a document says; what it leaves out is as in a new row. Raises ValueError, which says what is wrong
-    without a value."""
+    """The row that a document says; what it leaves out is null. Raises ValueError, which says what is wrong without a
+    value: what is taken here, either database takes."""
     if not isinstance(found, dict):
         raise ValueError(f"{table.name}: not an object")  # noqa: TRY004 - what is wrong is the text, not the call
     if unknown := found.keys() - {column.name for column in table.columns}:
         raise ValueError(f"{table.name}: {len(unknown)} field(s) that this version does not know")
-    if lacking := [one.name for one in table.primary_key.columns if one.name not in found]:
+    if lacking := [one.name for one in table.columns if not one.nullable and one.name not in found]:
         raise ValueError(f"{table.name}: without {', '.join(lacking)}")
     return {name: _value(table.columns[name], value) for name, value in found.items()}
 
@@ -64,4 +68,8 @@ def _of_type(column: Column[Any], value: Any) -> Any:
     wanted = bool if isinstance(kind, Boolean) else int if isinstance(kind, Integer) else str
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise TypeError
+    if isinstance(value, int) and abs(value) > NUMBER_MAX:
+        raise ValueError("too large")
+    if isinstance(value, str) and storable(value, getattr(kind, "length", None) or TEXT_MAX) != value:
+        raise ValueError("too long, or not to be stored")
     return value

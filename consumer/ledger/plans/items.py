@@ -128,6 +128,18 @@ async def next_events(session: AsyncSession, plan: str, limit: int) -> Sequence[
     return (await session.execute(statement)).scalars().all()
 
 
+async def archived(session: AsyncSession, plan: str) -> Sequence[dict[str, str]]:
+    """Items whose event has lost its body to an archive since they were planned."""
+    same = and_(_EVENTS.c.application == _ITEMS.c.application, _EVENTS.c.id == _ITEMS.c.event_id)
+    wanted = (
+        select(_ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler)
+        .join(_EVENTS, same)
+        .where(_ITEMS.c.plan == plan, _EVENTS.c.archive.is_not(None))
+        .limit(100)
+    )
+    return [dict(row) for row in (await session.execute(wanted)).mappings()]
+
+
 async def progress(session: AsyncSession, plan: str, now: datetime) -> Progress:
     """How far it has come."""
     counted = (

@@ -20,6 +20,12 @@ _HEAD: Table = ChainHeadRow.__table__
 _PLANS: Table = PlanRow.__table__
 
 
+async def is_there(session: AsyncSession, number: int, last_hash: str) -> bool:
+    """Whether the ledger's trail begins with the one that ends so."""
+    same = select(_AUDIT.c.id).where(_AUDIT.c.number == number, _AUDIT.c.hash == last_hash)
+    return await session.scalar(same.limit(1)) is not None
+
+
 async def require_none(session: AsyncSession) -> None:
     """Raises ArchiveForeign when the ledger has a trail of its own."""
     if await session.scalar(select(_AUDIT.c.id).limit(1)) is not None:

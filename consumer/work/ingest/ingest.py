@@ -239,11 +239,11 @@ class Ingest:
             return []
         names = [(one.application, one.id) for one in again]
         known = await events.load(session, names)
-        archived = await bodies.digests(session, [name for name, one in known.items() if not one.raw])
+        hashes = await bodies.digests(session, names)
         others = []
         for event in again:
             first = known.get((event.application, event.id))
-            if first is not None and _contradicts(event, first, archived.get((event.application, event.id))):
+            if first is not None and _contradicts(event, first, hashes.get((event.application, event.id))):
                 others.append((_other_body(event), Reason.OTHER_BODY))
         return others
 
@@ -356,10 +356,10 @@ async def _must_follow(session: AsyncSession, stretch: Stretch) -> None:
         raise LedgerBehind(behind)
 
 
-def _contradicts(event: Event, first: Event, archived: str | None) -> bool:
-    """`archived`: the hash of the first's body, where that lies in an archive. Pure."""
+def _contradicts(event: Event, first: Event, sha256: str | None) -> bool:
+    """`sha256`: of the first's body, which may lie in an archive. Pure."""
     if first.trust is Trust.SIGNED:
-        return event.raw != first.raw if archived is None else bodies.digest(event.raw) != archived
+        return bodies.digest(event.raw) != sha256
     if event.type not in (first.type, "unknown.type"):
         return True
     names = ("order_id", "subscription_id", "object_id")
