@@ -19,7 +19,7 @@ from consumer.testing.simulation import History, Player, histories, shrunk, simu
 from consumer.testing.workbench import Function
 
 PROCESSES_MAX = 4
-WORTH_IT = 50
+WORTH_IT = 200
 """Fewer histories are played before a second process has started."""
 
 _first: Synchronized[int]
