@@ -52,6 +52,13 @@ class PortTaken(ConsumerError):
     code = "port_taken"
 
 
+class DescriptorsUsedUp(ConsumerError):
+    """This process can open no more files and connections: its limit (`ulimit -n`, LimitNOFILE) is used up."""
+
+    code = "descriptors_used_up"
+    retryable = True
+
+
 class UsageError(ConsumerError):
     """The command was called with words that do not fit."""
 
