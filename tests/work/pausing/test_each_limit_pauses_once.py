@@ -30,7 +30,8 @@ def test_five_that_hung_in_a_row() -> None:
     assert seen(rules, [AGAIN] * 4, hung=True) == []
     assert seen(rules, [AGAIN]) == [], "one that did not hang begins the row anew"
     assert seen(rules, [AGAIN] * 4, hung=True) == []
-    assert seen(rules, [AGAIN, AGAIN], hung=True) == ["hung in its transaction 5 times in a row"]
+    assert seen(rules, [AGAIN], hung=True) == ["hung in its transaction 5 times in a row"]
+    assert seen(rules, [AGAIN] * 9, hung=True) == []
     rules.forget("h")
     assert seen(rules, [AGAIN] * 4, hung=True) == []
     assert seen(rules, [AGAIN], hung=True) == ["hung in its transaction 5 times in a row"]
