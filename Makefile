@@ -14,7 +14,7 @@ FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench kafka chaos lock image faults drills
+.PHONY: help setup demo test check bench kafka chaos lock image faults drills mutants
 
 help: ## the list of targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -53,16 +53,20 @@ bench: setup ## benchmarks: ratios against baselines measured in the same run; e
 kafka: setup ## a local Apache Kafka broker in the foreground
 	@$(BIN)/python -m tests.support.kafka
 
-chaos: setup ## two hours: the fault campaign, an hour's outage of each part, 2,000 generated histories
+chaos: setup ## two hours: the fault campaign, an hour's outage of each part, ten minutes of strangers, 2,000 generated histories
 	@$(BIN)/python -m tests.chaos
 	CONSUMER_TEST_MATRIX=all $(BIN)/pytest -q -n 2 -m "$(REAL)" tests/promises/test_whatever_the_service_does_not_document_ends_in_its_own_state.py
-	CONSUMER_TEST_HISTORIES=2000 $(BIN)/pytest -q --timeout 3600 -m "$(REAL)" tests/access/test_any_order.py tests/promises/test_any_life_of_the_sandbox_ends_in_its_own_state.py
+	CONSUMER_TEST_HISTORIES=2000 $(BIN)/pytest -q --timeout 3600 -m "$(REAL)" tests/access/test_any_order.py tests/promises/test_any_life_of_the_sandbox_ends_in_its_own_state.py \
+	  tests/hostile/test_a_corpus_of_odd_records_over_kafka.py
 
 faults: setup ## faults of real processes: when `status` was not green any more, which cause it named, when it was green again
 	@$(BIN)/python -m tests.faults
 
 drills: setup ## alerts, each fired by its real fault in running processes and cured as its runbook says
 	@$(BIN)/python -m tests.drills
+
+mutants: setup ## a night: single mistakes planted, each has to be noticed by a test; MODULE=path for a part, MINUTES=n to stop after
+	@$(BIN)/python -m tests.mutants $(MODULE) $(if $(MINUTES),--minutes $(MINUTES))
 
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 

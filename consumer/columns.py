@@ -96,9 +96,12 @@ class PackedBytes(TypeDecorator[bytes]):
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002 - SQLAlchemy calls it so
         """What was given."""
-        if value is None or not value.startswith(PACKED):
-            return value
-        return zlib.decompress(value[len(PACKED) :])
+        return None if value is None else unpacked(value)
+
+
+def unpacked(stored: bytes) -> bytes:
+    """What was given, from what `PackedBytes` stored."""
+    return zlib.decompress(stored[len(PACKED) :]) if stored.startswith(PACKED) else stored
 
 
 def serial() -> TypeEngine[int]:

@@ -52,6 +52,13 @@ class PortTaken(ConsumerError):
     code = "port_taken"
 
 
+class DescriptorsUsedUp(ConsumerError):
+    """This process can open no more files and connections: its limit (`ulimit -n`, LimitNOFILE) is used up."""
+
+    code = "descriptors_used_up"
+    retryable = True
+
+
 class UsageError(ConsumerError):
     """The command was called with words that do not fit."""
 
@@ -260,6 +267,40 @@ class ReplayStalled(ReplayError):
     """No worker takes what is replayed: does `work` run? The plan is kept; `consumer replay apply` goes on with it."""
 
     code = "replay_stalled"
+
+
+# --- archives ------------------------------------------------------------------------------------------------
+
+
+class ArchiveError(ConsumerError):
+    """The archive cannot be used."""
+
+    code = "archive_error"
+
+
+class ArchiveUnwritable(ArchiveError):
+    """The archive cannot be written: nothing was taken out of the ledger."""
+
+    code = "archive_unwritable"
+    retryable = True
+
+
+class ArchiveInvalid(ArchiveError):
+    """The file is not an archive as it was written."""
+
+    code = "archive_invalid"
+
+
+class ArchiveForeign(ArchiveError):
+    """The archive is not of this ledger."""
+
+    code = "archive_foreign"
+
+
+class BodiesArchived(ArchiveError):
+    """Bodies that are needed lie in an archive: `consumer events import FILE` brings them back."""
+
+    code = "bodies_archived"
 
 
 # --- the broker ----------------------------------------------------------------------------------------------

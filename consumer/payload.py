@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from consumer.errors import PayloadUnexpected
+from consumer.errors import HandlerInvalid, PayloadUnexpected
 
 _bound: dict[str, type[Payload]] = {}
 
@@ -30,6 +30,8 @@ class Payload(BaseModel):
     def __init_subclass__(cls, *, event: str | tuple[str, ...] = (), **settings: Any) -> None:
         super().__init_subclass__(**settings)
         cls.event_types = (event,) if isinstance(event, str) else event
+        for event_type in cls.event_types:
+            _refuse_second(event_type, cls)
         _bound.update(dict.fromkeys(cls.event_types, cls))
 
     @property
@@ -55,6 +57,18 @@ class Payload(BaseModel):
             wrong = error.errors(include_input=False, include_url=False, include_context=False)
             told = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in wrong[:5])
             raise PayloadUnexpected(f"{event_type} does not look like {cls.__name__}: {told}") from None
+
+
+def _refuse_second(event_type: str, model: type[Payload]) -> None:
+    """Raise HandlerInvalid for a type that says something else already: whose class an event had would hang on which
+    plugin was imported last. The same class again is its module's reload."""
+    there = _bound.get(event_type, model)
+    if (there.__module__, there.__qualname__) != (model.__module__, model.__qualname__):
+        known = f"{there.__module__}.{there.__qualname__}"
+        raise HandlerInvalid(
+            f"an event of type {event_type!r} carries {known} already: import that, or leave `event=` out and use "
+            f"{model.__qualname__}.read(event.payload.model_dump(), event.type) for a reading of your own"
+        )
 
 
 def payload_class(event_type: str) -> type[Payload]:

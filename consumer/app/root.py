@@ -27,6 +27,7 @@ from consumer.app.measured_broker import MeasuredBroker
 from consumer.app.options import left_out, option_problems, unknown_handlers
 from consumer.app.read_after_write import asking
 from consumer.app.registering import registering
+from consumer.app.retention import Retention
 from consumer.app.sealing import seal_trail
 from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
@@ -387,6 +388,21 @@ class App:
             if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
                 await seal_trail(self.database, self.clock, stop)
 
+        if self.settings.retention is not None and self.settings.archive_dir is not None:
+            retention = Retention(
+                self.database,
+                folder=self.settings.archive_dir,
+                age=self.settings.retention,
+                holder=worker_id(),
+                clock=self.clock,
+                metrics=self.metrics,
+            )
+
+            async def archive(stop: asyncio.Event) -> None:
+                if await self._ready_to_work(stop):
+                    await retention.run(stop)
+
+            self._stoppable(archive, "archiving", STOP_SLACK_S)
         self._stoppable(seal, "sealing", STOP_SLACK_S)
         self._stoppable(watch_log, "log_watch", STOP_SLACK_S)
         self._stoppable(run, "sync", STOP_SLACK_S)

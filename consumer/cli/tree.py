@@ -44,8 +44,15 @@ def _doctor(app: typer.Typer) -> None:
 
 def _events(app: typer.Typer) -> None:
     from consumer.cli.looking import events
+    from consumer.cli.repairing import archive as archive  # its commands join the list's
 
     app.add_typer(events.app, name="events")
+
+
+def _prune(app: typer.Typer) -> None:
+    from consumer.cli.repairing import archive
+
+    app.command()(archive.prune)
 
 
 def _dead(app: typer.Typer) -> None:
@@ -129,6 +136,7 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _explain: ("explain",),
     _invariants: ("invariants",),
     _audit: ("audit",),
+    _prune: ("prune",),
     _find: ("find",),
     _findings: ("findings",),
     _say: ("say",),

@@ -46,6 +46,7 @@ def event_document(row: EventRow) -> dict[str, Any]:
         "recorded_at": row.recorded_at,
         "occurred_at": row.occurred_at,
         "delivery_id": row.delivery_id,
+        "archive": row.archive,
     }
 
 

@@ -15,6 +15,7 @@ from consumer.columns import PackedBytes, UtcDateTime, serial
 APPLICATION_CHARS = 64
 HANDLER_CHARS = 200
 REASON_CHARS = 500
+ARCHIVE_CHARS = 100
 DISCARDED = "code IN ('discarded', 'discarded_waiting')"
 """A run that an operator gave up, as the index of those says it."""
 
@@ -47,7 +48,8 @@ class LedgerRow(SQLModel):
 
 
 class EventRow(LedgerRow, table=True):
-    """One event, raw bytes untouched. Unique by (application, id); `seq` is the order of arrival."""
+    """One event, raw bytes untouched. Unique by (application, id); `seq` is the order of arrival. `archive`: the file
+    that its body was taken out to, with the body's `sha256`; `raw` is empty then, and nothing else is less."""
 
     __tablename__ = "events"
     __table_args__ = (
@@ -88,6 +90,8 @@ class EventRow(LedgerRow, table=True):
     subscription_id: str | None = Field(default=None, sa_column=Column(String(255)))
     customer: str | None = Field(default=None, sa_column=Column(String(255)))
     traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
+    archive: str | None = Field(default=None, sa_column=Column(String(ARCHIVE_CHARS)))
+    sha256: str | None = Field(default=None, sa_column=Column(String(64)))
 
 
 class RunRow(LedgerRow, table=True):

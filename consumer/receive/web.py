@@ -68,7 +68,7 @@ class Receiver:
         self._broker = broker
         self._clock = clock
         self._tracing = tracing or Tracing()
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._topics = {name: f"{topic_prefix}.{name}" for name in ("events", "deliveries")}
         self._figures = _Figures(metrics)
         metrics.receive_in_flight.set_function(lambda: self._in_flight)
@@ -78,8 +78,8 @@ class Receiver:
             if endpoint.application == DEFAULT:
                 self._paths["/webhooks"] = endpoint
         self._in_flight = 0
-        self._admission = Admission(max_requests=self._limits.max_in_flight, max_bytes=self._limits.max_in_flight_bytes)
-        self._unproved = Unproved(self._limits.unproved_bytes_per_minute, clock.monotonic)
+        self._admission = Admission(max_requests=self.limits.max_in_flight, max_bytes=self.limits.max_in_flight_bytes)
+        self._unproved = Unproved(self.limits.unproved_bytes_per_minute, clock.monotonic)
         metrics.receive_arriving.set_function(lambda: self._admission.arriving)
         metrics.receive_held_bytes.set_function(lambda: self._admission.held_bytes)
         metrics.receive_displaced.set_function(lambda: self._admission.displaced)
@@ -145,7 +145,7 @@ class Receiver:
             return answers.METHOD_NOT_ALLOWED
         if self._stopped:
             return answers.STOPPING
-        check_declared(request, self._limits.max_body_bytes)
+        check_declared(request, self.limits.max_body_bytes)
         self._in_flight += 1
         try:
             body = await self._body(request)
@@ -159,7 +159,7 @@ class Receiver:
                 self._idle.set()
 
     async def _body(self, request: web.BaseRequest) -> bytes:
-        limits = self._limits
+        limits = self.limits
         body = whole_body(request, limits.max_body_bytes)
         if body is not None:
             return body
@@ -174,7 +174,7 @@ class Receiver:
         try:
             topic, message, answer, problem = decide(endpoint, body, headers, received_at, root.traceparent)
             if topic == "events" or self._may_store(endpoint.application, message, problem):
-                await self._broker.publish(self._topics[topic], message, self._limits.publish_timeout_s)
+                await self._broker.publish(self._topics[topic], message, self.limits.publish_timeout_s)
             outcome = answer.outcome
         finally:
             root.end(outcome)
@@ -249,7 +249,15 @@ class _Figures:
 def receive_runner(receiver: Receiver, *, shutdown_timeout_s: float = 20.0) -> web.ServerRunner:
     """A runner that serves `receiver`: `setup()`, then a `web.TCPSite`. `cleanup()` waits for requests in flight.
 
-    Bodies reach the receiver as sent: it undoes content codings itself, within its own bounds.
+    Bodies reach the receiver as sent: it undoes content codings itself, within its own bounds. A connection's first
+    head may take as long as a body.
     """
-    server = Server(receiver.handle, receiver.refuse, auto_decompress=False, keepalive_timeout=75.0, lingering_time=1.0)
+    server = Server(
+        receiver.handle,
+        receiver.refuse,
+        head_timeout_s=receiver.limits.body_timeout_s,
+        auto_decompress=False,
+        keepalive_timeout=75.0,
+        lingering_time=1.0,
+    )
     return web.ServerRunner(server, handle_signals=False, shutdown_timeout=shutdown_timeout_s)

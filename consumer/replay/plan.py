@@ -98,11 +98,12 @@ class Planner:
         async with self.database.reading() as session:
             left, is_more = await candidates.left_alone(session, wanted)
             seeded = await candidates.seeded(session, wanted, self._types(wanted))
+            archived = await candidates.archived(session, wanted, self._types(wanted))
         shown = summary(predicted, left)
         return {
             **shown,
             "skipped": sum(states.get(RunStatus.SUCCEEDED.value, 0) for states in left.values()),
-            "refused": {"seeded": seeded} if seeded else {},
+            "refused": {why: count for why, count in (("seeded", seeded), ("archived", archived)) if count},
             "counted_all": not is_more,
             "complete": len(predicted) < ITEMS_MAX,
             "sample": [_sampled(pair, effects) for pair, effects in predicted[:SAMPLE]],

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from pathlib import Path
+from typing import Any
 
 from consumer.sandbox.assumptions import Assumptions
 from consumer.sandbox.clock import SandboxClock
@@ -39,6 +40,7 @@ class Simulator:
         self.engine = Engine(self.config, self.clock, self.assumptions)
         self.engine.on_change = self._changed
         self.sender = Sender(self.engine)
+        self.parcels: dict[str, dict[str, Any]] = {}
 
     # --- life --------------------------------------------------------------------------------------------------
 

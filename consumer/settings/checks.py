@@ -37,7 +37,13 @@ def cross_problems(settings: Settings) -> list[str]:
         *_signature_problems(settings),
         *_internal_problems(settings),
         *_kafka_problems(settings),
+        *_retention_problems(settings),
     ]
+
+
+def _retention_problems(settings: Settings) -> Iterator[str]:
+    if settings.retention is not None and settings.archive_dir is None:
+        yield "CONSUMER_ARCHIVE_DIR: missing; CONSUMER_RETENTION says that bodies are archived, and not where"
 
 
 def _credential_problems(settings: Settings) -> Iterator[str]:

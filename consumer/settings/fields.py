@@ -18,6 +18,7 @@ from consumer.settings.values import (
     HttpUrl,
     PastDue,
     Renames,
+    Retention,
     RoleNames,
     Tables,
     servers,
@@ -112,7 +113,10 @@ class Settings(BaseSettings):
         "CONSUMER_PUBLISH_TIMEOUT_S", 5.0, "longest wait for the broker's acknowledgement before 503", le=60
     )
     body_timeout_s: Seconds = _setting(
-        "CONSUMER_BODY_TIMEOUT_S", 10.0, "longest wait for the rest of a webhook body", le=300
+        "CONSUMER_BODY_TIMEOUT_S",
+        10.0,
+        "longest wait for the rest of a webhook body, and for the first head of a connection",
+        le=300,
     )
     receive_max_in_flight: int = _setting(
         "CONSUMER_RECEIVE_MAX_IN_FLIGHT", 1000, "webhook requests held at once; more is answered 503", ge=1, le=100_000
@@ -249,6 +253,15 @@ class Settings(BaseSettings):
         "CONSUMER_EXPECT",
         None,
         "roles that must be alive, comma-separated; `status` names one that is not. Left out: those of the last day",
+    )
+
+    retention: Retention = _setting(
+        "CONSUMER_RETENTION",
+        None,
+        "age from which `sync` archives the bodies of settled events once a day, like `90d`; never when left out",
+    )
+    archive_dir: Path | None = _setting(
+        "CONSUMER_ARCHIVE_DIR", None, "folder of the archives; `CONSUMER_RETENTION` needs it"
     )
 
     # --- telemetry

@@ -6,6 +6,7 @@ import base64
 import binascii
 import ipaddress
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ SECRET_FILE_MAX_BYTES = 64 * 1024
 EXPECTABLE = ("serve", "work", "sync", "console")
 DATABASE_SCHEMES = ("sqlite+aiosqlite", "postgresql+asyncpg")
 
+_AGE = re.compile(r"([0-9]{1,5})([hdw])\Z")
 _PAST_DUE = re.compile(r"(keep|revoke|grace:[1-9][0-9]{0,3}d)\Z")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}\Z")
 _HANDLER_NAME = re.compile(r"[\x21-\x2b\x2d-\x3c\x3e-\x7e]+\Z")
@@ -75,6 +77,24 @@ def checked_roles(names: Any) -> Any:
     if wrong:
         raise ValueError(f"knows the roles {', '.join(EXPECTABLE)}")
     return names
+
+
+def age(text: str) -> timedelta:
+    """`90d`, `12w`, `36h`: how old something is. Raises ValueError."""
+    found = _AGE.match(text)
+    if not found:
+        raise ValueError("must be an age like 90d, 12w or 36h")
+    return timedelta(hours=int(found.group(1)) * {"h": 1, "d": 24, "w": 168}[found.group(2)])
+
+
+def checked_retention(value: object) -> object:
+    """An age of a day at least."""
+    if not isinstance(value, str):
+        return value
+    found = age(value)
+    if found < timedelta(days=1):
+        raise ValueError("must be a day (1d) at least")
+    return found
 
 
 def checked_past_due(value: str) -> str:
@@ -218,6 +238,7 @@ RoleNames = Annotated[tuple[str, ...] | None, BeforeValidator(split), AfterValid
 HandlerNames = Annotated[tuple[str, ...] | None, BeforeValidator(split), AfterValidator(checked_handler_names)]
 Renames = Annotated[dict[str, str], BeforeValidator(split_pairs), AfterValidator(checked_handler_names)]
 Tables = Annotated[dict[str, dict[str, Any]], BeforeValidator(decode_json)]
+Retention = Annotated[timedelta | None, BeforeValidator(checked_retention)]
 PastDue = Annotated[str, AfterValidator(checked_past_due)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(checked_database_url)]
 BrokerUrl = Annotated[str, AfterValidator(checked_broker_url)]

@@ -8,6 +8,8 @@ import resource
 
 import structlog
 
+from consumer.errors import DescriptorsUsedUp
+
 SPARE = 16
 """Fewer than that, and the next connection to the database, the log or a sender may be refused."""
 
@@ -21,7 +23,7 @@ class Descriptors:
         self._is_short = False
 
     async def check(self) -> bool:
-        """Whether at least `SPARE` are left."""
+        """True while at least `SPARE` are left. Raises DescriptorsUsedUp."""
         left, limit = _left(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         is_short = left < SPARE
         if is_short and not self._is_short:
@@ -29,7 +31,9 @@ class Descriptors:
         elif self._is_short and not is_short:
             _log.info("file_descriptors_left_again", left=left, limit=limit)
         self._is_short = is_short
-        return not is_short
+        if is_short:
+            raise DescriptorsUsedUp(left=left, limit=limit)
+        return True
 
 
 def _left() -> int:

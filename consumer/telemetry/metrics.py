@@ -266,6 +266,11 @@ class Metrics:
         )
 
         self.ledger_bytes = self._gauge("ledger_bytes", "Size of the ledger's database")
+        self.archived = self._counter("archived_events", "Events whose body was archived and taken out of the ledger")
+        self.archive_failing = self._gauge("archive_failing", "1 while the daily archiving does not come to its end")
+        self.archive_done_at = self._gauge(
+            "archive_last_done_timestamp_seconds", "When the daily archiving last came to its end; 0: never"
+        )
 
     def _declare_process(self) -> None:
         self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")

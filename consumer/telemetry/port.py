@@ -66,13 +66,34 @@ def _date(second: int) -> bytes:
 
 
 class Connection(web.RequestHandler):
-    """One connection. What aiohttp would answer with a page of its own is answered by `refusal`."""
+    """One connection. What aiohttp would answer with a page of its own is answered by `refusal`. One that brings no
+    request within `head_timeout_s` (None: no limit) is closed: who opens many and says nothing holds few."""
 
-    __slots__ = ("_refusal",)
+    __slots__ = ("_head_limit", "_head_timeout_s", "_refusal")
 
-    def __init__(self, manager: web.Server, refusal: Refusal, **options: Any) -> None:
+    def __init__(
+        self, manager: web.Server, refusal: Refusal, head_timeout_s: float | None = None, **options: Any
+    ) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), **options)
         self._refusal = refusal
+        self._head_timeout_s = head_timeout_s
+        self._head_limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It begins."""
+        super().connection_made(transport)
+        if self._head_timeout_s is not None:
+            self._head_limit = self._loop.call_later(self._head_timeout_s, self._end_without_a_head)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It is over."""
+        if self._head_limit is not None:
+            self._head_limit.cancel()
+        super().connection_lost(exc)
+
+    def _end_without_a_head(self) -> None:
+        if not self._request_count:  # aiohttp's own count of the heads it has read
+            self.force_close()
 
     def handle_error(
         self,

@@ -34,7 +34,10 @@ NOTHING = (
     "it left nothing to compare: no request by ctx.http, no derived event, no row, no read; say what it does by "
     "`state=` (a function that returns it, comparable) and `reset=`, and give `events` for which it does something"
 )
-DEAF = "it succeeds although the outside answered 500 to what it told: raise for it (answer.raise_for_status())"
+DEAF = (
+    "it succeeds although the outside answered 500 to what it told: raise for it (answer.raise_for_status()), or say "
+    "that nobody depends on it (best_effort=True)"
+)
 LOST_ANSWER = "the answer was lost, it is tried again"
 
 Play = Callable[[Workbench], None]
@@ -71,6 +74,7 @@ def assert_idempotent(
     reset: Callable[[], None] = lambda: None,
     observed: Sequence[Event] = (),
     allow: Collection[str] = (),
+    best_effort: bool = False,
 ) -> None:
     """Raise AssertionError, with the way that did it, when repeating changes what the handler leaves behind.
 
@@ -78,7 +82,8 @@ def assert_idempotent(
     lost, so it is tried again (effect handlers with more than one attempt; one that rejects or puts off the event then
     must only not have told more); everything again, late, in reverse; the outside answers 500, which must not count as
     success. What left nothing that could be compared is refused, too. `events` defaults to one event of each of the
-    handler's types.
+    handler's types. `best_effort`: nobody depends on what it tells, so that it may look at a 500 and go on; a handler
+    that fulfils may not.
     """
     stage = Stage(handler, events, options, payments, state, reset, observed, allow)
     once = stage.play(lambda bench: stage.deliver(bench, stage.events))
@@ -93,7 +98,7 @@ def assert_idempotent(
         ways[LOST_ANSWER] = stage.lost_answers
     for way, play in ways.items():
         stage.compare(way, once, stage.play(play))
-    stage.refuse_deafness()
+    stage.refuse_deafness(best_effort=best_effort)
 
 
 def assert_order_independent(
@@ -201,8 +206,10 @@ class Stage:
             place = home_of(self._declared.function).start
             raise refuse(self._declared.name, NOTHING, place)
 
-    def refuse_deafness(self) -> None:
-        """Raise AssertionError for a handler that fulfils, and succeeds although the outside refused what it told."""
+    def refuse_deafness(self, *, best_effort: bool = False) -> None:
+        """Raise AssertionError for a handler that succeeds although the outside refused what it told: the event would
+        read as done. With `best_effort` only for one that fulfils, and one that did not even look."""
+        may_go_on = best_effort and not self._declared.fulfils
 
         def play(bench: Workbench) -> None:
             bench.outside.answer = lambda _: Answer(status=500)
@@ -210,7 +217,7 @@ class Stage:
                 if self._wants(bench, event):
                     bench.run(self._handler, event)
             told = any(request.method not in SAFE for request in bench.outside.requests)
-            if told and self._declared.fulfils and all(run.succeeded for run in bench.runs):
+            if told and not may_go_on and all(run.succeeded for run in bench.runs):
                 raise refuse(self._declared.name, DEAF, home_of(self._declared.function).start)
 
         self.play(play)

@@ -13,6 +13,7 @@ from consumer.errors import UsageError
 from consumer.events import Event, Locators, Source, Trust, build_event, parse_time
 from consumer.payload import is_known, payload_class
 from consumer.plugin import OrderEvent, SessionEvent, SubscriptionEvent
+from consumer.testing.made_up import made_up
 from consumer.wire import own_event
 
 SERVICE = (*OrderEvent.event_types, *SessionEvent.event_types, *SubscriptionEvent.event_types)
@@ -52,6 +53,7 @@ def own(
     said = _completed(needed | model.example(), ids, number)
     moving = {"version": number, "read_at": at.isoformat()}
     said |= {name: value for name, value in moving.items() if name in model.model_fields}
+    said |= made_up(model, said | dict(data))
     named = [(name, said[name]) for name in KEYS if isinstance(said.get(name), str)]
     name, value = next(iter(ids.items()), None) or next(iter(named), ("event", str(number)))
     return own_event(

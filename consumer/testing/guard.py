@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 import sys
 from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
@@ -131,8 +132,8 @@ class Guard:
 
     def _hear(self, connection: Connection) -> None:
         running = _running.get() or self._last
-        if running is None:
-            return
+        if running is None or (connection.resolves and connection.host == socket.gethostname()):
+            return  # smtplib asks for its own name, to say it
         place = running.place(sys._getframe())
         text = IN_TRANSACTION if running.handler.transactional else OWN_CLIENT
         if running.handler.transactional or connection.host not in self.allow:

@@ -97,6 +97,16 @@ def place_of_import(error: BaseException, package: str) -> Place | None:
     return _place(*inside[-1]) if inside else None
 
 
+def told_import(error: BaseException, modules: Iterable[str], most: int) -> str:
+    """Why modules of these names could not be imported, in one line of at most so many characters, with the author's
+    file and line where it broke."""
+    places = (place_of_import(error, module.partition(":")[0].partition(".")[0]) for module in modules)
+    place = next((one for one in places if one is not None), None)
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    at = f" (at {place.file}:{place.line})" if place is not None else ""
+    return f"{type(error).__name__}: {said}"[: most - len(at)].replace("\n", " ") + at
+
+
 def told(places: Iterable[Place]) -> str:
     """Places as one line of text, as the ledger keeps them: the innermost first."""
     return " < ".join(str(place) for place in reversed(tuple(places)))

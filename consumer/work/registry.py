@@ -12,11 +12,12 @@ from types import ModuleType
 from consumer.errors import HandlerInvalid
 from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
 from consumer.plugin import Context, Event, Handler, declared
-from consumer.work.place import home_of, place_of_import
+from consumer.work.place import home_of, shown, told_import
 
 GROUP = "consumer.handlers"
 KNOWN_TYPES_MAX = 1000
 PLUGIN_CHARS = 100
+REASON_MAX_CHARS = 300
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def load_registry(
         except KeyboardInterrupt:
             raise  # an operator's
         except BaseException as error:  # noqa: BLE001 - whatever a plugin does at import stays its own
-            broken.append(BrokenPlugin(plugin, _why(error, found.get(plugin, ()))))
+            modules = [entry.value for entry in found.get(plugin, ())]
+            broken.append(BrokenPlugin(plugin, told_import(error, modules, REASON_MAX_CHARS)))
             continue
         handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
     return Registry(tuple(handlers.values()), broken)
@@ -121,22 +123,14 @@ def load_registry(
 def _module(entries: Sequence[EntryPoint]) -> ModuleType:
     """The module of a plugin. Raises HandlerInvalid when several packages bring it and do not mean the same module."""
     if len({entry.value for entry in entries}) > 1:
-        brought = " and ".join(sorted(f"{_package(entry)} ({entry.value})" for entry in entries))
+        brought = " and ".join(sorted(f"{brought_by(entry)} ({entry.value})" for entry in entries))
         raise HandlerInvalid(f"several packages bring a plugin of this name: {brought}; uninstall all but one")
     return import_module(entries[0].value)
 
 
-def _package(entry: EntryPoint) -> str:
+def brought_by(entry: EntryPoint) -> str:
+    """The package that brings a plugin, and its version."""
     return "a package without a name" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
-
-
-def _why(error: BaseException, entries: Sequence[EntryPoint]) -> str:
-    """In one line, with the author's file and line where the import broke."""
-    places = (place_of_import(error, entry.value.partition(".")[0].partition(":")[0]) for entry in entries)
-    place = next((one for one in places if one is not None), None)
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
-    at = f" (at {place.file}:{place.line})" if place is not None else ""
-    return f"{type(error).__name__}: {said}"[: 300 - len(at)].replace("\n", " ") + at
 
 
 def _itself(module: ModuleType) -> ModuleType:
@@ -147,7 +141,9 @@ def handlers_of(module: ModuleType) -> list[Handler]:
     """The handlers declared in a module, in the order they stand there. Raises HandlerInvalid when there are none."""
     found = {id(value): handler for value in vars(module).values() if (handler := declared(value)) is not None}
     if not found:
-        raise HandlerInvalid("the module declares no handler (@handles)", module=module.__name__)
+        file = getattr(module, "__file__", None)  # a module made in memory has none
+        at = f" (at {shown(file)}:1)" if file is not None else ""
+        raise HandlerInvalid(f"the module declares no handler (@handles){at}", module=module.__name__)
     return list(found.values())
 
 
@@ -160,9 +156,14 @@ def _refuse_names(loaded: Sequence[Handler]) -> None:
     for handler in loaded:
         if len(handler.name) > HANDLER_CHARS or len(handler.plugin) > PLUGIN_CHARS:
             most = f"{HANDLER_CHARS} characters at most, its plugin's {PLUGIN_CHARS}"
-            raise HandlerInvalid(f"the name of a handler has {most}", handler=handler.name[:60])
+            raise HandlerInvalid(f"the name of a handler has {most}{_at(handler)}", handler=handler.name[:60])
         if not handler.name.isprintable():
-            raise HandlerInvalid("the name of a handler has printable characters only", handler=ascii(handler.name))
+            what = f"the name of a handler has printable characters only{_at(handler)}"
+            raise HandlerInvalid(what, handler=ascii(handler.name))
+
+
+def _at(handler: Handler) -> str:
+    return f" (at {home_of(handler.function).start})"
 
 
 def _refuse_twice(loaded: Sequence[Handler], there: Mapping[str, Handler]) -> None:

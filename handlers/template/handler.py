@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from consumer.plugin import Context, Event, FulfilmentRequested, handles
+from consumer.plugin import Context, Event, FulfilmentRequested, RetryLater, handles
+
+ASK_AGAIN_S = 60
 
 
 class Options(BaseModel):
@@ -23,13 +25,11 @@ OPTIONS = Options
 
 @handles("fulfilment.requested", name="template:ship", attempts=8, timeout_s=30)
 async def ship(event: Event[FulfilmentRequested], ctx: Context) -> None:
-    """Tell the warehouse at `ctx.options.url`; until there is one, only write down what would be told."""
+    """Tell the warehouse at `ctx.options.url`; until there is one the order waits: to return would say "shipped"."""
     options: Options = ctx.options
-    order_id = event.payload.order_id
     if options.url is None:
-        ctx.log.info("would_ship", order_id=order_id)
-        return
+        raise RetryLater(ASK_AGAIN_S, "no warehouse yet: set url in CONSUMER_HANDLER_OPTIONS.template")
     # The same key on every attempt: the warehouse recognises a repetition and ships once.
     headers = {"Idempotency-Key": ctx.idempotency_key}
-    async with ctx.http.post(options.url, json={"order_id": order_id}, headers=headers) as answer:
+    async with ctx.http.post(options.url, json={"order_id": event.payload.order_id}, headers=headers) as answer:
         answer.raise_for_status()

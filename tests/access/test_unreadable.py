@@ -9,9 +9,23 @@ import pytest
 
 from consumer.errors import ConsumerError
 from consumer.events import Trust
+from handlers.access import facts
+from handlers.access.subscription import Subscription
 from handlers.access.tables import FINDINGS, SUBSCRIPTIONS
 from tests.access.shop import Shop
 from tests.support.handling.projections import START, said
+
+
+@pytest.mark.parametrize(
+    ("read", "denied", "version", "kept"),
+    [(0, None, 1, 1), (5, None, 5, None), (5, None, 6, 6), (5, 7, 6, 7), (5, 7, 7, 7), (5, 7, 8, 8), (9, 7, 8, 7)],
+)
+def test_an_older_answer_that_there_is_none_overwrites_nothing_newer(
+    read: int, denied: int | None, version: int, kept: int | None
+) -> None:
+    # case: A40, A47
+    sub = Subscription(version=read, unreadable_version=denied)
+    assert facts.unreadable(sub, version) == Subscription(version=read, unreadable_version=kept)
 
 
 async def test_a_signed_test_event_that_looks_real_grants_nothing_and_is_shown(shop: Shop) -> None:

@@ -1,5 +1,5 @@
 """`make chaos`: the long fault campaign and the outages, on real Kafka and PostgreSQL; exit 1 when an outcome is not
-as expected. `python -m tests.chaos campaign` and `… outages` play one of them alone."""
+as expected. `python -m tests.chaos campaign`, `… outages` and `… strangers` play one of them alone."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.chaos import outages
 from tests.chaos.campaign import Outcome, campaign
 from tests.chaos.hour import Hour
 from tests.chaos.outages import Part
+from tests.chaos.strangers import PER_MINUTE, Strangers, strangers
 from tests.support.kafka import kafka_server
 from tests.support.postgres import create_database, postgres_server
 
@@ -30,9 +31,10 @@ KILLS = 6
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play what was asked for, and print a table for each. Exits 2 for what cannot be played."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("all", "campaign", "outages"), default="all")
+    parser.add_argument("what", nargs="?", choices=("all", "campaign", "outages", "strangers"), default="all")
     parser.add_argument("--part", choices=tuple(outages.PARTS), action="append", help="one outage only; repeatable")
     parser.add_argument("--hours", type=float, default=1.0, help="how long an outage lasts, in the sandbox's time")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long strangers send")
     parser.add_argument("--rate", type=int, default=50, help="events a second meanwhile")
     parser.add_argument(
         "--authenticity",
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     if not 0 < asked.hours <= 24 or not 2 <= asked.rate <= 1000:
         parser.error("hours: over 0 and up to 24; rate: 2 to 1000")
+    if not 0 < asked.minutes <= 60:
+        parser.error("minutes: over 0 and up to 60")
     hour = Hour(seconds=max(1, round(asked.hours * 3600)), per_s=asked.rate)
     parts = {name: outages.PARTS[name].proved_by(asked.authenticity) for name in asked.part or outages.PARTS}
     if asked.what in ("all", "outages"):
@@ -54,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         good = _attempted("campaign", _campaigns)
     if asked.what in ("all", "outages"):
         good = _outages(parts, hour) and good
+    if asked.what in ("all", "strangers"):
+        good = _attempted("strangers", partial(_strangers, asked.minutes)) and good
     return 0 if good else 1
 
 
@@ -95,7 +101,15 @@ def _outage(part: Part, hour: Hour) -> bool:
         return _shown(f"outage of {part.title}", outages.play(part, hour, Path(folder)))
 
 
-def _shown(title: str, outcome: Outcome) -> bool:
+def _strangers(minutes: float) -> bool:
+    with tempfile.TemporaryDirectory(prefix="strangers") as folder:
+        return _shown(
+            f"{PER_MINUTE} requests of strangers a minute, {minutes:g} min",
+            asyncio.run(strangers(Path(folder), seconds=minutes * 60)),
+        )
+
+
+def _shown(title: str, outcome: Outcome | Strangers) -> bool:
     sys.stdout.write(f"{title}\n{outcome.table()}\n\n")
     sys.stdout.flush()
     return outcome.good

@@ -41,6 +41,10 @@ def _above(metric: str, bar: float, labels: str = SHOP) -> tuple[str, Series, Se
     return "30m", {name: f"{bar + 1}x60"}, {name: f"{bar}x60"}
 
 
+def _of(metric: str, instance: str = "a") -> str:
+    return f'{metric}{{instance="{instance}"}}'
+
+
 # Alert: when it is looked at, the series that fire it, the series that do not. A step is a minute, or ten.
 EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     # 2 % fail; one failure among few requests is no outage.
@@ -71,6 +75,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerNoCredentials": _flag("consumer_sync_credentials_missing"),
     "ConsumerWebhooksSilent": _flag("consumer_sync_webhooks_silent"),
     "ConsumerRetentionGap": _flag("consumer_sync_gap_open"),
+    "ConsumerArchiveFailing": ("45m", {"consumer_archive_failing": "1x60"}, {"consumer_archive_failing": "0x60"}),
     "ConsumerReconcileBraked": _flag("consumer_sync_reconcile_braked"),
     "ConsumerWalkLate": _above("consumer_sync_bookmark_age_seconds", 900),
     "ConsumerNeverWalked": (
@@ -129,6 +134,11 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             'consumer_broker_publishes_total{topic="e",outcome="published"}': "0+7x60",
             'consumer_broker_publishes_total{topic="e",outcome="broker_unavailable"}': "0+3x60",
         },
+    ),
+    "ConsumerDescriptorsUsedUp": (
+        "30m",
+        {_of("process_open_fds"): "950x60", _of("process_max_fds"): "1000x60", _of("consumer_build_info"): "1x60"},
+        {_of("process_open_fds"): "950x60", _of("process_max_fds"): "1000x60", _of("consumer_build_info", "b"): "1x60"},
     ),
     "ConsumerHistoryLeftAlone": _above("consumer_sync_events_history", 0),
     "ConsumerUnknownWords": (

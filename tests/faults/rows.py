@@ -91,12 +91,14 @@ def _restart_all(stage: Stage) -> None:
 
 
 def _replace_log(stage: Stage) -> None:
-    """Everything is stopped, the file is gone, everything starts: each process is well, and the log is another."""
+    """Everything is stopped, the file is gone, and all start but `sync`: each process is well, and the log is another.
+    `sync` reconciles as soon as it runs, which may be sooner than anybody looks."""
     for process in stage.processes.values():
         process.stop()
     _remove_log(stage)
     for role in stage.processes:
-        stage.start(role)
+        if role != "sync":
+            stage.start(role)
 
 
 def _lock(path: Callable[[Stage], Path]) -> Callable[[Stage], None]:
@@ -151,7 +153,7 @@ EMBEDDED = (
     *(_stopped(role) for role in ("serve", "work", "sync", "console")),
     *(_hung(role) for role in ("serve", "work", "sync", "console")),
     Fault("log", "removed", frozenset({"log_replaced"}), _remove_log, _restart_all),
-    Fault("log", "replaced", frozenset({"log_replaced"}), _replace_log, lambda _: None),
+    Fault("log", "replaced", frozenset({"log_replaced"}), _replace_log, lambda stage: stage.start("sync")),
     Fault("log", "locked", frozenset({"log_locked"}), _lock(lambda stage: stage.log), _unlock),
     Fault("ledger", "locked", frozenset({"ledger_locked"}), _lock(lambda stage: stage.ledger), _unlock),
     Fault("ledger", "damaged", frozenset({"ledger_corrupt"}), _hide_ledger, _show_ledger),

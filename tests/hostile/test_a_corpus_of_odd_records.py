@@ -3,15 +3,12 @@ named state, every order that the service calls PAID is requested once, and no n
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from consumer.broker import EmbeddedBroker, TopicConfig
 from consumer.events import Event, Source, Trust, build_event
@@ -23,71 +20,14 @@ from consumer.receive.decide import Endpoint, decide
 from consumer.sync.api import ApplicationApi
 from consumer.wire import unpack_delivery, unpack_event
 from handlers.fulfilment.tables import ORDERS
-from tests.hostile.texts import texts, values, written
+from tests.hostile.corpus import AT, OddService, as_event, corpus
+from tests.hostile.texts import written
 from tests.support.handling.projections import Projections
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import DELIVERIES, EVENTS, LOCATORS, SteppedClock, World
 from tests.sync.reconciling import baselined, reconcile
 
-PAGE = 100
 TRACE = "00-11111111111111111111111111111111-2222222222222222-01"
-AT = datetime(2026, 1, 1, tzinfo=UTC)
-FIELDS = ("description", "customer_reference", "amount", "metadata", "note", "success_url", "mode", "created_at", "id")
-
-
-def corpus(number: int) -> list[dict[str, Any]]:
-    """PAID orders, each with an odd value in a field in turn, with a field missing or with a field twice as a name."""
-    drawn: list[tuple[Any, str]] = []
-
-    @seed(20260101)
-    @settings(
-        max_examples=number,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(values, texts)
-    def draw(value: Any, name: str) -> None:
-        drawn.append((value, name))
-
-    draw()
-    dice = random.Random(1)
-    while len(drawn) < number:  # equal examples are drawn once
-        drawn.append(dice.choice(drawn))
-    orders = []
-    for count, (value, name) in enumerate(drawn[:number]):
-        odd = {FIELDS[count % len(FIELDS)]: value, name: value}
-        orders.append({"id": f"ord_{count}", "amount": "10.00", **odd, "order_id": f"A-{count}", "status": "PAID"})
-    return orders
-
-
-def as_event(number: int, order: dict[str, Any]) -> dict[str, Any]:
-    return {"id": f"evt_{number}", "type": "order.paid", "created_at": AT.isoformat(), "data": {"object": order}}
-
-
-class OddService:
-    """Lists the orders and their events page by page, and reads an order by the merchant's id, bytes as careless
-    services write them."""
-
-    def __init__(self, orders: list[dict[str, Any]]) -> None:
-        self.lists = {"orders": orders, "events": [as_event(n, order) for n, order in enumerate(orders)]}
-        self.by_id = {order["order_id"]: order for order in orders}
-
-    async def answer(self, request: web.Request) -> web.Response:
-        if request.path == "/v1/orders/lookup":
-            return self._json(self.by_id[request.query["order_id"]])
-        kind = request.path.rpartition("/")[2]
-        items = self.lists.get(kind)
-        if items is None:
-            return self._json({"id": "svc_app_test", "items": [], "next_cursor": None})
-        start = int(request.query.get("cursor", "0").removeprefix("evt_"))
-        more = start + PAGE < len(items)
-        cursor: Any = None if not more else (f"evt_{start + PAGE}" if kind == "events" else start + PAGE)
-        return self._json({"items": items[start : start + PAGE], "next_cursor": cursor})
-
-    def _json(self, document: Any) -> web.Response:
-        return web.Response(body=written(document), content_type="application/json")
 
 
 @pytest.fixture

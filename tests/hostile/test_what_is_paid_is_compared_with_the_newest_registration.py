@@ -6,6 +6,8 @@ from datetime import timedelta
 
 from consumer.events import Event
 from consumer.ledger import Database
+from handlers.fulfilment.order import Registration
+from handlers.fulfilment.registration import register
 from handlers.fulfilment.tables import FINDINGS, ORDERS
 from tests.support.handling.projections import START, Projections, observed, own, said
 
@@ -52,6 +54,20 @@ async def test_registrations_worked_off_in_the_wrong_order_end_the_same(database
     assert (await orders.row(ORDERS))["expected_amount"] == "50.00"
     await orders.feed(registered("s2", 1, expected_amount="7.00"))
     assert (await orders.row(ORDERS))["expected_amount"] == "50.00", "an older word on the same session"
+
+
+async def test_a_registration_counts_at_once_before_its_event_is_worked_off(database: Database) -> None:
+    # case: F20, F21
+    orders = orders_of(database)
+    newest = {"s1": "10.00", "s2": None, "s3": "50.00", "s4": None}
+    for minute, (session_id, amount) in enumerate(newest.items()):
+        said_now = Registration(session_id=session_id, expected_amount=amount)
+        async with database.transaction() as session:
+            await register(session, "default", "A1", said_now, START + timedelta(minutes=minute))
+        row = await orders.row(ORDERS)
+        assert (row["session_id"], row["expected_amount"], row["registered_at"]) == (session_id, amount, START)
+    await orders.feed(paid("50.00"))
+    assert len(orders.of_type("fulfilment.requested")) == 1
 
 
 async def test_a_payment_of_the_older_session_is_shown(database: Database) -> None:

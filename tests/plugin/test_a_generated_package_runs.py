@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from consumer.cli.developing import scaffold
+from consumer.cli.developing import provenance
+from consumer.cli.developing.provenance import requirement, unreachable
 from consumer.cli.developing.scaffold import REVISION_MAX_CHARS, revision_id, write_package
 from consumer.errors import UsageError
+from tests.support.desk import Desk
 from tests.support.load import SECRET, paid_orders, send
 from tests.support.merchant.environment import install_packages, make_environment
 from tests.support.merchant.environment import run_module as run
@@ -20,6 +24,7 @@ from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
 
 NAME, PLUGIN = "shop-shipping", "shop_shipping"
+ELSEWHERE = "payments-consumer @ git+https://git.example/consumer@v1"
 
 
 @pytest.fixture
@@ -81,11 +86,11 @@ def test_the_ci_example_of_the_package_is_green(tmp_path: Path) -> None:
 
 # case: H11
 def test_the_consumer_is_an_explicit_reference_that_nobody_else_can_claim(tmp_path: Path) -> None:
-    write_package("shop-mails", tmp_path, consumer="payments-consumer @ git+https://git.example/consumer@v1")
+    write_package("shop-mails", tmp_path, consumer=ELSEWHERE)
     said = tomllib.loads((tmp_path / "shop-mails" / "pyproject.toml").read_text())["project"]
     assert said["dependencies"] == [], "beside the consumer nothing of it is touched"
-    assert "payments-consumer @ git+https://git.example/consumer@v1" in said["optional-dependencies"]["test"]
-    write_package("shop-points", tmp_path)
+    assert ELSEWHERE in said["optional-dependencies"]["test"]
+    write_package("shop-points", tmp_path, consumer=requirement())
     own = tomllib.loads((tmp_path / "shop-points" / "pyproject.toml").read_text())["project"]
     assert not {"payments-consumer"} & set(own["optional-dependencies"]["test"]), "a name alone is anybody's"
 
@@ -93,9 +98,9 @@ def test_the_consumer_is_an_explicit_reference_that_nobody_else_can_claim(tmp_pa
 def test_names_that_cannot_be_are_refused(tmp_path: Path) -> None:
     for name in ("json", "Shop", "1shop", "shop--ping", "class", "../shop", "consumer", "a" * 51):
         with pytest.raises(UsageError):
-            write_package(name, tmp_path)
+            write_package(name, tmp_path, consumer=ELSEWHERE)
         with pytest.raises(UsageError):
-            write_package(name, tmp_path, tables=True)
+            write_package(name, tmp_path, consumer=ELSEWHERE, tables=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -107,18 +112,76 @@ def test_ids_of_revisions_fit_into_alembics_table_and_differ() -> None:
     assert {len(one) for one in long} == {REVISION_MAX_CHARS}
 
 
-def test_a_package_never_refers_to_the_consumer_by_its_name_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Origin:
+    """An installed consumer that came from there."""
+
+    def __init__(self, direct_url: dict[str, Any] | None) -> None:
+        self._told = None if direct_url is None else json.dumps(direct_url)
+
+    def read_text(self, _: str) -> str | None:
+        return self._told
+
+
+def came_from(monkeypatch: pytest.MonkeyPatch, direct_url: dict[str, Any] | None) -> None:
+    monkeypatch.setattr(provenance, "distribution", lambda _: Origin(direct_url))
+
+
+def test_a_package_never_refers_to_the_consumer_by_its_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may claim a name on an index; so where nothing tells where this one came from, it has to be said."""
-
-    class Unknown:
-        def read_text(self, _: str) -> None:
-            return None
-
-    monkeypatch.setattr(scaffold, "distribution", lambda _: Unknown())
+    came_from(monkeypatch, None)
     with pytest.raises(UsageError, match="--consumer"):
-        write_package("shop-shipping", tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    write_package("shop-shipping", tmp_path, consumer="payments-consumer @ file:///srv/consumer.whl")
-    assert "payments-consumer @ file:///srv/consumer.whl" in (tmp_path / "shop-shipping" / "pyproject.toml").read_text()
+        requirement()
+    came_from(monkeypatch, {"url": "https://git.example/c.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
+    assert requirement() == "payments-consumer @ git+https://git.example/c.git@abc"
+
+
+def git(folder: Path, *words: str) -> str:
+    author = ["-c", "user.name=A", "-c", "user.email=a@shop.example", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(["git", *author, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+# case: H11
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://shop:s3cret@git.example/shop/consumer.git", "git+https://git.example/shop/consumer.git"),
+        ("git@git.example:shop/consumer.git", "git+ssh://git@git.example/shop/consumer.git"),
+        ("ssh://git@git.example:2222/consumer.git", "git+ssh://git@git.example:2222/consumer.git"),
+        ("/srv/consumer.git", None),
+    ],
+)
+def test_a_clone_is_referred_to_by_what_a_ci_can_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: str, address: str | None
+) -> None:
+    """By its remote and commit once that was pushed; before, a warning says that only this machine can follow it."""
+    clone, bare = tmp_path / "a clone", tmp_path / "bare.git"
+    clone.mkdir()
+    git(tmp_path, "init", "--bare", str(bare))
+    git(clone, "init")
+    git(clone, "commit", "--allow-empty", "-m", "one")
+    git(clone, "remote", "add", "origin", str(bare))
+    came_from(monkeypatch, {"url": clone.as_uri(), "dir_info": {"editable": True}})
+    local = f"payments-consumer @ {clone.as_uri()}"
+    assert requirement() == local
+    assert "a CI cannot reach file:///" in (unreachable(local) or "")
+
+    git(clone, "push", "origin", "HEAD:main")
+    git(clone, "remote", "set-url", "origin", remote)
+    commit = git(clone, "rev-parse", "HEAD")
+    assert requirement() == (f"payments-consumer @ {address}@{commit}" if address else local)
+    assert "s3cret" not in requirement()
+    assert (unreachable(requirement()) is None) is (address is not None)
+    git(clone, "commit", "--allow-empty", "-m", "two")
+    assert requirement() == local, "what was not pushed is nowhere else"
+
+
+def test_the_command_warns_of_what_only_this_machine_can_follow(tmp_path: Path) -> None:
+    done = Desk({}).ask(
+        "handlers", "new", NAME, "--into", str(tmp_path), "--consumer", "payments-consumer @ file:///srv/consumer.whl"
+    )
+    assert "payments-consumer @ file:///srv/consumer.whl" in (tmp_path / NAME / "pyproject.toml").read_text()
+    assert "payments-consumer @ file:///srv/consumer.whl" in (tmp_path / NAME / "README.md").read_text()
+    assert "--consumer 'payments-consumer @ git+https://" in done["warnings"][0]
+    done = Desk({}).ask("handlers", "new", "shop-mails", "--into", str(tmp_path), "--consumer", ELSEWHERE)
+    assert done["warnings"] == []

@@ -107,7 +107,7 @@ def test_the_examples_of_the_readme_and_of_the_module_run() -> None:
     assert len(examples) >= 3
     for example in examples:
         names: dict[str, Any] = {"URL": "https://shop.example"}
-        exec(compile(ast.parse(example), "README.md", "exec"), names)
+        exec(compile(ast.parse(example), "README.md", "exec", dont_inherit=True), names)
         found = [value for value in names.values() if isinstance(consumer.plugin.declared(value), Handler)]
         assert found, example
         for name, test in names.items():

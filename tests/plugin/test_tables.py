@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -39,17 +37,6 @@ class MigratedCard(SQLModel, table=True):
     owner: str = Field(sa_column=Column(String(20), nullable=False))
 
 
-@pytest.fixture
-def on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder whose modules can be imported for the length of a test."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
-            del sys.modules[name]
-
-
 def test_of_two_plugins_with_a_table_of_one_name_the_second_is_told_so(on_the_path: Path) -> None:
     """And only it: the first one runs, and everybody else."""
     for plugin, model in (("clash_a", "PointA"), ("clash_b", "PointB")):
@@ -71,7 +58,9 @@ def test_check_names_a_revision_that_postgresql_would_refuse(on_the_path: Path) 
     name = "a_plugin_with_quite_a_long_name"
     install_migrations(on_the_path, name, "pass")
     found = [one.line() for one in inspect_plugins(Registry([])) if one.plugin == "migrations"]
-    assert found == [f"migrations: the id of a revision has at most 32 characters: {name}_0001"]
+    assert len(found) == 1
+    assert found[0].startswith(f"migrations: the id of a revision has at most 32 characters: {name}_0001 (")
+    assert found[0].endswith("/migrations/versions/0001_first.py:3)")
 
 
 @pytest.mark.parametrize(

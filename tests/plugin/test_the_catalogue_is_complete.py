@@ -11,7 +11,7 @@ from consumer.plugin import Event, FulfilmentRequested, declared
 from consumer.plugin.catalogue import PAGE, page
 from consumer.telemetry.metrics import OWN_TYPES, SERVICE_TYPES
 from consumer.testing import Workbench
-from consumer.work.inspection import payload_problems
+from consumer.work.signatures import payload_problems
 from tests.testing.right_handlers import RIGHT
 from tests.testing.wrong_handlers import last_wins
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from consumer.plugin import Context, Event, handles
-from consumer.work.inspection import inspect_plugins, signature_problems
+from consumer.work.inspection import inspect_plugins
 from consumer.work.registry import load_registry
+from consumer.work.signatures import signature_problems
 
 GOOD = """
 from consumer.plugin import Context, Event, RetryLater, Snapshot, handles

@@ -75,6 +75,35 @@ async def test_a_body_slower_than_the_least_rate_is_cut_off(
         assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
 
 
+async def test_a_connection_that_brings_no_head_is_closed(recording: RecordingBroker, logs: io.StringIO) -> None:
+    # case: I22
+    async with running(recording, logs, Limits(body_timeout_s=0.2)) as rig:
+        pairs = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(3)]
+        for sent, (_, writer) in zip(
+            (b"", b"POST /webhooks/hints HT", b"POST /webhooks/hints HTTP/1.1\r\nHost: x\r\n"), pairs, strict=True
+        ):
+            writer.write(sent)
+        async with asyncio.timeout(10):
+            assert [await reader.read() for reader, _ in pairs] == [b"", b"", b""]
+        for _, writer in pairs:
+            writer.close()
+
+
+async def test_a_connection_that_brought_a_request_stays_open(recording: RecordingBroker, logs: io.StringIO) -> None:
+    # case: I22
+    request = b"GET /webhooks/hints HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with running(recording, logs, Limits(body_timeout_s=0.2)) as rig, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(request)
+        assert b" 405 " in await reader.readline()
+        fresh, other = await asyncio.open_connection("127.0.0.1", rig.port)
+        assert await fresh.read() == b"", "that one was cut off by now, as this one would have been"
+        writer.write(request)
+        assert b" 405 " in (await reader.readuntil(b" 405 "))
+        writer.close()
+        other.close()
+
+
 async def test_readiness_tells_when_there_is_no_room(recording: RecordingBroker, logs: io.StringIO) -> None:
     # case: I22, O8
     came, release = recording.hold()

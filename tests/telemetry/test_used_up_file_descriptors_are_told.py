@@ -46,6 +46,7 @@ async def test_used_up_file_descriptors_are_told() -> None:
             for _ in range(2):
                 clock.advance(5)
                 assert await readiness.answers() == (False, "not_ready", {"descriptors": "failed"})
+                assert readiness.problems["descriptors"][0] == "descriptors_used_up"
             os.close(held.pop())
             clock.advance(5)
             assert not (await readiness.answers())[0], "one is not enough"

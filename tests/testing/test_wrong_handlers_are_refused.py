@@ -47,6 +47,7 @@ AT_LINE: dict[str, str] = {
     "sleeps": "holds its event loop",
     "computes": "holds its event loop",
     "deaf": "a 500 of POST https://shop.example counts as success",
+    "grants_without_looking": "a 500 of PUT https://shop.example",
     "not_awaited": "POST https://shop.example was never sent",
     "network_in_transaction": "inside a transaction",
     "http_in_transaction": "must not wait for it",
@@ -60,6 +61,7 @@ AT_START: dict[str, str] = {
     "no_key": "the outside was told something else",
     "key_of_the_clock": "the outside was told something else",
     "hears_and_goes_on": "succeeds although the outside answered 500",
+    "hears_and_grants_all_the_same": "succeeds although the outside answered 500",
     "mistyped": "no event of type 'order.payed' is known; did you mean 'order.paid'?",
     "mistyped_wildcard": "did you mean 'subscription.*'?",
     "answers": "a handler returns None, this one returned bool",
@@ -77,6 +79,15 @@ def test_a_wrong_handler_is_refused_with_file_and_line(name: str) -> None:
     line = marked(function) if name in AT_LINE else begin(function)
     assert ({**AT_LINE, **AT_START})[name] in text
     assert f"{FILE.name}:{line} in {name}" in text, text
+
+
+# case: H11
+def test_who_fulfils_may_not_say_that_nobody_depends_on_it() -> None:
+    assert_idempotent(wrong_handlers.hears_and_grants_all_the_same, best_effort=True)
+    with pytest.raises(AssertionError, match="succeeds although the outside answered 500"):
+        assert_idempotent(wrong_handlers.hears_and_goes_on, best_effort=True)
+    with pytest.raises(AssertionError, match="counts as success, nobody looked at the answer"):
+        assert_idempotent(wrong_handlers.grants_without_looking, best_effort=True)
 
 
 # case: H11, G1
@@ -110,7 +121,7 @@ def test_a_right_handler_is_refused_by_nothing(function: Any) -> None:
             events = order_events()
         else:
             events = [bench.event("order.paid" if "*" in one else one) for one in handler.types]
-    assert_idempotent(function, events)
+    assert_idempotent(function, events, best_effort=function is right_handlers.log)
     assert_order_independent(function, events)
 
 

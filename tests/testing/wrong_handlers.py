@@ -118,6 +118,19 @@ async def hears_and_goes_on(event: Event, ctx: Context) -> None:  # wrong
             ctx.log.info("shipped")
 
 
+@handles("access.granted", name="wrong:hears-and-grants-all-the-same")
+async def hears_and_grants_all_the_same(event: Event[AccessGranted], ctx: Context) -> None:  # wrong
+    async with ctx.http.put(f"{URL}/{event.payload.customer}", json={"allowed": True}) as answer:
+        if not answer.ok:
+            ctx.log.warning("not_granted", status=answer.status)
+
+
+@handles("access.granted", name="wrong:grants-without-looking")
+async def grants_without_looking(event: Event[AccessGranted], ctx: Context) -> None:
+    async with ctx.http.put(f"{URL}/{event.payload.customer}", json={"allowed": True}):  # wrong
+        pass
+
+
 @handles(PAID, name="wrong:not-awaited")
 async def not_awaited(event: Event, ctx: Context) -> None:
     ctx.http.post(URL, json=body(event), headers={"Idempotency-Key": ctx.idempotency_key})  # wrong

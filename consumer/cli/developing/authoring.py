@@ -18,7 +18,8 @@ from consumer.plugin import Handler
 from consumer.settings import Role, Settings
 from consumer.telemetry.masking import masked
 from consumer.testing.simulation import History, as_test, simulate
-from consumer.work.registry import Registry, handlers_of, load_registry
+from consumer.work.place import told_import
+from consumer.work.registry import REASON_MAX_CHARS, Registry, handlers_of, load_registry
 
 FOUND = 1
 
@@ -84,9 +85,13 @@ def _told(handler: Handler, history: History | None, options: dict[str, Any]) ->
 def _handlers(module: str) -> list[Handler]:
     sys.path.insert(0, str(Path.cwd()))
     try:
-        return handlers_of(import_module(module))
-    except ImportError as error:
-        raise UsageError(f"the module cannot be imported: {error}", module=module[:100]) from error
+        found = import_module(module)
+    except KeyboardInterrupt:
+        raise  # an operator's
+    except BaseException as error:  # whatever an author's module does at import stays its own
+        told = told_import(error, [module], REASON_MAX_CHARS)
+        raise UsageError(f"the module cannot be imported: {told}", module=module[:100]) from error
+    return handlers_of(found)
 
 
 def _options(given: list[str]) -> dict[str, Any]:

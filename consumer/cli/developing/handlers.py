@@ -11,6 +11,7 @@ import typer
 from consumer.app.options import option_problems
 from consumer.cli.cures import replay_command
 from consumer.cli.developing.authoring import simulate_module, try_handler
+from consumer.cli.developing.provenance import requirement, unreachable
 from consumer.cli.developing.scaffold import write_package
 from consumer.cli.developing.unmigrated import unmigrated
 from consumer.cli.output import Json, Output
@@ -129,11 +130,18 @@ def new(
     as_json: Json = False,
 ) -> None:
     """Write a package with a handler, its tests and a pyproject.toml that installs."""
-    written = write_package(name, into, tables=tables, consumer=consumer)
+    wanted = consumer or requirement()
+    written = write_package(name, into, tables=tables, consumer=wanted)
+    warnings = [one for one in (unreachable(wanted),) if one]
     output = Output(as_json)
-    output.document({"name": name, "folder": str(into / name), "files": [str(one) for one in written]})
+    files = [str(one) for one in written]
+    output.document(
+        {"name": name, "folder": str(into / name), "files": files, "consumer": wanted, "warnings": warnings}
+    )
     for path in written:
         output.line(str(path))
+    for warning in warnings:
+        output.line(f"warning: {warning}")
     upgrade = " && consumer db upgrade" if tables else ""
     output.line(f"next: pip install -e {into / name} && pytest {into / name} && consumer handlers check{upgrade}")
 

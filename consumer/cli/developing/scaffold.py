@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import keyword
 import re
 import sys
-from importlib.metadata import distribution
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,25 +13,24 @@ from pathlib import Path
 from consumer.errors import UsageError
 
 TEMPLATE = "handlers.template"
-DISTRIBUTION = "payments-consumer"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
 NAME_MAX_CHARS = 50
 REVISION_MAX_CHARS = 32
 _FIRST = "_0001"
 
 
-def write_package(name: str, into: Path, *, tables: bool = False, consumer: str | None = None) -> list[Path]:
+def write_package(name: str, into: Path, *, consumer: str, tables: bool = False) -> list[Path]:
     """Write the package `name` into the new folder `into / name`; returns the files. Raises UsageError.
 
     With `tables`, its handler is transactional and has a table and a branch of migrations of its own. `consumer`: what
-    its dependency on the consumer is, by default the place from which this one was installed.
+    its dependency on the consumer is (see `provenance`).
     """
     package = package_name(name)
     folder = into / name
     if folder.exists():
         raise UsageError("there is something of that name already", path=str(folder))
     files_of = _with_tables if tables else _with_an_effect
-    words = {"name": name, "package": package, "plugin": package, "requirement": consumer or requirement()}
+    words = {"name": name, "package": package, "plugin": package, "requirement": consumer}
     contents = {folder / path: text for path, text in files_of(package, words).items()}
     try:
         for path, content in contents.items():
@@ -42,23 +39,6 @@ def write_package(name: str, into: Path, *, tables: bool = False, consumer: str 
     except OSError as error:
         raise UsageError(f"the package cannot be written: {error.strerror}", path=str(folder)) from error
     return list(contents)
-
-
-def requirement() -> str:
-    """The dependency on this consumer, as an explicit reference to where it came from (PEP 610): a name alone could be
-    claimed by anybody on an index. Raises UsageError where nothing tells where it came from."""
-    try:
-        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
-    except ValueError:
-        origin = {}
-    url, version_control = origin.get("url"), origin.get("vcs_info") or {}
-    if not isinstance(url, str):
-        raise UsageError(
-            f"nothing tells where this consumer was installed from: say it, like --consumer '{DISTRIBUTION} @ URL'"
-        )
-    if version_control:
-        return f"{DISTRIBUTION} @ {version_control['vcs']}+{url}@{version_control['commit_id']}"
-    return f"{DISTRIBUTION} @ {url}"
 
 
 def _with_an_effect(package: str, words: dict[str, str]) -> dict[str, str]:
@@ -129,6 +109,7 @@ def _renamed(text: str, package: str) -> str:
         f"{TEMPLATE}.projection": f"{package}.handler",
         TEMPLATE: package,
         "template:": f"{package}:",
+        "OPTIONS.template": f"OPTIONS.{package}",
         "template_0001": revision_id(package),
         "template_": f"{package}_",
         '("template",)': f'("{package}",)',

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import SystemClock
-from consumer.errors import NotFound
+from consumer.errors import BodiesArchived, NotFound
 from consumer.events import Event
 from consumer.ledger import Database
-from consumer.ledger.handling import events
+from consumer.ledger.handling import events, snapshots
 from consumer.ledger.handling.events import to_event
 from consumer.plugin import Context, Handler
+from consumer.plugin.snapshot import subject_of
 from consumer.testing.example_events import event_in
 from consumer.testing.guard import Guard
 from consumer.testing.outside import Outside
+from consumer.testing.payments_fake import PaymentsFake
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.outcome import Outcome, Succeeded, failed
@@ -55,26 +58,32 @@ async def event_named(database: Database, name: str, application: str) -> Event:
         found = await events.get(session, application, name)
     if found is None:
         raise NotFound("the ledger has no such event, and there is no file of that name", event=name[:100])
+    if found.archive is not None:
+        raise BodiesArchived(file=found.archive)
     return to_event(found)
 
 
 async def attempt(
     database: Database, handler: Handler, event: Event, options: Mapping[str, Mapping[str, Any]]
 ) -> Tried:
-    """Run it once as the worker would, and undo everything."""
+    """Run it once as the worker would, and undo everything. `ctx.payments` is played: it knows what the ledger last
+    read of the event's order or subscription, and does what it is asked to in memory."""
     outside, guard, executor, clock = Outside(), Guard(), Executor(), SystemClock()
-    contexts = Contexts(clock, options, {}, outside, database)
+    payments = PaymentsFake(clock)
     found: list[Tried] = []
     try:
         with guard.noting():
             async with database.transaction() as session:
                 given = session if handler.transactional else None
+                await _fill(payments, session, event)
+                contexts = Contexts(clock, options, {event.application: payments}, outside, _OpenLedger(session))
                 ctx = contexts.make(handler, event, attempt=1, plan=None, session=given)
                 wrote = _writes(await session.connection())
                 outcome = await executor.transactional(guard.guarded(handler), event, ctx)
                 if handler.transactional:
                     outcome = await _flushed(session, outcome)
-                found.append(_tried(handler, event, ctx, outcome, outside, clock))
+                found.append(_tried(handler, event, ctx, outcome, clock))
+                found[0].called = [*_called(outside), *_asked(payments)]
                 found[0].wrote = wrote if handler.transactional else []
                 raise _Undo
     except _Undo:
@@ -84,6 +93,42 @@ async def attempt(
     tried = found[0]
     tried.refused = [str(one) for one in guard.taken()]
     return tried
+
+
+class _OpenLedger:
+    """The ledger by the session that is open: a handler that is tried opens no connection, which would be refused."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """One at a time, as a session wants it."""
+        async with self._turn:
+            yield self._session
+
+
+async def _fill(payments: PaymentsFake, session: AsyncSession, event: Event) -> None:
+    """What the service is known to have of what the event is about."""
+    subject = subject_of(event)
+    snapshot = None if subject is None else await snapshots.newest(session, event.application, *subject)
+    if snapshot is not None and isinstance(snapshot.record.get("id"), str):
+        payments.add(f"{snapshot.kind}s", snapshot.record)
+
+
+def _called(outside: Outside) -> list[dict[str, Any]]:
+    return [
+        {"method": one.method, "url": one.url, "body": one.body, "idempotency_key": one.idempotency_key}
+        for one in outside.requests
+    ]
+
+
+def _asked(payments: PaymentsFake) -> list[dict[str, Any]]:
+    return [
+        {"method": one.method, "url": f"payments:{one.path}", "body": one.body, "idempotency_key": one.idempotency_key}
+        for one in payments.calls
+    ]
 
 
 async def _flushed(session: AsyncSession, outcome: Outcome) -> Outcome:
@@ -96,17 +141,11 @@ async def _flushed(session: AsyncSession, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _tried(
-    handler: Handler, event: Event, ctx: Context, outcome: Outcome, outside: Outside, clock: SystemClock
-) -> Tried:
+def _tried(handler: Handler, event: Event, ctx: Context, outcome: Outcome, clock: SystemClock) -> Tried:
     return Tried(
         handler=handler.name,
         event=event,
         transition=transition_after(handler, outcome, used=0, now=clock.now()),
-        called=[
-            {"method": one.method, "url": one.url, "body": one.body, "idempotency_key": one.idempotency_key}
-            for one in outside.requests
-        ],
         emitted=[
             {"type": one.type, "key": one.key, "data": dict(one.data), "not_before": one.not_before}
             for one in ctx.emissions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
@@ -12,7 +13,10 @@ from consumer.app.options import BUILT_IN
 from consumer.ledger.engine import schema
 from consumer.testing.migrated import assert_migrated
 from consumer.work.inspection import Problem
+from consumer.work.place import shown, told_import
 from consumer.work.registry import Registry
+
+TEXT_MAX_CHARS = 300
 
 
 def unmigrated(registry: Registry) -> list[Problem]:
@@ -22,7 +26,8 @@ def unmigrated(registry: Registry) -> list[Problem]:
     for plugin, package in sorted(packages_of(registry).items()):
         models = models_of(package)
         if models and (text := _wrong(models, branches.get(plugin))) is not None:
-            found.append(Problem(plugin=plugin, text=f"{text}; `consumer db revision {plugin} -m TEXT` writes one"))
+            cure = f"`consumer db revision {plugin} -m TEXT` writes one"
+            found.append(Problem(plugin=plugin, text=f"{text}; {cure} ({', '.join(map(_place, models))})"))
     return found
 
 
@@ -38,6 +43,14 @@ def models_of(package: str) -> list[type[Any]]:
     return [one for one in classes if one.__module__ == package or one.__module__.startswith(f"{package}.")]
 
 
+def _place(model: type[Any]) -> str:
+    """The file and line of a model."""
+    try:
+        return f"{shown(inspect.getsourcefile(model) or '')}:{inspect.getsourcelines(model)[1]}"
+    except (OSError, TypeError):
+        return model.__module__
+
+
 def _wrong(models: Sequence[type[Any]], branch: str | None) -> str | None:
     tables = ", ".join(sorted(str(model.__table__.name) for model in models))
     if branch is None:
@@ -47,5 +60,5 @@ def _wrong(models: Sequence[type[Any]], branch: str | None) -> str | None:
     except AssertionError as error:
         return "; ".join(line.strip() for line in str(error).splitlines()).replace(":;", ":")
     except Exception as error:  # noqa: BLE001 - a migration is a plugin's own code
-        return f"its migrations cannot be run: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return f"its migrations cannot be run: {told_import(error, [branch], TEXT_MAX_CHARS)}"
     return None

@@ -134,6 +134,9 @@ class Shown:
 
 
 def _payload(row: EventRow, *, raw: bool) -> Shown:
+    """Nothing of a body that lies in an archive: `archive` names the file."""
+    if row.archive is not None:
+        return Shown(None, row.customer if raw else None)
     try:
         body = orjson.loads(row.raw)
     except orjson.JSONDecodeError:

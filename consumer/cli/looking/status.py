@@ -26,6 +26,7 @@ from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unful
 from consumer.console.unread import Unread, unread
 from consumer.errors import DatabaseMissing, LedgerError, SettingsError
 from consumer.ledger import health, processes
+from consumer.ledger.archiving import passes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
@@ -145,6 +146,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             found.lost = await unread(session, without, figures.at)
             open_queues = await queues(session)
             memories = await remembered(session, settings)
+            last_pass = await passes.load(session)
     except LedgerError as error:
         told = Finding(Grade.UNKNOWN, error.code, error.message + _cure(error))
         if isinstance(error, DatabaseMissing):
@@ -167,6 +169,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         expected=settings.expect,
         settings_problems=problems,
         unproved_max_bytes=settings.unproved_max_bytes,
+        last_pass=last_pass,
     )
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
     return found

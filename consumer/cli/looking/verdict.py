@@ -10,6 +10,7 @@ from consumer.cli.looking.alive import alive
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
+from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 from consumer.sync.health.status import ApplicationStatus
@@ -43,10 +44,11 @@ def judge(
     settings_problems: Sequence[str] = (),
     unproved_max_bytes: int = 0,
     shippers: Sequence[str] = (),
+    last_pass: LastPass | None = None,
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `log`: what
     is wrong with the log (`judge_log`). `processes`, `expected`: see `alive`. `shippers`: the
-    handlers that could fulfil an order."""
+    handlers that could fulfil an order. `last_pass`: how archiving last went."""
     found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
     found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
     found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
@@ -71,6 +73,8 @@ def judge(
         found.append(Finding(Grade.DEGRADED, "handlers_waiting", text))
     if figures.gone_handlers:
         found.append(Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers)))
+    if last_pass is not None and last_pass.code is not None:
+        found.append(Finding(Grade.DEGRADED, "archive_failing", _unarchived(last_pass)))
     if broken_plugins:
         found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
     found += _deliveries(figures)
@@ -110,6 +114,11 @@ def _gone(waits: Mapping[str, int]) -> str:
     """Not stuck: it is over when somebody brings the handler back, or gives its runs up (cases H7, H8)."""
     names = ", ".join(f"{name} ({count})" for name, count in sorted(waits.items()))
     return f"runs wait for a handler nobody has: {names}; `consumer dead discard --handler NAME` gives them up"
+
+
+def _unarchived(last: LastPass) -> str:
+    done = "never" if last.done_at is None else last.done_at.strftime("%Y-%m-%d %H:%M")
+    return f"bodies older than CONSUMER_RETENTION stay in the ledger: {last.code}; last archived: {done}"
 
 
 def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> Finding | None:

@@ -76,7 +76,7 @@ async def _rebuild(
     found: list[Rebuilt] = []
     async with ledger(settings, whole=True) as database:
         if not dry_run:
-            await _require_rest(database)
+            await require_rest(database)
         async with database.reading() as session:
             names = await past.applications(session)
         made = rebuild_of(plugins, database, registry, settings.handler_options)
@@ -85,7 +85,7 @@ async def _rebuild(
     return found
 
 
-async def _require_rest(database: Database) -> None:
+async def require_rest(database: Database) -> None:
     """Raises WorkGoesOn while a worker lives."""
     async with database.reading() as session:
         now = await shared_time(session)

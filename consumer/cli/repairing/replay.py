@@ -40,6 +40,10 @@ from consumer.settings import Role
 DIFFERS = 3
 """The exit code when something came out otherwise than planned."""
 ITEMS_SHOWN = 10_000
+LEFT_OUT = {
+    "seeded": "history taken in without effects stays so",
+    "archived": "`consumer events import` brings their bodies back, then plan again",
+}
 
 app = typer.Typer(help="Do again what died, was missed or has a new handler: plan, look, apply.", no_args_is_help=True)
 PlanId = Annotated[str, typer.Argument(metavar="PLAN", help="The plan's id, as `replay list` shows it.")]
@@ -141,7 +145,7 @@ def _say_plan(output: Output, shown: Mapping[str, Any]) -> None:
     if shown["reads"]:
         output.line(f"would ask for {shown['reads']} read(s)")
     for why, count in shown["refused"].items():
-        output.line(f"left out: {count} event(s) that are {why}: history taken in without effects stays so")
+        output.line(f"left out: {count} event(s) that are {why}: {LEFT_OUT[why]}")
     if not shown["counted_all"]:
         output.line("skipped: at least; not all were counted")
     if not shown["complete"]:

@@ -12,6 +12,7 @@ import orjson
 from sqlalchemy import Table, and_, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.errors import BodiesArchived
 from consumer.events import Event
 from consumer.ledger.handling.events import to_event
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, RunRow, RunStatus
@@ -62,7 +63,7 @@ async def notes(session: AsyncSession, application: str) -> Sequence[Note]:
 
 
 async def handled(session: AsyncSession, application: str, handlers: Collection[str]) -> Sequence[Handled]:
-    """The runs of these handlers that succeeded."""
+    """The runs of these handlers that succeeded. Raises BodiesArchived."""
     same = and_(_RUNS.c.application == _EVENTS.c.application, _RUNS.c.event_id == _EVENTS.c.id)
     done = (
         select(EventRow, _RUNS.c.handler, _RUNS.c.plan, _RUNS.c.updated_at)
@@ -73,7 +74,10 @@ async def handled(session: AsyncSession, application: str, handlers: Collection[
             _RUNS.c.handler.in_(sorted(handlers)),
         )
     )
-    return [Handled(to_event(row), row.seq, name, plan, at) for row, name, plan, at in await session.execute(done)]
+    found = (await session.execute(done)).all()
+    if archives := sorted({row.archive for row, *_ in found if row.archive is not None}):
+        raise BodiesArchived(files=len(archives), first=archives[0], last=archives[-1])
+    return [Handled(to_event(row), row.seq, name, plan, at) for row, name, plan, at in found]
 
 
 async def emitted(session: AsyncSession, application: str) -> Mapping[tuple[str, str], list[Emission]]:

@@ -233,6 +233,11 @@ def _not_seeded() -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 
 def _conditions(wanted: PlanFilter) -> list[Any]:
+    """An event whose body lies in an archive cannot be handled again before it is back."""
+    return [*_fits(wanted), _EVENTS.c.archive.is_(None)]
+
+
+def _fits(wanted: PlanFilter) -> list[Any]:
     exact = {
         _EVENTS.c.application if wanted.event else unindexed(_EVENTS.c.application): wanted.application,
         _EVENTS.c.id: wanted.event,
@@ -322,6 +327,16 @@ async def seeded(session: AsyncSession, wanted: PlanFilter, types: Collection[st
         is_seeded,
     )
     return await up_to(session, select(_EVENTS.c.seq).where(*fits), COUNTED_MAX)
+
+
+async def archived(session: AsyncSession, wanted: PlanFilter, types: Collection[str]) -> int:
+    """How many events might fit, did their bodies not lie in archives; counted up to COUNTED_MAX. What is dead or
+    waits never does."""
+    if not (wanted.takes_new or wanted.forced):
+        return 0
+    fits = (*_fits(wanted), *await _named(session, wanted), _EVENTS.c.archive.is_not(None))
+    some = select(_EVENTS.c.seq).where(*fits, *([_wants(wanted, types)] if types else []))
+    return await up_to(session, some, COUNTED_MAX)
 
 
 async def missed(

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from consumer.sandbox.api.fields import parse_object
 from consumer.sandbox.clock import iso
-from consumer.sandbox.control import dashboard, payer, trigger
+from consumer.sandbox.control import dashboard, payer, trigger, warehouse
 from consumer.sandbox.control.describe import delivery_record
 from consumer.sandbox.control.page import add_control_page
 from consumer.sandbox.errors import PageRefusal, Refusal
@@ -27,7 +27,7 @@ Action = Callable[[Simulator, web.Request, Body], Awaitable[Any]]
 
 def add_control_routes(application: web.Application, sandbox: Simulator) -> None:
     """Everything under /_sandbox/."""
-    for method, path, action in (*_ROUTES, *payer.ROUTES, *dashboard.ROUTES):
+    for method, path, action in (*_ROUTES, *payer.ROUTES, *dashboard.ROUTES, *warehouse.ROUTES):
         application.router.add_route(method, f"/_sandbox{path}", _handler(sandbox, action))
     add_control_page(application, sandbox, check_local)
 

@@ -21,6 +21,8 @@ LOG = structlog.get_logger()
 
 FAILED_AGAIN_S: Final = 30.0
 CHUNK: Final = 500
+BODIES: Final = 32
+"""Deliveries whose bodies are in memory at once, a megabyte each at most."""
 
 
 class Denials:
@@ -47,7 +49,7 @@ class Denials:
         over = 0
         for attempts, ids in sorted(by_attempts.items()):
             wait_s = next_look_s(attempts + 1, self._patience_s)
-            for chunk in chunks(ids, CHUNK):
+            for chunk in chunks(ids, BODIES if wait_s is None else CHUNK):
                 if wait_s is None:
                     over += await self._quarantine(chunk, reasons or {})
                 else:

@@ -5,21 +5,29 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
-from consumer.ledger import Database
 from consumer.ledger.handling import snapshots
 from consumer.plugin import Context, Event, Handler
 from consumer.plugin.options import ValidatedOptions
 from consumer.plugin.snapshot import Snapshot, SnapshotKind, SnapshotSource
 from consumer.wire import SEED
 from consumer.work.execution.loop_proxy import LoopProxy, on_loop
+
+
+class Ledger(Protocol):
+    """Where snapshots are looked up."""
+
+    def reading(self) -> AbstractAsyncContextManager[AsyncSession]:
+        """A session that only reads."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Contexts:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     payments: Mapping[str, Any] = field(default_factory=dict)
     http: Any = None
-    ledger: Database | None = None
+    ledger: Ledger | None = None
 
     def make(
         self,
@@ -88,7 +96,7 @@ class Contexts:
         return look if home is None else functools.partial(_elsewhere, home, look)
 
 
-async def _newest_in(ledger: Database, application: str, kind: SnapshotKind, object_id: str) -> Snapshot | None:
+async def _newest_in(ledger: Ledger, application: str, kind: SnapshotKind, object_id: str) -> Snapshot | None:
     async with ledger.reading() as session:
         return await snapshots.newest(session, application, kind, object_id)
 

@@ -19,11 +19,12 @@ RESOLVES = frozenset({"socket.getaddrinfo", "socket.gethostbyname"})
 
 @dataclass(frozen=True)
 class Connection:
-    """Somebody is about to resolve or to connect to `host`. `blocks`: the socket waits in the calling thread."""
+    """Somebody is about to connect to `host`, or only `resolves` it. `blocks`: the calling thread waits for it."""
 
     host: str
     port: str
     blocks: bool
+    resolves: bool = False
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}" if self.port else self.host
@@ -57,7 +58,7 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
     if event in CONNECTS:
         connection = _connecting(*args[:2])
     elif event in RESOLVES:
-        connection = Connection(_text(args[0]), _text(args[1] if len(args) > 1 else None), blocks=True)
+        connection = Connection(_text(args[0]), _text(args[1] if len(args) > 1 else None), blocks=True, resolves=True)
     else:
         return
     for listener in tuple(_listeners):

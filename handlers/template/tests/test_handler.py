@@ -25,9 +25,14 @@ def test_it_tries_again_when_the_warehouse_is_down(workbench: Workbench) -> None
     assert workbench.runs[-1].succeeded
 
 
-def test_without_an_address_it_only_says_what_it_would_do(workbench: Workbench) -> None:
-    assert workbench.run(ship, workbench.event("fulfilment.requested", order_id="A-1")).succeeded
-    assert not workbench.outside.requests
+def test_without_an_address_the_order_waits_and_reads_as_shipped_by_nobody(workbench: Workbench) -> None:
+    ran = workbench.run(ship, workbench.event("fulfilment.requested", order_id="A-1"))
+    assert (ran.status, ran.attempts, ran.code) == ("retrying", 0, "retry_later")
+    assert "set url" in (ran.reason or "")
+    workbench.options.update(OPTIONS)
+    workbench.advance(3600, ship)
+    assert workbench.runs[-1].succeeded
+    assert len(workbench.outside.requests) == 1
 
 
 def test_repetition_changes_nothing() -> None:

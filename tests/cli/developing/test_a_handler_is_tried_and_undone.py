@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from sqlalchemy import func, select
 from consumer.cli.developing.simulator import running_at, tell_running
 from consumer.cli.developing.trying import Tried, attempt, event_named
 from consumer.errors import NotFound, UsageError
+from consumer.events import Trust
 from consumer.ledger import Database
+from consumer.ledger.handling import events
 from consumer.ledger.tables import OutboxRow, ReadRow
 from consumer.plugin import Context, Event, declared, handles
 from consumer.testing import Workbench
@@ -54,6 +58,38 @@ async def test_an_effect_shows_what_it_would_call_and_calls_nobody(database: Dat
     own = await tried(database, wrong_handlers.own_aiohttp, event("fulfilment.requested"))
     assert own.transition.code == "network_refused"
     assert "by a client of its own" in own.refused[0]
+
+
+# case: H11
+async def test_what_is_asked_of_the_service_is_shown_and_not_done(database: Database) -> None:
+    """On PostgreSQL too, where looking a snapshot up would be a connection of its own."""
+    with Workbench() as bench:
+        record = {"id": "ord_1", "order_id": "A-1", "status": "PAID"}
+        observed = bench.event("order.observed", order_id="A-1", data={"record": record})
+        requested = bench.event("fulfilment.requested", order_id="A-1")
+    async with database.transaction() as session:
+        await events.record(session, [replace(observed, trust=Trust.READ)], observed.received_at)
+    seen: list[Any] = []
+
+    @handles("fulfilment.requested", name="test:asks")
+    async def asks(given: Event, ctx: Context) -> None:
+        snapshot, again = await asyncio.gather(ctx.snapshot(), ctx.snapshot("order", "A-1"))
+        order = await ctx.payments.orders.lookup("A-1")
+        seen.extend([snapshot, again, order.is_paid])
+        await ctx.payments.checkout_sessions.create(
+            mode="payment", order_id="A-2", amount="1.00", description="More", success_url="https://shop.example/ok",
+            cancel_url="https://shop.example/no", idempotency_key=ctx.idempotency_key,
+        )  # fmt: skip
+
+    found = await tried(database, asks, requested)
+    assert found.transition.code is None, found.transition
+    assert found.refused == []
+    assert (seen[0].status, seen[1], seen[2]) == ("PAID", seen[0], True)
+    looked, created = found.called
+    assert (looked["method"], looked["url"]) == ("GET", "payments:/v1/orders/lookup")
+    assert (created["method"], created["url"]) == ("POST", "payments:/v1/checkout-sessions")
+    assert created["body"]["order_id"] == "A-2"
+    assert created["idempotency_key"]
 
 
 async def test_a_failure_names_the_line(database: Database) -> None:

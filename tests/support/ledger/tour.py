@@ -16,6 +16,9 @@ from consumer.console.checkouts import Body, Checkout
 from consumer.errors import ConsumerError
 from consumer.events import Source
 from consumer.ledger import Database
+from consumer.ledger.archiving.bodies import digest
+from consumer.ledger.archiving.passes import LastPass
+from consumer.ledger.archiving.settled import Aged
 from consumer.ledger.handling import dead, lanes, outbox, runs
 from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.leases import Lease
@@ -98,6 +101,11 @@ _FILTERS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 """What a replay plan may be about."""
 _PLANNED = [{"wanted": PlanFilter(**given)} for given in _FILTERS]
+_AGED = Aged(
+    seq=5, application="default", id="evt_5", key="order:order-5", type="order.observed", source="webhook",
+    received_at=AT, bytes=2,
+)  # fmt: skip
+_DIGEST = digest(b"{}" + b" " * 400)
 _WORD = {"word": "access.recheck", "subject": "default", "by": "op", "reason": "why"}
 
 BY_NAME: Mapping[str, Any] = {
@@ -127,6 +135,13 @@ BY_NAME: Mapping[str, Any] = {
 """What to give a parameter of this name."""
 
 EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
+    "ledger.archiving.bodies.records": [{"names": [("default", "evt_5"), ("default", "evt_6")]}],
+    "ledger.archiving.bodies.digests": [{"names": [("default", "evt_5"), ("default", "evt_6")]}],
+    "ledger.archiving.bodies.take_out": [{"archive": "a", "digests": {("default", "evt_5"): _DIGEST}}],
+    "ledger.archiving.bodies.put_back": [{"found": [], "brings_missing": True}],
+    "ledger.archiving.passes.keep": [{"found": LastPass()}],
+    "ledger.archiving.settled.stretch": [{"after": 0, "before": NOW}],
+    "ledger.archiving.settled.settled": [{"aged": [_AGED]}],
     "ledger.handling.dead.search": [
         {"wanted": dead.DeadFilter()}, {"wanted": dead.DeadFilter(discarded=True)},
         {"wanted": dead.DeadFilter(order_id="order-5", type="order.*")},
@@ -204,8 +219,9 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
 """Calls that want more than what the names say."""
 
 TESTS_OWN = "a test's own"
-ELSEWHERE = ("ledger.engine.counting.", "ledger.handling.past.", "console.find.")
-"""What the others call; and what an operator does now and then, which may read much: a rebuild, a look for any id."""
+ELSEWHERE = ("ledger.engine.counting.", "ledger.handling.past.", "ledger.trail.taking.", "console.find.")
+"""What the others call; what an operator does now and then, which may read much: a rebuild, a look for any id; and what
+happens to an empty ledger."""
 
 
 async def walk(database: Database, statements: Statements) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -30,7 +31,10 @@ class Terminal:
         }  # fmt: skip
 
     def types(self, line: str) -> str:
-        """Run it to its end, which must be good; what it printed."""
+        """Run it to its end, which must be good; what it printed. What it exports stays."""
+        if line.startswith("export "):
+            self.environ |= dict(word.split("=", 1) for word in shlex.split(line)[1:])
+            return ""
         done = subprocess.run(
             line,
             shell=True,
@@ -48,5 +52,5 @@ class Terminal:
         """Leave it running; its log is `dev.log`."""
         with (self.folder / "dev.log").open("wb") as log:
             return subprocess.Popen(
-                f"exec {line} --sandbox-port 0", shell=True, cwd=self.folder, env=self.environ, stdout=log, stderr=log
+                f"exec {line}", shell=True, cwd=self.folder, env=self.environ, stdout=log, stderr=log
             )

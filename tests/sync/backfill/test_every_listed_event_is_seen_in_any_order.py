@@ -108,6 +108,24 @@ async def test_an_interruption_of_the_rest_keeps_the_older_progress(newest: bool
     assert follower.seen == service.ids
 
 
+@pytest.mark.parametrize(("more", "calls"), [(3, 11), (4, 13)])
+async def test_where_an_interrupted_walk_would_go_on_is_forgotten_once_it_is_passed(more: int, calls: int) -> None:
+    # case: B10, B34
+    """What may be listed late is read again, down to beyond where the walk was cut. With three new events the cursor
+    is one that was walked; with four it has to be looked at to see that it leads back."""
+    service = ScriptedList()
+    service.add(30)
+    follower = Follower(service)
+    await follower.go(pages=1)
+    assert follower.bookmark.resume is not None
+    service.add(more)
+    before, follower.yielded = service.calls, 0
+    await follower.go()
+    assert follower.seen == service.ids
+    assert (service.calls - before, follower.yielded) == (calls, 30 + more)
+    assert follower.bookmark.resume is None
+
+
 @pytest.mark.parametrize("invalid", ["refuse", "first_page", "empty"])
 async def test_a_stored_cursor_that_is_refused_starts_the_walk_again_at_the_head(invalid: str) -> None:
     # case: B11

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import orjson
 
 from consumer.broker import Message
+from consumer.events import Delivery
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
-from consumer.sync.confirm.hints import HintConsumer
-from tests.sync.conftest import DELIVERIES, World, delivery
+from consumer.sync.confirm.hints import BODIES_MAX_BYTES, HintConsumer, in_parts
+from tests.sync.conftest import DELIVERIES, World, delivery, read_all
+
+MIB = 1024 * 1024
 
 
 def hint_consumer(world: World, *, max_hints: int = 1000, batch: int = 500) -> HintConsumer:
@@ -101,3 +106,26 @@ async def test_a_record_that_is_no_delivery_is_quarantined_and_does_not_stop_the
     await world.deliver(delivery(b'{"id":"evt_1"}', 1, event_id="evt_1"))
     await taken_in(world)
     assert (await waiting(world), await reasons(world)) == (1, ["not_a_delivery"])
+
+
+def zeros(number: int) -> Delivery:
+    return delivery(b'{"id":"evt_%d","pad":"%b"}' % (number, b"0" * MIB), number, event_id=f"evt_{number}")
+
+
+async def test_megabytes_of_zeros_are_in_memory_a_few_at_a_time(world: World) -> None:
+    # case: I12, I22
+    await world.deliver(*(zeros(number) for number in range(30)))
+    records = await read_all(world.broker, DELIVERIES)
+    parts = [sum(len(one.raw) for one in part.hints) for part in in_parts(records, {"default"})]
+    assert sum(parts) > 30 * MIB
+    assert max(parts) < BODIES_MAX_BYTES + 2 * MIB
+    assert await taken_in(world) == 30
+    assert await waiting(world) == 30
+    small = [delivery(b'{"id":"evt_%d"}' % number, number, event_id=f"evt_{number}") for number in range(30)]
+    tracemalloc.start()
+    async with world.database.reading() as session:
+        differing = await hints.differing(session, small)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert differing == small
+    assert most < 8 * MIB

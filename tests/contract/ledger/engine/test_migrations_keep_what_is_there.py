@@ -72,7 +72,7 @@ async def with_rows(database: Database, *, has_plans: bool) -> None:
         await replayed(database, Past(first=11, last=20, handler=HANDLER), PLAN)
 
 
-@pytest.mark.parametrize("before", ["ledger_0007", "ledger_0011", "ledger_0014"])
+@pytest.mark.parametrize("before", ["ledger_0007", "ledger_0011", "ledger_0015"])
 async def test_rows_are_the_same_afterwards_and_in_the_same_order(empty: Database, before: str) -> None:
     await bring_to(empty, before)
     has_plans = before > "ledger_0010"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "ledger_0015"
-down_revision = "ledger_0014"
+revision = "ledger_0016"
+down_revision = "ledger_0015"
 branch_labels = None
 depends_on = None
 

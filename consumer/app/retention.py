@@ -1,0 +1,93 @@
+"""Retention: once a day, the bodies of settled events that are older than `CONSUMER_RETENTION` go to archives."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from consumer import __version__
+from consumer.archive.prune import Prune, Pruned
+from consumer.clock import Clock
+from consumer.errors import ConsumerError
+from consumer.ledger import Database
+from consumer.ledger.archiving import passes
+from consumer.ledger.engine.database_time import shared_time
+from consumer.sync.leader import Leader
+from consumer.sync.loop import rest
+from consumer.telemetry.metrics import Metrics
+
+ROLE: Final = "archive"
+"""The lease of whoever writes archives: one process at a time."""
+EVERY: Final = timedelta(days=1)
+LOOK_EVERY_S: Final = 300.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Retention:
+    """`age`: how old an event is whose body may go to `folder`. Several processes may run it: one does it."""
+
+    def __init__(
+        self, database: Database, *, folder: Path, age: timedelta, holder: str, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._database = database
+        self._folder = folder
+        self._age = age
+        self._clock = clock
+        self._metrics = metrics
+        self._leader = Leader(database, role=ROLE, holder=holder, clock=clock)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`. A pass that failed is tried again at the next look; `status` says so meanwhile."""
+        stopping = asyncio.create_task(stop.wait())
+        while not stop.is_set():
+            looking = asyncio.create_task(self._look())
+            await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            looking.cancel()  # a pass that is stopped has lost nothing
+            [outcome] = await asyncio.gather(looking, return_exceptions=True)
+            if isinstance(outcome, ConsumerError):
+                _log.warning("archive_not_looked_at", code=outcome.code)
+            elif isinstance(outcome, Exception):
+                raise outcome
+            await rest(self._clock, LOOK_EVERY_S, stop)
+        await stopping
+
+    async def _look(self) -> None:
+        async with self._database.reading() as session:
+            last, now = await passes.load(session), await shared_time(session)
+        self._show(last)
+        if last.done_at is None or now - last.done_at >= EVERY:
+            await self._leader.once(self._pass)
+
+    async def _pass(self) -> None:
+        async with self._database.transaction() as session:
+            last, now = await passes.load(session), await shared_time(session)
+            began_at = last.began_at or now
+            await passes.keep(session, replace(last, began_at=began_at))
+        prune = Prune(self._database, self._folder, clock=self._clock, written_by=__version__, by="retention")
+        try:
+            done = await prune.run(now - self._age)
+        except ConsumerError as error:
+            _log.error("archive_failed", code=error.code, reason=error.message)
+            await self._keep(passes.LastPass(began_at=began_at, done_at=last.done_at, code=error.code))
+            return
+        await self._keep(passes.LastPass(began_at=began_at, done_at=now))
+        self._tell(done)
+
+    async def _keep(self, found: passes.LastPass) -> None:
+        async with self._database.transaction() as session:
+            await passes.keep(session, found)
+        self._show(found)
+
+    def _show(self, found: passes.LastPass) -> None:
+        self._metrics.archive_failing.set(found.code is not None)
+        self._metrics.archive_done_at.set(found.done_at.timestamp() if found.done_at else 0)
+
+    def _tell(self, done: Pruned) -> None:
+        self._metrics.archived.inc(done.events)
+        _log.info("archive_done", events=done.events, bytes=done.bytes, kept=done.kept, files=list(done.files)[:20])

@@ -1,0 +1,49 @@
+"""Export: all events that the ledger has bodies of, with their runs, in archives; nothing is taken out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from consumer.archive.filling import Filling, portions
+from consumer.archive.prune import FILE_BYTES, FILE_EVENTS, Pruned
+from consumer.clock import Clock
+from consumer.ledger import Database
+from consumer.ledger.archiving import bodies
+from consumer.ledger.archiving.bodies import Record
+from consumer.ledger.archiving.settled import stretch
+
+UNSENT_AT_ONCE = 500
+
+
+async def export(database: Database, folder: Path, *, clock: Clock, written_by: str) -> Pruned:
+    """Write them, and last what is still to be sent; what was written. Raises ArchiveError, LedgerError."""
+    done, after, is_over = Pruned(), 0, False
+    while not is_over:
+        file = Filling(folder, written_by=written_by)
+        try:
+            while not is_over and file.events < FILE_EVENTS and file.bytes < FILE_BYTES:
+                async with database.reading() as session:
+                    part = await stretch(session, after, None)
+                for portion in portions(part.settled):
+                    await file.add(database, portion)
+                is_over, after = part.until is None, part.until or after
+            if is_over:
+                await _add_unsent(file, database)
+            path = await file.finish(clock.now())
+        finally:
+            await file.drop()
+        if path is not None:
+            done += Pruned(events=file.events, bytes=file.bytes, files=(path.name,))
+    return done
+
+
+async def _add_unsent(file: Filling, database: Database) -> None:
+    portion: list[Record] = []
+    async with database.reading() as session:
+        async for record in bodies.unsent(session):
+            portion.append(record)
+            if len(portion) >= UNSENT_AT_ONCE:
+                await file.add_records(portion)
+                portion = []
+    if portion:
+        await file.add_records(portion)

@@ -1,0 +1,197 @@
+"""`consumer prune`, `consumer events export`, `consumer events import`: bodies out of the ledger, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import orjson
+import typer
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer import __version__
+from consumer.app.retention import ROLE
+from consumer.archive.bring import bring
+from consumer.archive.export import export
+from consumer.archive.prune import Prune, Pruned
+from consumer.archive.trail import bring_trail, is_trail
+from consumer.cli.consent import operator
+from consumer.cli.looking.events import app as events_app
+from consumer.cli.output import Json, Output
+from consumer.cli.process import ledger, run, settings_looking
+from consumer.cli.repairing.rebuild import require_rest
+from consumer.cli.walking.lead import COMMAND, Led, Wait, lease_of
+from consumer.clock import SystemClock
+from consumer.errors import AnotherLeads, UsageError
+from consumer.ledger import Database, audit
+from consumer.ledger.archiving.bodies import Brought
+from consumer.ledger.engine.database_time import shared_time
+from consumer.settings import Settings
+from consumer.settings.values import age
+from consumer.sync.leader import LEASE_S, Leader
+from consumer.work.worker import worker_id
+
+T = TypeVar("T")
+
+FILES_MAX: Final = 1000
+NAMED: Final = 5
+
+Folder = Annotated[
+    Path | None, typer.Option("--archive", metavar="DIR", help="Folder of the archives; or CONSUMER_ARCHIVE_DIR.")
+]
+
+
+def prune(
+    older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="As in 90d, 12w, 36h.")],
+    archive: Folder = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be taken out, and do nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Take the bodies of settled events out of the ledger, into archives that were read back before. Everything that
+    decides stays: ids, runs, keys, the audit trail. `consumer events import` brings a body back."""
+    settings, output = settings_looking(), Output(as_json)
+    least, folder = _age(older_than), _folder(archive, settings)
+
+    async def pruned() -> Pruned:
+        async with ledger(settings, whole=True) as database:
+            before = await _now(database) - least
+            made = Prune(
+                database, folder, clock=SystemClock(), written_by=__version__, by=operator(), on_file=_progress(output)
+            )
+            if dry_run:
+                return await made.look(before)
+            return await _alone(database, output, lambda: made.run(before))
+
+    found = run(pruned())
+    output.document({"dry_run": dry_run, **asdict(found)})
+    done = "would be taken out" if dry_run else f"taken out into {len(found.files)} file(s)"
+    output.line(f"{found.events} bodies ({found.bytes} bytes) {done}; {found.kept} as old are still needed")
+
+
+@events_app.command("export")
+def export_events(archive: Folder = None, as_json: Json = False) -> None:
+    """Copy all events with their runs into archives, as they are now; nothing is taken out. With `audit export` it is
+    all that `rebuild` needs in an empty database."""
+    settings, output = settings_looking(), Output(as_json)
+    folder = _folder(archive, settings)
+
+    async def exported() -> Pruned:
+        async with ledger(settings, whole=True) as database:
+            clock = SystemClock()
+            return await _alone(database, output, lambda: export(database, folder, clock=clock, written_by=__version__))
+
+    found = run(exported())
+    output.document(asdict(found))
+    output.line(f"{found.events} events ({found.bytes} bytes) written into {len(found.files)} file(s)")
+
+
+@events_app.command("import")
+def import_events(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Archives; or one `audit export`.")],
+    missing: Annotated[
+        bool,
+        typer.Option("--missing", help="Also events that the ledger lacks, as they were, with their runs; no `work`."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring the bodies in archives back. Each file is verified before anything of it comes in; again changes nothing.
+    Exit 1 when a file holds events that the ledger lacks."""
+    if len(files) > FILES_MAX:
+        raise UsageError("too many files at once", most=FILES_MAX)
+    output = Output(as_json)
+    found = run(_imported(settings_looking(), files, missing=missing, output=output))
+    names = [f"{application}/{event_id}" for application, event_id in found.missing[:NAMED]]
+    output.document({"events": found.events, "bodies": found.bodies, "there": found.there,
+                     "missing": len(found.missing)})  # fmt: skip
+    output.line(f"{found.bodies} bodies are back, {found.there} were there; {found.events} events came in with theirs")
+    if found.missing:
+        output.line(
+            f"{len(found.missing)} events are not in this ledger, as {', '.join(names)}: --missing takes them in"
+        )
+        raise typer.Exit(1)
+
+
+async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool, output: Output) -> Brought:
+    found = Brought()
+    async with ledger(settings, whole=True) as database:
+        if missing:
+            await require_rest(database)
+        for file in sorted(
+            files, key=is_trail, reverse=True
+        ):  # an empty ledger takes a trail, one with a note does not
+            if is_trail(file):
+                trail = await bring_trail(database, file)
+                output.line(f"{file.name}: {trail.entries} entries of the audit trail")
+                continue
+            one = await bring(database, file, brings_missing=missing)
+            async with database.transaction() as session:
+                _note(session, file, one)
+            output.line(f"{file.name}: {one.bodies} bodies, {one.events} events")
+            found += one
+    return found
+
+
+def _note(session: AsyncSession, file: Path, found: Brought) -> None:
+    audit.note(
+        session,
+        at=datetime.now(UTC),
+        application="",
+        actor=operator(),
+        action="archive.imported",
+        subject=f"archive:{file.name[:100]}",
+        after=orjson.dumps({"events": found.events, "bodies": found.bodies}).decode(),
+    )
+
+
+async def _alone(database: Database, output: Output, work: Callable[[], Awaitable[T]]) -> T:
+    """With the lease of who writes archives; a killed one's is waited for. Raises AnotherLeads."""
+    leader = Leader(database, role=ROLE, holder=f"{worker_id()}/{COMMAND}", clock=SystemClock())
+
+    async def led() -> T:
+        found: list[T] = []
+
+        async def keep() -> None:
+            found.append(await work())
+
+        if not await leader.once(keep):
+            raise AnotherLeads(role=ROLE)
+        return found[0]
+
+    wait = Wait(walk=led, look=lambda: lease_of(database, ROLE), clock=SystemClock(), say=output.line,
+                lease_s=LEASE_S, served_by=())  # fmt: skip
+    done = await wait.done()
+    if isinstance(done, Led):
+        raise AnotherLeads(done.line(), role=ROLE)
+    return done
+
+
+async def _now(database: Database) -> datetime:
+    async with database.reading() as session:
+        return await shared_time(session)
+
+
+def _age(text: str) -> timedelta:
+    try:
+        return age(text)
+    except ValueError as error:
+        raise UsageError(f"--older-than {error}") from error
+
+
+def _folder(given: Path | None, settings: Settings) -> Path:
+    folder = given or settings.archive_dir
+    if folder is None:
+        raise UsageError("where to? --archive DIR, or CONSUMER_ARCHIVE_DIR")
+    if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise UsageError("the folder of the archives cannot be written", folder=str(folder))
+    return folder
+
+
+def _progress(output: Output) -> Callable[[Pruned], None]:
+    def told(done: Pruned) -> None:
+        output.line(f"{done.files[-1]}: {done.events} bodies so far")
+
+    return told

@@ -1,0 +1,228 @@
+"""Bodies: an event with its runs as a record of an archive; taken out of the ledger, and put back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, RowMapping, Table, bindparam, func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import insert_into
+from consumer.errors import ArchiveForeign, ArchiveInvalid
+from consumer.events import Source
+from consumer.ledger.archiving.documents import document, values
+from consumer.ledger.archiving.settled import Aged, settled
+from consumer.ledger.engine.chunks import matching
+from consumer.ledger.handling.events import EventKey
+from consumer.ledger.tables import EventRow, OutboxRow, RunRow
+
+_EVENTS: Table = EventRow.__table__
+_RUNS: Table = RunRow.__table__
+_OUTBOX: Table = OutboxRow.__table__
+_AGED: Final = ("seq", "application", "id", "key", "type", "source", "received_at")
+_CLAIM: Final = {"claimed_by": None, "claimed_until": None}
+TAKEN: Final = b"{}"
+"""What stands in the outbox for the data of a derived event whose body was taken out."""
+
+Record = Mapping[str, Any]
+"""`event` with its `runs` and, of a derived one, its `outbox` row; or an `outbox` row alone, which is still to be
+sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brought:
+    """What of an archive came in: events that were not there, bodies that were not; and what was there as it is."""
+
+    events: int = 0
+    bodies: int = 0
+    there: int = 0
+    missing: Sequence[EventKey] = field(default=())
+
+    def __add__(self, other: Brought) -> Brought:
+        return Brought(
+            events=self.events + other.events,
+            bodies=self.bodies + other.bodies,
+            there=self.there + other.there,
+            missing=(*self.missing, *other.missing),
+        )
+
+
+def digest(raw: bytes) -> str:
+    """The hash of a body."""
+    return hashlib.sha256(raw).hexdigest()
+
+
+def hashed(record: Record) -> tuple[EventKey, str]:
+    """Which event a record is of, and the hash of its body. Raises ArchiveInvalid."""
+    row = _row(_EVENTS, record.get("event"))
+    return (row["application"], row["id"]), digest(row["raw"])
+
+
+async def records(session: AsyncSession, names: Sequence[EventKey]) -> Sequence[Record]:
+    """These events with all that an archive holds of them, in the order of arrival."""
+    runs: dict[EventKey, list[dict[str, Any]]] = defaultdict(list)
+    for where in _these(_RUNS.c.event_id, _RUNS, names):
+        for row in (await session.execute(select(_RUNS).where(where).order_by(_RUNS.c.handler))).mappings():
+            runs[row["application"], row["event_id"]].append(document(_RUNS, {**row, **_CLAIM}))
+    sent = {}
+    for where in _these(_OUTBOX.c.event_id, _OUTBOX, names):
+        for row in (await session.execute(select(_OUTBOX).where(where))).mappings():
+            sent[row["application"], row["event_id"]] = document(_OUTBOX, dict(row))
+    found = []
+    for where in _these(_EVENTS.c.id, _EVENTS, names):
+        for row in (await session.execute(select(_EVENTS).where(where))).mappings():
+            name = (row["application"], row["id"])
+            found.append({"event": document(_EVENTS, dict(row)), "runs": runs[name], "outbox": sent.get(name)})
+    return sorted(found, key=lambda one: int(one["event"]["seq"]))
+
+
+async def unsent(session: AsyncSession) -> AsyncIterator[Record]:
+    """Derived events that were not sent yet, for an archive of everything."""
+    waiting = select(_OUTBOX).where(text("published_at IS NULL")).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq)
+    async for row in await session.stream(waiting):
+        yield {"outbox": document(_OUTBOX, dict(row._mapping))}
+
+
+async def take_out(session: AsyncSession, archive: str, digests: Mapping[EventKey, str]) -> int:
+    """Empty the bodies that lie in the archive with these hashes, and are still settled; how many."""
+    taken = 0
+    for where in _these(_EVENTS.c.id, _EVENTS, digests):
+        whole = select(*(_EVENTS.c[name] for name in _AGED), _EVENTS.c.raw)
+        locked = whole.where(where, _EVENTS.c.archive.is_(None)).with_for_update()
+        rows = (await session.execute(locked)).mappings().all()
+        same = [row for row in rows if digest(row["raw"]) == digests[row["application"], row["id"]]]
+        aged = [Aged(**{name: row[name] for name in _AGED}, bytes=len(row["raw"])) for row in same]
+        gone = await settled(session, aged)
+        await _empty(session, archive, gone, digests)
+        taken += len(gone)
+    return taken
+
+
+async def _empty(session: AsyncSession, archive: str, gone: Sequence[Aged], digests: Mapping[EventKey, str]) -> None:
+    if not gone:
+        return
+    connection = await session.connection()
+    emptied = update(_EVENTS).where(_EVENTS.c.seq == bindparam("of")).values(
+        raw=b"", archive=archive, sha256=bindparam("link")
+    )  # fmt: skip
+    await connection.execute(emptied, [{"of": one.seq, "link": digests[one.name]} for one in gone])
+    derived = [one.name for one in gone if one.source == Source.RELAY.value]
+    for where in _these(_OUTBOX.c.event_id, _OUTBOX, derived):
+        await session.execute(update(_OUTBOX).where(where, _OUTBOX.c.published_at.is_not(None)).values(data=TAKEN))
+
+
+async def digests(session: AsyncSession, names: Sequence[EventKey]) -> Mapping[EventKey, str]:
+    """The hashes of those of these bodies that lie in an archive."""
+    found: dict[EventKey, str] = {}
+    wanted = select(_EVENTS.c.application, _EVENTS.c.id, _EVENTS.c.sha256).where(_EVENTS.c.archive.is_not(None))
+    for where in _these(_EVENTS.c.id, _EVENTS, names):
+        found |= {
+            (application, event_id): one for application, event_id, one in await session.execute(wanted.where(where))
+        }
+    return found
+
+
+async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_missing: bool) -> Brought:
+    """Give events of the ledger their bodies back; `brings_missing`: also take in those that it lacks, as they were.
+    Raises ArchiveInvalid; ArchiveForeign for an event that cannot be of this ledger."""
+    events = {}
+    for record in found:
+        if "event" in record:
+            row = _row(_EVENTS, record["event"])
+            events[row["application"], row["id"]] = (row, record)
+    known = await _known(session, list(events))
+    brought = Brought(missing=() if brings_missing else [name for name in events if name not in known])
+    back = [name for name, row in known.items() if row["archive"] is not None]
+    await _restore(session, {name: events[name] for name in back}, known)
+    brought += Brought(bodies=len(back), there=len(known) - len(back))
+    if brings_missing:
+        news = [pair for name, pair in events.items() if name not in known]
+        await _take_in(session, news)
+        await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if "event" not in one])
+        brought += Brought(events=len(news))
+    return brought
+
+
+async def _known(session: AsyncSession, names: Sequence[EventKey]) -> Mapping[EventKey, RowMapping]:
+    found = {}
+    columns = (_EVENTS.c.application, _EVENTS.c.id, _EVENTS.c.seq, _EVENTS.c.archive, _EVENTS.c.sha256)
+    for where in _these(_EVENTS.c.id, _EVENTS, names):
+        for row in (await session.execute(select(*columns).where(where))).mappings():
+            found[row["application"], row["id"]] = row
+    return found
+
+
+async def _restore(
+    session: AsyncSession,
+    found: Mapping[EventKey, tuple[dict[str, Any], Record]],
+    known: Mapping[EventKey, RowMapping],
+) -> None:
+    if not found:
+        return
+    for name, (row, _) in found.items():
+        if digest(row["raw"]) != known[name]["sha256"]:
+            raise ArchiveForeign("an event's body is not the one that was taken out", event_id=name[1][:100])
+    connection = await session.connection()
+    filled = update(_EVENTS).where(_EVENTS.c.seq == bindparam("of")).values(
+        raw=bindparam("body"), archive=None, sha256=None
+    )  # fmt: skip
+    await connection.execute(
+        filled, [{"of": known[name]["seq"], "body": row["raw"]} for name, (row, _) in found.items()]
+    )
+    sent = [_row(_OUTBOX, record["outbox"]) for _, record in found.values() if record.get("outbox")]
+    if sent:
+        mine = (_OUTBOX.c.application == bindparam("mine"), _OUTBOX.c.event_id == bindparam("of"))
+        data = [{"mine": row["application"], "of": row["event_id"], "body": row["data"]} for row in sent]
+        await connection.execute(update(_OUTBOX).where(*mine).values(data=bindparam("body")), data)
+
+
+async def _take_in(session: AsyncSession, news: Sequence[tuple[dict[str, Any], Record]]) -> None:
+    await _insert(session, _EVENTS, [row | {"archive": None, "sha256": None} for row, _ in news])
+    await _insert(session, _RUNS, [_row(_RUNS, one) | _CLAIM for _, record in news for one in record.get("runs", ())])
+    await _insert(session, _OUTBOX, [_row(_OUTBOX, record["outbox"]) for _, record in news if record.get("outbox")])
+
+
+async def _take_unsent(session: AsyncSession, waiting: Sequence[dict[str, Any]]) -> None:
+    there = set()
+    names = [(row["application"], row["event_id"]) for row in waiting]
+    for where in _these(_OUTBOX.c.event_id, _OUTBOX, names):
+        rows = await session.execute(select(_OUTBOX.c.application, _OUTBOX.c.event_id).where(where))
+        there |= {(application, event_id) for application, event_id in rows}
+    await _insert(session, _OUTBOX, [row for row, name in zip(waiting, names, strict=True) if name not in there])
+
+
+async def _insert(session: AsyncSession, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Raises ArchiveForeign when one of them meets another row."""
+    if not rows:
+        return
+    key = list(table.primary_key.columns)
+    statement = insert_into(table, session.get_bind().dialect.name).on_conflict_do_nothing().returning(*key)
+    done = (await session.execute(statement, rows)).all()
+    if len(done) != len(rows):
+        raise ArchiveForeign("its numbers are taken by others: it is an archive of another ledger", table=table.name)
+
+
+async def go_on_counting(session: AsyncSession) -> None:
+    """After rows came in with their numbers: the next ones get higher ones (PostgreSQL counts beside the table)."""
+    if session.get_bind().dialect.name != "postgresql":
+        return
+    for table, column in ((_EVENTS, _EVENTS.c.seq), (_OUTBOX, _OUTBOX.c.seq)):
+        sequence = func.pg_get_serial_sequence(table.name, column.name)
+        await session.execute(
+            select(func.setval(sequence, select(func.coalesce(func.max(column), 1)).scalar_subquery()))
+        )
+
+
+def _row(table: Table, found: Any) -> dict[str, Any]:
+    try:
+        return values(table, found)
+    except ValueError as error:
+        raise ArchiveInvalid(reason=str(error)) from error
+
+
+def _these(column: Any, table: Table, names: Any) -> Iterator[ColumnElement[bool]]:
+    return matching(column, (table.c.application,), ((event_id, application) for application, event_id in names))

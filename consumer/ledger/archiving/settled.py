@@ -1,0 +1,130 @@
+"""Settled: which events need their body no more, a stretch of the ledger at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Table, func, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.events import Source
+from consumer.ledger.engine.chunks import matching
+from consumer.ledger.engine.counting import numbered
+from consumer.ledger.handling.events import EventKey, told
+from consumer.ledger.tables import DISCARDED, EventRow, RunRow, RunStatus
+
+_EVENTS: Table = EventRow.__table__
+_RUNS: Table = RunRow.__table__
+
+STRETCH: Final = 500
+"""So many numbers of events are looked at in one statement, however many of them are gone already."""
+APART: Final = timedelta(days=1)
+"""Reads further apart than this were not under way at once: the later one has the higher version (case A40)."""
+DONE: Final = (RunStatus.SUCCEEDED.value, RunStatus.SKIPPED.value)
+GIVEN_UP: Final = "discarded"
+"""A run that an operator gave up: `dead discard --undo` brings it back, with the event as it was."""
+OBSERVED: Final = ".observed"
+_IS_DISCARDED: Final = func.coalesce(text(f"runs.{DISCARDED}"), False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aged:
+    """An event that is old enough; `bytes`: the size of its body."""
+
+    seq: int
+    application: str
+    id: str
+    key: str
+    type: str
+    source: str
+    received_at: datetime
+    bytes: int
+
+    @property
+    def name(self) -> EventKey:
+        """(application, event id)."""
+        return (self.application, self.id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """What was found among the next numbers: `settled` may go, `kept` events are old enough and may not. `until`: the
+    last number looked at, None when there is nothing older any more."""
+
+    settled: Sequence[Aged]
+    kept: int
+    until: int | None
+
+
+async def stretch(session: AsyncSession, after: int, before: datetime | None) -> Stretch:
+    """The next events with a body, of those recorded `before` then; None: all that have one, settled or not."""
+    span = await numbered(session, _EVENTS.c.seq)
+    if span is None or after >= span.last:
+        return Stretch(settled=(), kept=0, until=None)
+    after = max(after, span.first - 1)
+    rows = (
+        await session.execute(
+            select(*(_EVENTS.c[name] for name in ("seq", "application", "id", "key", "type", "source", "received_at")),
+                   _EVENTS.c.recorded_at, _EVENTS.c.archive, func.length(_EVENTS.c.raw).label("bytes"))
+            .where(_EVENTS.c.seq > after, _EVENTS.c.seq <= after + STRETCH)
+            .order_by(_EVENTS.c.seq)
+        )
+    ).mappings().all()  # fmt: skip
+    if before is not None and rows and all(row["recorded_at"] >= before for row in rows):
+        return Stretch(settled=(), kept=0, until=None)
+    aged = [
+        Aged(**{name: value for name, value in row.items() if name not in ("recorded_at", "archive")})
+        for row in rows
+        if row["archive"] is None and (before is None or row["recorded_at"] < before)
+    ]
+    found = aged if before is None else await settled(session, aged)
+    return Stretch(settled=found, kept=len(aged) - len(found), until=after + STRETCH)
+
+
+async def settled(session: AsyncSession, aged: Sequence[Aged]) -> Sequence[Aged]:
+    """Those of them that need their body no more."""
+    states = await _states(session, [one.name for one in aged])
+    newest = await _newest(session, aged)
+    return [one for one in aged if is_settled(one, states.get(one.name, ()), newest.get((*_read(one), one.type)))]
+
+
+def is_settled(event: Aged, states: Collection[str], newest: datetime | None) -> bool:
+    """Whether nobody needs the body: all its runs are done; it was not derived for a handler that is not there yet;
+    and it is not the newest read of its object, which handlers see as `ctx.snapshot`. `newest`: when the newest event
+    of its type about the same was received. Pure."""
+    if any(state not in DONE for state in states):
+        return False
+    if not states and event.source == Source.RELAY.value:
+        return False
+    return not event.type.endswith(OBSERVED) or (newest is not None and newest - event.received_at > APART)
+
+
+def _read(event: Aged) -> tuple[str, str]:
+    return (event.application, event.key)
+
+
+async def _states(session: AsyncSession, names: Sequence[EventKey]) -> Mapping[EventKey, set[str]]:
+    found: dict[EventKey, set[str]] = defaultdict(set)
+    wanted = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.status, _IS_DISCARDED)
+    for these in matching(_RUNS.c.event_id, (_RUNS.c.application,), ((name, one) for one, name in names)):
+        for application, event_id, status, is_discarded in await session.execute(wanted.where(these)):
+            found[application, event_id].add(GIVEN_UP if is_discarded else status)
+    return found
+
+
+async def _newest(session: AsyncSession, aged: Sequence[Aged]) -> Mapping[tuple[str, str, str], datetime]:
+    """(application, key, type) of the reads to when the newest was received."""
+    keys: dict[str, set[str]] = defaultdict(set)
+    for one in aged:
+        if one.type.endswith(OBSERVED):
+            keys[one.application].add(one.key)
+    return {
+        (application, key, event_type): at
+        for application, mine in keys.items()
+        for key, types in (await told(session, application, sorted(mine))).items()
+        for event_type, at in types.items()
+    }

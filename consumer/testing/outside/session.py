@@ -1,0 +1,182 @@
+"""Outside: the session that handlers get as `ctx.http`."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, NoReturn
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from consumer.testing.guard import Sent
+from consumer.testing.outside.answer import Answer, Request
+from consumer.testing.outside.bodies import recorded
+from consumer.testing.outside.response import Pending, Response, not_played
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+INSTEAD = (
+    "request, get, options, head, post, put, patch and delete are there; for more use a client of the handler's own, "
+    "allowed by name (Workbench(allow=[...])), on a server that the test starts"
+)
+
+
+class Outside:
+    """`requests` in the order they came; `answer` may be set to a function of the request."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.answer: Callable[[Request], Answer] = lambda _: Answer()
+        self._lock = threading.Lock()
+        self._may_lose = 0
+        self._lost: set[tuple[str, str, str]] = set()
+
+    @property
+    def lost(self) -> int:
+        """How many answers were lost since `lose_answers`."""
+        return len(self._lost)
+
+    @property
+    def closed(self) -> bool:
+        """Never: the session is the worker's."""
+        return False
+
+    def lose_answers(self, at_most: int) -> None:
+        """From now on a request that changes something is done and recorded, but its answer is lost the first time it
+        is made: the handler gets a connection error. The same one again, whatever its headers, is answered. So many
+        answers in all; 0 ends it."""
+        with self._lock:
+            self._may_lose = at_most
+            self._lost = set()
+
+    def request(self, method: str, url: Any, **options: Any) -> Pending:
+        """As `aiohttp.ClientSession.request`. Raises TypeError for an option that it has not."""
+        unknown = sorted(set(options) - _options())
+        if unknown:
+            raise TypeError(f"ClientSession._request() got an unexpected keyword argument {unknown[0]!r}")
+        if options.get("json") is not None and options.get("data") is not None:
+            raise ValueError("data and json parameters can not be used at the same time")
+        address = URL(url) if isinstance(url, str) else url
+        if options.get("params"):
+            address = address.extend_query(options["params"])
+        sent = Sent(method.upper(), str(address))
+
+        async def make() -> Response:
+            sent.is_sent = True
+            if not address.absolute:
+                raise aiohttp.InvalidUrlClientError(address)
+            if address.scheme not in ("http", "https"):
+                raise aiohttp.NonHttpUrlClientError(address)
+            body = options["json"] if options.get("json") is not None else await recorded(options.get("data"))
+            request = Request(method=method.upper(), url=str(address), body=body, headers=_headers(options))
+            return await self._answered(request, sent, options.get("raise_for_status"))
+
+        return Pending(make)
+
+    async def _answered(self, request: Request, sent: Sent, check: Any) -> Response:
+        with self._lock:
+            self.requests.append(request)
+            is_lost = self._loses(request)
+        if is_lost:
+            raise aiohttp.ServerDisconnectedError("the answer was lost")
+        answer = self.answer(request)
+        if answer.error is not None:
+            raise answer.error
+        sent.status = answer.status
+        response = Response(request, answer, sent)
+        if callable(check):
+            await check(response)
+        elif check:
+            response.raise_for_status()
+        return response
+
+    def _loses(self, request: Request) -> bool:
+        same = (request.method, request.url, _text(request.body))
+        if request.method in SAFE or same in self._lost or len(self._lost) >= self._may_lose:
+            return False
+        self._lost.add(same)
+        return True
+
+    def get(self, url: Any, **options: Any) -> Pending:
+        """As `aiohttp.ClientSession.get`."""
+        return self.request("GET", url, **options)
+
+    def options(self, url: Any, **options: Any) -> Pending:
+        """As `aiohttp.ClientSession.options`."""
+        return self.request("OPTIONS", url, **options)
+
+    def head(self, url: Any, **options: Any) -> Pending:
+        """As `aiohttp.ClientSession.head`."""
+        return self.request("HEAD", url, **options)
+
+    def post(self, url: Any, **options: Any) -> Pending:
+        """As `aiohttp.ClientSession.post`."""
+        return self.request("POST", url, **options)
+
+    def put(self, url: Any, **options: Any) -> Pending:
+        """As `aiohttp.ClientSession.put`."""
+        return self.request("PUT", url, **options)
+
+    def patch(self, url: Any, **options: Any) -> Pending:
+        """As `aiohttp.ClientSession.patch`."""
+        return self.request("PATCH", url, **options)
+
+    def delete(self, url: Any, **options: Any) -> Pending:
+        """As `aiohttp.ClientSession.delete`."""
+        return self.request("DELETE", url, **options)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        not_played(aiohttp.ClientSession, name, INSTEAD)
+
+    def effects(self) -> list[tuple[str, str, str]]:
+        """What the outside did, as a system does that honours the key: a request repeated with its key counts once,
+        and so does a PUT or DELETE of the same; anything else counts every time. (method, url, key or body)."""
+        seen: set[tuple[str, str, str]] = set()
+        found = []
+        for request in self.requests:
+            if request.method in SAFE:
+                continue
+            key = request.idempotency_key
+            effect = (request.method, request.url, key if key is not None else _text(request.body))
+            repeats = key is not None or request.method in ("PUT", "DELETE")
+            if not (repeats and effect in seen):
+                found.append(effect)
+            seen.add(effect)
+        return found
+
+    def final(self) -> dict[str, str]:
+        """The last body that was PUT (or that it was deleted), per address: what the outside holds in the end."""
+        held: dict[str, str] = {}
+        for request in self.requests:
+            if request.method in ("PUT", "DELETE"):
+                held[request.url] = _text(request.body) if request.method == "PUT" else "deleted"
+        return held
+
+
+@cache
+def _options() -> frozenset[str]:
+    """What the real session takes."""
+    parameters = inspect.signature(aiohttp.ClientSession._request).parameters.values()
+    return frozenset(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+
+
+def _headers(options: Mapping[str, Any]) -> dict[str, str]:
+    given = options.get("headers") or {}
+    pairs: Iterable[Any] = given.items() if isinstance(given, Mapping) else given
+    found = {str(name): str(value) for name, value in pairs}
+    if options.get("auth") is not None:
+        found.setdefault("Authorization", options["auth"].encode())
+    return found
+
+
+def _text(body: Any) -> str:
+    if isinstance(body, bytes | str):
+        return body if isinstance(body, str) else body.decode("utf-8", "replace")
+    return orjson.dumps(body, option=orjson.OPT_SORT_KEYS, default=_plain).decode()
+
+
+def _plain(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

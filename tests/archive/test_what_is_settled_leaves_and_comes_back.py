@@ -1,0 +1,117 @@
+"""`consumer prune`: bodies of settled events leave the ledger, nothing that decides does, and all of it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from consumer.ledger import Database
+from consumer.ledger.tables import QuarantineRow, RunStatus
+from tests.archive.old_shop import BROKEN, EVENTS, OUTBOX, RUNS, opened
+from tests.support.handling.projections import said
+
+
+async def pruned(shop: Any, folder: Path, *words: str) -> Any:
+    return await asyncio.to_thread(shop.desk.ask, "prune", "--older-than", "1d", "--archive", str(folder), *words)
+
+
+async def imported(shop: Any, folder: Path) -> Any:
+    files = await asyncio.to_thread(lambda: [str(one) for one in sorted(folder.glob("*.gz"))])
+    return await asyncio.to_thread(shop.desk.ask, "events", "import", *files)
+
+
+# case: B35, R1
+async def test_the_bodies_go_and_nothing_else(database: Database, database_url: str, tmp_path: Path) -> None:
+    async with opened(database, database_url) as shop:
+        before, decided, runs = await shop.bodies(), await shop.decisions(), await shop.rows(RUNS)
+        outbox = await shop.rows(OUTBOX)
+        tried = await pruned(shop, tmp_path / "kept", "--dry-run")
+        assert await shop.bodies() == before
+        found = await pruned(shop, tmp_path / "kept")
+        assert (tried["events"], tried["kept"]) == (found["events"], found["kept"])
+        after = await shop.bodies()
+        gone = {name for name, raw in after.items() if not raw}
+        assert len(gone) == found["events"] > 10
+        shown = await asyncio.to_thread(shop.desk.ask, "events", "show", "evt_0")
+        assert (shown["archive"], shown["payload"]) == (found["files"][0], None)
+        assert (await shop.decisions(), await shop.rows(RUNS)) == (decided, runs)
+        assert {raw for name, raw in after.items() if name not in gone} <= set(before.values())
+        assert await shop.rows(OUTBOX) != outbox, "the copies of bodies in it are gone, too"
+        again = await pruned(shop, tmp_path / "kept")
+        assert (again["events"], again["files"]) == (0, [])
+        back = await imported(shop, tmp_path / "kept")
+        assert back["bodies"] == len(gone)
+        assert await shop.bodies() == before
+        assert await shop.rows(OUTBOX) == outbox
+        assert (await imported(shop, tmp_path / "kept"))["bodies"] == 0, "again changes nothing"
+
+
+# case: B35
+async def test_what_somebody_may_still_need_stays(database: Database, database_url: str, tmp_path: Path) -> None:
+    async with opened(database, database_url) as shop:
+        await pruned(shop, tmp_path)
+        kept = {row["id"]: row for row in await shop.rows(EVENTS) if row["archive"] is None}
+        open_ = {row["event_id"] for row in await shop.rows(RUNS) if row["status"] == RunStatus.DEAD.value}
+        assert open_
+        assert open_ <= kept.keys(), f"the parcel of {BROKEN} is still to be sent"
+        reads = [
+            row for row in kept.values() if row["key"] == "subscription:sub_1" and row["type"].endswith("observed")
+        ]
+        assert [b'"version":102' in row["raw"] for row in reads] == [True], "the newest read is what handlers see"
+
+
+# case: B35, I16
+async def test_a_redelivery_does_nothing_and_another_body_is_kept(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    async with opened(database, database_url) as shop:
+        await pruned(shop, tmp_path)
+        runs, outbox, shipped = await shop.rows(RUNS), await shop.rows(OUTBOX), list(shop.shipped)
+        same = said("order.paid", "evt_0", order_id="A0", amount="9")
+        await shop.live.arrive(same)
+        await shop.live.make_up()
+        assert (await shop.rows(RUNS), await shop.rows(OUTBOX), shop.shipped) == (runs, outbox, shipped)
+        async with database.reading() as session:
+            assert (await session.scalars(select(QuarantineRow))).all() == []
+        await shop.live.arrive(replace(same, raw=same.raw.replace(b'"9"', b'"8"')))
+        async with database.reading() as session:
+            assert [one.reason for one in await session.scalars(select(QuarantineRow))] == ["other_body"]
+
+
+# case: G9
+async def test_a_rebuild_says_which_archives_it_needs(database: Database, database_url: str, tmp_path: Path) -> None:
+    async with opened(database, database_url) as shop:
+        decided = await shop.decisions()
+        await pruned(shop, tmp_path)
+        refused = await asyncio.to_thread(shop.desk.ask, "rebuild", "all", "--yes", code=1)
+        assert "error[bodies_archived]" in refused
+        assert "events import" in refused
+        await imported(shop, tmp_path)
+        await asyncio.to_thread(shop.desk.ask, "rebuild", "all", "--yes")
+        assert await shop.decisions() == decided
+
+
+@pytest.mark.parametrize("words", [("--older-than", "soon"), ("--older-than", "3d")])
+async def test_words_that_do_not_fit(sqlite_ledger: Database, tmp_path: Path, words: tuple[str, ...]) -> None:
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        assert "error[usage]" in await asyncio.to_thread(shop.desk.ask, "prune", *words, code=2)
+
+
+# case: R9, R14
+async def test_a_replay_leaves_archived_events_out_and_says_so(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    async with opened(database, database_url) as shop:
+        await pruned(shop, tmp_path)
+        words = ("replay", "plan", "--handler", "fulfilment:order_paid", "--force", "--reason", "a drill")
+        planned = await asyncio.to_thread(shop.desk.ask, *words)
+        assert (planned["runs"], planned["refused"]["archived"] > 0) == (0, True)
+        await imported(shop, tmp_path)
+        planned = await asyncio.to_thread(shop.desk.ask, *words)
+        assert planned["runs"] > 0
+        assert "archived" not in planned["refused"]

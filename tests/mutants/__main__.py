@@ -1,0 +1,71 @@
+"""`make mutants`: single changes to the code that decides, each of which a test has to notice. Exit 1 when less than
+95 % of them are noticed. `make mutants MODULE=consumer/work/transition.py` (or a folder) plays a part; an interrupted
+run goes on where it was, as long as module and tests are the same."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.mutants import plan
+from tests.mutants.session import Tally, checkout, equivalents, known, play
+
+BAR = 0.95
+MINUTES = 480.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play what was asked for, print a table; the exit code."""
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="files or folders; all when left out, the decisive ones first")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="no longer than that; the next run goes on")
+    parser.add_argument("--report", action="store_true", help="play nothing, show what earlier runs found")
+    asked = parser.parse_args(arguments)
+    try:
+        modules = plan.modules(asked.modules)
+    except ValueError as error:
+        parser.error(str(error))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds: the copy is removed
+    tallies = _reported(modules) if asked.report else _played(modules, asked.minutes * 60)
+    _show(tallies)
+    judged, killed = sum(one.judged for one in tallies), sum(one.killed for one in tallies)
+    return 0 if judged and killed >= BAR * judged else 1
+
+
+def _played(modules: list[str], seconds: float) -> list[Tally]:
+    until, tallies = time.monotonic() + seconds, []
+    with checkout():
+        for module in modules:
+            if time.monotonic() > until:
+                break
+            _say(module)
+            tallies.append(play(module, until, _say))
+    return tallies
+
+
+def _reported(modules: list[str]) -> list[Tally]:
+    return [found for one in modules if (found := known(one)) is not None]
+
+
+def _show(tallies: list[Tally]) -> None:
+    reasons = equivalents()
+    for one in tallies:
+        share = f"{one.killed / one.judged:.0%}" if one.judged else "none"
+        left = f", {one.untested} not played yet" if one.untested else ""
+        _say(f"{one.module}: {one.killed} of {one.judged} noticed ({share}), {len(one.equivalent)} equivalent{left}")
+        for mutant in sorted(one.survived):
+            _say(f"  SURVIVED  {mutant.was}  ->  {mutant.becomes}")
+        for mutant in sorted(one.equivalent):
+            _say(f"  equivalent  {mutant.was}  ->  {mutant.becomes}: {reasons[mutant]}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

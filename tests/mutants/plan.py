@@ -1,0 +1,73 @@
+"""Plan: which modules are mutated, and which tests have to notice. The first to match counts; the nearest tests stand
+first, for a mutant is over with the first test that fails."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LEFT_OUT = ("__init__.py", "*/migrations/*", "*/tests/*", "handlers/template/*", "*/metrics.py")
+HANDLING = "tests/contract/ledger/handling"
+READING = "tests/contract/ledger/reading"
+BACKFILL = "tests/sync/backfill"
+REFRESH = "tests/sync/refresh"
+TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("consumer/work/transition.py", ("tests/work/test_what_becomes_of_a_run.py",)),
+    ("consumer/work/pausing/rules.py", ("tests/work/pausing",)),
+    ("consumer/work/pausing/*", ("tests/work/pausing", "tests/work/execution")),
+    ("consumer/sync/refresh/schedule.py", (f"{REFRESH}/test_whose_read_comes_next.py", REFRESH)),
+    ("consumer/sync/backfill/bookmark.py", (f"{BACKFILL}/test_what_a_bookmark_concludes.py",)),
+    ("handlers/access/rules.py", ("tests/access/test_rules.py", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
+    ("handlers/fulfilment/rules.py", ("tests/fulfilment/test_rules.py",)),
+    ("consumer/work/outbound/*", ("tests/work/outbound",)),
+    ("consumer/work/dispatch/*", ("tests/work/dispatch", "tests/work/pausing", HANDLING)),
+    ("consumer/work/ingest/*", ("tests/work/ingest", "tests/work/dispatch", HANDLING)),
+    ("consumer/work/execution/*", ("tests/work/execution", "tests/work/dispatch")),
+    ("consumer/work/*", ("tests/work",)),
+    ("consumer/sync/backfill/*", ("tests/sync/backfill", "tests/sync")),
+    ("consumer/sync/confirm/*", ("tests/sync/confirm", "tests/sync")),
+    ("consumer/sync/refresh/*", ("tests/sync/refresh", "tests/sync")),
+    ("consumer/sync/reconcile/*", ("tests/sync/reconcile", "tests/sync")),
+    ("consumer/sync/*", ("tests/sync",)),
+    ("consumer/ledger/handling/runs*.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
+    ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),
+    ("handlers/access/*", ("tests/access", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
+    (
+        "handlers/fulfilment/*",
+        ("tests/fulfilment", "tests/hostile/test_what_is_paid_is_compared_with_the_newest_registration.py"),
+    ),
+    ("handlers/*", ("tests/access", "tests/fulfilment")),
+)
+DECISIVE = (
+    "consumer/work/transition.py",
+    "consumer/work/pausing/rules.py",
+    "consumer/sync/refresh/schedule.py",
+    "consumer/sync/backfill/bookmark.py",
+    "consumer/ledger/reading/read_requests.py",
+    "handlers/access/rules.py",
+    "handlers/access/ending.py",
+    "handlers/fulfilment/rules.py",
+)
+"""What decides about money, access and whether anything is tried again: played first."""
+
+
+def modules(asked: list[str]) -> list[str]:
+    """The modules that these names (files, folders, patterns) mean, as paths below the checkout; all without a name."""
+    every = sorted(
+        path.relative_to(ROOT).as_posix()
+        for folder in ("consumer/work", "consumer/sync", "consumer/ledger", "handlers")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    every = [one for one in every if tests_of(one) and not any(fnmatch(one, f"*{left}") for left in LEFT_OUT)]
+    if not asked:
+        return [*DECISIVE, *(one for one in every if one not in DECISIVE)]
+    found = [one for one in every if any(fnmatch(one, name) or fnmatch(one, f"{name.rstrip('/')}/*") for name in asked)]
+    if not found:
+        raise ValueError(f"no module is called {', '.join(asked)}")
+    return found
+
+
+def tests_of(module: str) -> tuple[str, ...]:
+    """The tests that have to notice a mutant of this module."""
+    return next((tests for pattern, tests in TESTS if fnmatch(module, pattern)), ())

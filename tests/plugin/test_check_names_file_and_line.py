@@ -1,0 +1,136 @@
+"""Whatever `handlers check` finds, and what keeps a module from being simulated, names the author's file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlmodel import SQLModel
+
+from consumer.cli.developing.unmigrated import unmigrated
+from consumer.work.inspection import inspect_plugins
+from consumer.work.migrations import migration_problems
+from consumer.work.registry import load_registry
+from tests.support.desk import Desk
+from tests.support.merchant.plugin import install_package, install_plugin
+
+HEAD = "from __future__ import annotations\nfrom consumer.plugin import Context, Event, OrderEvent, handles\n"
+WRONG = {
+    "signature": ("@handles('order.paid', name='p:a')\nasync def a(event: str, ctx: Context) -> None: ...", 3),
+    "unreadable": ("@handles('order.paid', name='p:a')\nasync def a(event: Evnt, ctx: Context) -> None: ...", 3),
+    "payload": ("@handles('access.granted', name='p:a')\nasync def a(event: Event[OrderEvent], ctx) -> None: ...", 3),
+    "timeout": (
+        "@handles('order.paid', name='p:a', transactional=True, timeout_s=99)\nasync def a(event, ctx) -> None: ...",
+        3,
+    ),
+    "declaration": ("@handles('order.paid', name='p:a')\ndef a(event, ctx) -> None: ...", 3),
+    "no handler": ("WORD = 1", 1),
+    "long name": (f"@handles('order.paid', name='{'p' * 300}')\nasync def a(event, ctx) -> None: ...", 3),
+    "syntax": ("def a(:", 3),
+    "import": ("import no_such_module_at_all", 3),
+    "raises": ("WORD = {}['color']", 3),
+}
+REVISION = (
+    'revision = "{id}"\ndown_revision = {down}\nbranch_labels = {labels}\ndef upgrade(): {body}\ndef downgrade(): ...\n'
+)
+
+
+def revision(number: int, down: str | None = None, labels: str | None = "marked", padding: str = "") -> str:
+    """A migration, as a file."""
+    named = f"({labels!r},)" if labels else "None"
+    return (
+        f"revision = 'marked_{number}{padding}'\ndown_revision = {down!r}\nbranch_labels = {named}\n"
+        "def upgrade(): ...\ndef downgrade(): ...\n"
+    )
+
+
+MIGRATIONS = {
+    "no label": ([revision(1, labels=None)], "0001.py:3"),
+    "long id": ([revision(1, padding="1" * 30)], "0001.py:1"),
+    "syntax": (["def upgrade(:\n"], "0001.py:1"),
+    "a missing one": ([revision(2, "marked_1", None)], "0001.py:2"),
+    "two ends": ([revision(1), revision(2, "marked_1", None), revision(3, "marked_1", None)], "0003.py:2"),
+}
+
+
+# case: H10
+def test_of_a_handler(on_the_path: Path) -> None:
+    for number, (source, _) in enumerate(WRONG.values()):
+        install_plugin(on_the_path, f"placed_{number}", f"{HEAD}{source}\n".replace("p:a", f"p:{number}"))
+    found = inspect_plugins(load_registry())
+    for number, (name, (_, line)) in enumerate(WRONG.items()):
+        (problem,) = [one.text for one in found if one.plugin == f"placed_{number}"]
+        assert f"placed_{number}.py:{line}" in problem, (name, problem)
+
+
+# case: H10
+@pytest.mark.filterwarnings("ignore:Revision marked_1 referenced")  # Alembic says it before it fails
+@pytest.mark.parametrize("name", MIGRATIONS)
+def test_of_a_migration(on_the_path: Path, name: str) -> None:
+    versions, place = MIGRATIONS[name]
+    files = {f"migrations/versions/{number:04}.py": text for number, text in enumerate(versions, start=1)}
+    install_package(on_the_path, "marked", files, {"consumer.migrations": "marked.migrations"})
+    ((_, problem),) = migration_problems()
+    assert f"versions/{place})" in problem, problem
+
+
+def test_of_a_model_without_a_migration(on_the_path: Path) -> None:
+    source = (
+        "from sqlmodel import Field, SQLModel\nfrom consumer.plugin import handles\n"
+        "class Row(SQLModel, table=True):\n    __tablename__ = 'placed_row'\n    id: int = Field(primary_key=True)\n"
+        "@handles('order.paid', name='placed:keep', transactional=True)\nasync def keep(event, ctx): ...\n"
+    )
+    install_plugin(on_the_path, "placed", source)
+    try:
+        (problem,) = unmigrated(load_registry(["placed"]))
+    finally:
+        SQLModel.metadata.remove(SQLModel.metadata.tables["placed_row"])
+    assert "no migration makes its table(s) placed_row" in problem.text
+    assert problem.text.endswith("placed.py:3)")
+
+
+# case: H11
+@pytest.mark.parametrize("name", ["syntax", "import", "raises", "declaration", "no handler"])
+def test_of_a_module_that_cannot_be_simulated(on_the_path: Path, name: str) -> None:
+    source, line = WRONG[name]
+    install_plugin(on_the_path, "placed", f"{HEAD}{source}\n")
+    done = Desk({}).call("handlers", "simulate", "placed", "--runs", "1")
+    assert done.returncode != 0
+    assert f"placed.py:{line})" in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "error[internal]" not in done.stderr
+
+
+IMPORTS = """
+from __future__ import annotations
+import typing
+from typing import TYPE_CHECKING
+from consumer.plugin import handles
+if TYPE_CHECKING:
+    from _typeshed import Incomplete
+    from consumer.plugin import Context, Event, FulfilmentRequested as Paid
+    Known = Event[Paid]
+if typing.TYPE_CHECKING:
+    import consumer.plugin as face
+"""
+RIGHT = """
+@handles("fulfilment.requested", name="right:a")
+async def a(event: Event[Paid], ctx: Context) -> None: ...
+
+@handles("fulfilment.requested", name="right:b")
+async def b(event: Known, ctx: face.Context) -> None: ...
+
+@handles("fulfilment.requested", name="right:c")
+async def c(event: Incomplete, ctx: Context) -> None: ...
+"""
+
+
+# case: H10
+def test_names_imported_for_type_checkers_only_are_understood(on_the_path: Path) -> None:
+    install_plugin(on_the_path, "right", IMPORTS + RIGHT)
+    wrong = "@handles('access.granted', name='wrong:d')\nasync def d(event: Event[Paid], ctx: Event) -> None: ...\n"
+    install_plugin(on_the_path, "swapped", IMPORTS + wrong)
+    found = [one for one in inspect_plugins(load_registry()) if one.plugin in ("right", "swapped")]
+    assert [one.plugin for one in found] == ["swapped", "swapped"]
+    assert "'ctx' is annotated Event, it gets Context" in found[0].text
+    assert "carries AccessGranted" in found[1].text
