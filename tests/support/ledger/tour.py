@@ -165,6 +165,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         )
     ],
     "ledger.handling.requests.others": [{"event_type": "order.paid", "keys": ["order:order-5"], "known": {"evt_5"}}],
+    "ledger.plans.candidates.archived": _PLANNED[6:8],
     "ledger.plans.candidates.pairs": [{**given, "limit": 100_000} for given in _PLANNED],
     "ledger.plans.candidates.left_alone": _PLANNED[::3], "ledger.plans.candidates.seeded": _PLANNED[6:8],
     "ledger.plans.candidates.missed": [{"before": None}, {"before": AT}, {"types": ("order.*",)}, {"handler": "x:new"}],

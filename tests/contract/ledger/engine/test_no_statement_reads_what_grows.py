@@ -77,6 +77,7 @@ MANY: Mapping[str, str] = {
     "ledger.plans.candidates.pairs": "what a plan takes in, up to 100,000",
     "ledger.plans.candidates.left_alone": "counts, up to COUNTED_MAX each",
     "ledger.plans.candidates.missed": "all events from before a handler was there: it has not had them",
+    "ledger.plans.candidates.archived": "all events that a new handler wants",
     "ledger.plans.candidates.seeded": "all events that a new handler wants",
     "ledger.plans.items.claim_followers": "the items of one plan",
     "ledger.plans.items.emitted": "what was derived under one plan",
