@@ -273,6 +273,8 @@ def _postgresql(url: str, pool_size: int, command_timeout_s: float | None = COMM
                 "plan_cache_mode": "force_custom_plan",
                 # Whatever it believes of them: none of our statements is answered best by reading a whole table.
                 "enable_seqscan": "off",
+                # Nor by gathering all rows that fit and sorting them: what is sought lies in the order of its index.
+                "enable_bitmapscan": "off",
                 "jit": "off",  # compiling takes longer than any of our statements
             },
         },
