@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    func,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
@@ -186,10 +187,10 @@ def among(column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement[
     return _Among(column, bindparam(None, values, type_=_Many(column.type)))
 
 
-def unindexed(column: ColumnElement[str]) -> ColumnElement[str]:
-    """The same text, for which no planner takes an index: where it would take the wrong one. An application's name
+def unindexed(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The same value, for which no planner takes an index: where it would take the wrong one. An application's name
     leads many, and fits nearly every row; and rows in the order of a key are not sought by walking along that key."""
-    return column.concat("")
+    return column.concat("") if isinstance(column.type, String) else func.coalesce(column, column)
 
 
 def each(values: Collection[str]) -> TableValuedAlias:

@@ -8,19 +8,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotFound
 from consumer.ledger.handling import events, runs
-from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow
 
 
 async def event_view(session: AsyncSession, application: str, event_id: str) -> dict[str, Any]:
     """The event with its runs and their attempts, without its payload. Raises NotFound."""
-    rows = await events.search(session, EventFilter(application=application, event_id=event_id, limit=1))
-    if not rows:
+    row = await events.get(session, application, event_id)
+    if row is None:
         raise NotFound("the event is unknown", event_id=event_id)
     of_event = await runs.of_event(session, application, event_id)
     attempts = await runs.attempts_of(session, application, event_id)
     return {
-        **event_document(rows[0]),
+        **event_document(row),
         "runs": [run_document(one) for one in of_event],
         "attempts": [attempt_document(one) for one in attempts],
     }

@@ -155,6 +155,8 @@ async def _subscriptions_of(session: AsyncSession, application: str, customer: s
 
 async def _due(session: AsyncSession, application: str, keys: Named) -> list[Entry]:
     """Derived events that wait for their time, and runs that will be tried again or wait for an operator."""
+    if not keys:
+        return []
     waiting = and_(OUTBOX.c.application == application, among(OUTBOX.c.key, keys), OUTBOX.c.published_at.is_(None))
     timers = await _newest(session, OUTBOX, OUTBOX.c.seq, waiting)
     ours = and_(RUNS.c.application == application, among(RUNS.c.key, keys))

@@ -22,6 +22,7 @@ import orjson
 from consumer.errors import HandlerInvalid
 from consumer.events import Event
 from consumer.plugin import Handler, Reject, declared
+from consumer.testing.ground import Ground
 from consumer.testing.outside import SAFE, Answer
 from consumer.testing.payments_fake import PaymentsFake
 from consumer.testing.refusal import refuse
@@ -85,20 +86,13 @@ def assert_idempotent(
     handler's types. `best_effort`: nobody depends on what it tells, so that it may look at a 500 and go on; a handler
     that fulfils may not.
     """
-    stage = Stage(handler, events, options, payments, state, reset, observed, allow)
-    once = stage.play(lambda bench: stage.deliver(bench, stage.events))
-    stage.refuse_nothing(once)
-    ways: dict[str, Play] = {
-        "delivered twice": lambda bench: stage.deliver(bench, [e for e in stage.events for _ in range(2)]),
-        "delivered by replicas at once": stage.at_once,
-        "a crash between the effect and its mark": stage.crash,
-        "everything again a day later, newest first": stage.again_late,
-    }
-    if stage.is_tried_again:
-        ways[LOST_ANSWER] = stage.lost_answers
-    for way, play in ways.items():
-        stage.compare(way, once, stage.play(play))
-    stage.refuse_deafness(best_effort=best_effort)
+    with Ground() as ground:
+        stage = Stage(handler, events, options, payments, state, reset, observed, allow, ground=ground)
+        once = stage.play(lambda bench: stage.deliver(bench, stage.events))
+        stage.refuse_nothing(once)
+        for way, play in stage.ways().items():
+            stage.compare(way, once, stage.play(play))
+        stage.refuse_deafness(best_effort=best_effort)
 
 
 def assert_order_independent(
@@ -120,12 +114,13 @@ def assert_order_independent(
     whose data says what is so, rather than how it was found out. `events` defaults to one of each of the handler's
     types about the same order, which says little: give those that matter.
     """
-    stage = Stage(handler, events, options, payments, state, reset, observed, allow, data=data)
-    plain = stage.play(lambda bench: stage.deliver(bench, stage.events))
-    stage.refuse_nothing(plain)
-    for order in _orders(stage.events):
-        way = "in the order " + ", ".join(f"{event.type} ({event.id})" for event in order)
-        stage.compare(way, plain, stage.play(partial(stage.deliver, events=order)))
+    with Ground() as ground:
+        stage = Stage(handler, events, options, payments, state, reset, observed, allow, ground=ground, data=data)
+        plain = stage.play(lambda bench: stage.deliver(bench, stage.events))
+        stage.refuse_nothing(plain)
+        for order in _orders(stage.events):
+            way = "in the order " + ", ".join(f"{event.type} ({event.id})" for event in order)
+            stage.compare(way, plain, stage.play(partial(stage.deliver, events=order)))
 
 
 def _orders(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
@@ -141,7 +136,7 @@ def _orders(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
 
 
 class Stage:
-    """Plays ways with one handler, each on a workbench of its own."""
+    """Plays ways with one handler, each on a workbench of its own, all on one ground."""
 
     def __init__(
         self,
@@ -154,8 +149,10 @@ class Stage:
         observed: Sequence[Event] = (),
         allow: Collection[str] = (),
         *,
+        ground: Ground,
         data: bool = False,
     ) -> None:
+        self._ground = ground
         self._handler = handler
         self._declared = declaration(handler)
         self._options = options
@@ -178,7 +175,7 @@ class Stage:
         """What is left behind when it goes this way, on a fresh ledger."""
         self._reset()
         payments = self._payments.fresh() if isinstance(self._payments, PaymentsFake) else self._payments
-        with Workbench(options=self._options, payments=payments, allow=self._allow) as bench:
+        with Workbench(options=self._options, payments=payments, allow=self._allow, ground=self._ground) as bench:
             bench.take(*self._observed)
             way(bench)
             return Left(
@@ -240,6 +237,16 @@ class Stage:
 
     # --- the ways ----------------------------------------------------------------------------------------------
 
+    def ways(self) -> Mapping[str, Play]:
+        """What must change nothing, in words, and how it is played."""
+        found: dict[str, Play] = {
+            "delivered twice": lambda bench: self.deliver(bench, [e for e in self.events for _ in range(2)]),
+            "delivered by replicas at once": self.at_once,
+            "a crash between the effect and its mark": self.crash,
+            "everything again a day later, newest first": self.again_late,
+        }
+        return found | ({LOST_ANSWER: self.lost_answers} if self.is_tried_again else {})
+
     def befall(self, bench: Workbench, event: Event, what: str) -> None:
         """One thing happens to one event: `deliver`, `at once`, `crash`, `lose the answer`."""
         if not self._wants(bench, event):
@@ -252,13 +259,13 @@ class Stage:
             case "lose the answer":
                 bench.run_and_lose_answers(self._handler, event, PATIENCE_S)
             case _:
-                bench.run(self._handler, event)
+                bench.deliver(self._handler, event)
 
     def deliver(self, bench: Workbench, events: Iterable[Event]) -> None:
         """Each once, in this order, and everything that is tried again."""
         for event in events:
             if self._wants(bench, event):
-                bench.run(self._handler, event)
+                bench.deliver(self._handler, event)
         bench.wait(PATIENCE_S, self._handler)
 
     def at_once(self, bench: Workbench) -> None:
@@ -273,7 +280,7 @@ class Stage:
         for event in self.events:
             if self._wants(bench, event):
                 bench.run_and_crash(self._handler, event)
-                bench.run(self._handler, event)
+                bench.deliver(self._handler, event)
         bench.wait(PATIENCE_S, self._handler)
 
     def lost_answers(self, bench: Workbench) -> None:

@@ -16,6 +16,7 @@ from consumer.events import Event
 from consumer.payload import known_types
 from consumer.plugin import Handler
 from consumer.testing.assertions import Left, Stage, declaration
+from consumer.testing.ground import Ground
 from consumer.testing.workbench import Function, Workbench
 
 DELIVER, TOGETHER, CRASH, LOSE, LATE = "deliver", "at once", "crash", "lose the answer", "a day passes"
@@ -55,7 +56,8 @@ def assert_history(
     passes`. This is what `consumer handlers simulate` prints. Raises UsageError for a step that is none.
     """
     history = History(tuple(events), tuple(_step(one, len(events)) for one in steps))
-    found = Player(handler, options).play(history)
+    with Ground() as ground:
+        found = Player(handler, options, ground).play(history)
     if found is not None:
         raise AssertionError(f"after {', '.join(steps)}: {found}")
 
@@ -66,29 +68,35 @@ def simulate(
 ) -> History | None:  # fmt: skip
     """Play `runs` random histories; the smallest failing one that could be found, or None. The same seed plays the
     same histories."""
-    player = Player(handler, options)
+    with Ground() as ground:
+        player = Player(handler, options, ground)
+        for history in histories(handler, runs=runs, seed=seed):
+            told = player.play(history)
+            on_run()
+            if told is not None:
+                return shrunk(player, replace(history, tells=told))
+    return None
+
+
+def histories(handler: Function, *, runs: int, seed: int) -> Iterator[History]:
+    """Random histories of a handler, the same ones for the same seed."""
     chance = random.Random(seed)  # noqa: S311 - schedules, no secrets
     events = example_history(declaration(handler))
-    for _ in range(runs):
-        history = drawn(chance, events, declaration(handler))
-        told = player.play(history)
-        on_run()
-        if told is not None:
-            return shrunk(player, replace(history, tells=told))
-    return None
+    return (drawn(chance, events, declaration(handler)) for _ in range(runs))
 
 
 class Player:
     """Plays histories with one handler. What is left when all is well is kept for each choice of events."""
 
-    def __init__(self, handler: Function, options: Mapping[str, Any] | None) -> None:
+    def __init__(self, handler: Function, options: Mapping[str, Any] | None, ground: Ground) -> None:
+        self._ground = ground
         self._handler = handler
         self._options = options
         self._plain: dict[tuple[str, ...], Left] = {}
 
     def play(self, history: History) -> str | None:
         """What is wrong after it, or None."""
-        stage = Stage(self._handler, history.events, options=self._options)
+        stage = Stage(self._handler, history.events, options=self._options, ground=self._ground)
         try:
             plain = self._well(stage)
             found = stage.play(lambda bench: self._happen(bench, stage, history))

@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import select
-from sqlmodel import SQLModel
 
 from consumer.broker.base import Partition, Record
 from consumer.clock import DrivenClock
 from consumer.errors import HandlerInvalid
 from consumer.events import Event, Locators
-from consumer.ledger import Database
-from consumer.ledger.engine import schema
-from consumer.ledger.tables import AttemptRow, OutboxRow, ReadRow, RunRow
+from consumer.ledger.tables import AttemptRow, OutboxRow, ReadRow, RunRow, RunStatus
 from consumer.plugin import SnapshotKind, declared
 from consumer.testing.example_events import event_in, is_own, of_service, own
+from consumer.testing.ground import Ground
 from consumer.testing.guard import Guard
 from consumer.testing.mishaps import crashed, unheard
 from consumer.testing.onwards import Emitted, emitted, next_due, publish_due
@@ -43,11 +38,9 @@ from consumer.wire import pack_event
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S, Dispatcher
 from consumer.work.execution.contexts import Contexts
-from consumer.work.execution.executor import Executor
 from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry, handlers_of
 
-LIMIT_S = 60.0
 ROUNDS_MAX = 1000
 PLUGIN = "workbench"
 
@@ -80,10 +73,16 @@ class Workbench:
     `options`: the plugin's settings (`ctx.options`). `payments`: what `ctx.payments` is, by default a service in memory
     that the test fills and reads (`PaymentsFake`). `outside`: what `ctx.http`
     is, and what it was told. `allow`: hosts that handlers may connect to by clients of their own; others are refused.
+    `ground`: what it stands on, renewed; by default one of its own.
     """
 
     def __init__(
-        self, *, options: Mapping[str, Any] | None = None, payments: Any = None, allow: Collection[str] = ()
+        self,
+        *,
+        options: Mapping[str, Any] | None = None,
+        payments: Any = None,
+        allow: Collection[str] = (),
+        ground: Ground | None = None,
     ) -> None:
         self._guard = Guard(allow)
         self._modules: set[str] = set()
@@ -93,15 +92,14 @@ class Workbench:
         self.payments: PaymentsFake = PaymentsFake(self.clock) if payments is None else payments
         self._numbers = itertools.count(1)
         self._offsets = itertools.count()
-        self._folder = Path(tempfile.mkdtemp(prefix="workbench-"))
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="workbench", daemon=True)
-        self._thread.start()
-        ledger = self._folder / "ledger.db"
-        ledger.write_bytes(empty_ledger())
-        self._database = Database(f"sqlite+aiosqlite:///{ledger}")
-        self._executor = Executor()
-        self._prepared: set[str] = set()
+        self._given = ground
+        if ground is not None:
+            ground.renew()
+
+    @cached_property
+    def _ground(self) -> Ground:
+        """Made when it is first needed: who only wants an event needs none."""
+        return Ground() if self._given is None else self._given
 
     def allow(self, *hosts: str) -> None:
         """From now on handlers may connect to these hosts by clients of their own."""
@@ -116,14 +114,9 @@ class Workbench:
         self.close()
 
     def close(self) -> None:
-        """End everything and remove the ledger."""
-        if self._loop.is_closed():
-            return
-        self._wait(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """End everything and remove the ledger; a ground that was given stays."""
+        if self._given is None and "_ground" in vars(self):
+            self._ground.close()
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -174,15 +167,18 @@ class Workbench:
     def run(self, handler: Function | Sequence[Function], *events: Event) -> Ran:
         """Deliver events, in this order, and work on what is due now. Returns what became of the first handler's
         run on the last event; the others are in `runs`. Retries and derived events wait until `advance`."""
-        functions = [handler] if callable(handler) else list(handler)
-        registry = self._registry(functions)
-        self._watch(self._deliver(registry, events), self._work(registry))
-        name = registry.handlers[0].name
+        name = self.deliver(handler, *events).handlers[0].name
         last = events[-1].id if events else None
         found = [one for one in self.runs if one.handler == name and (last is None or one.event_id == last)]
         if not found:
             raise HandlerInvalid("the handler has no run on that event: it does not want its type", handler=name)
         return found[-1]
+
+    def deliver(self, handler: Function | Sequence[Function], *events: Event) -> Registry:
+        """The same for who looks at what came of it later; the handlers as they were run."""
+        registry = self._registry([handler] if callable(handler) else list(handler))
+        self._watch(self._deliver(registry, events), self._work(registry))
+        return registry
 
     def take(self, *events: Event) -> None:
         """Take events into the ledger that no handler is run on: observations, for what `ctx.snapshot()` is."""
@@ -220,7 +216,7 @@ class Workbench:
         unlucky = Registry([unheard(found, self.outside)])
         for _ in range(found.retry.attempts):
             self._watch(self._work(unlucky))
-            if all(ran.status != "retrying" for ran in self.runs):
+            if not self._rows(select(RunRow).where(RunRow.__table__.c.status == RunStatus.RETRYING.value).limit(1)):
                 break
             self.clock.advance(patience_s)
         self.outside.lose_answers(0)
@@ -274,16 +270,16 @@ class Workbench:
 
     def rows(self, model: type[Any]) -> list[Any]:
         """The rows of one of the plugin's own tables."""
-        self._wait(self._create_tables())
+        self._ground.prepare()
         return self._rows(select(model))
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Every row of every table that is not the ledger's, without times and without keys that count up."""
-        return self._wait(rows_of(self._database))
+        return self._wait(rows_of(self._ground.database))
 
     def _rows(self, statement: Any) -> list[Any]:
         async def read() -> list[Any]:
-            async with self._database.reading() as session:
+            async with self._ground.database.reading() as session:
                 return list((await session.execute(statement)).scalars().all())
 
         return self._wait(read())
@@ -291,7 +287,7 @@ class Workbench:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
+        return self._ground.wait(work)
 
     def _watch(self, *works: Coroutine[Any, Any, Any]) -> None:
         """Do it while nothing leaves the process. Raises Refused for what a handler must not do."""
@@ -304,7 +300,7 @@ class Workbench:
         if not found or len(found) < len(functions):
             raise HandlerInvalid("the workbench runs functions declared with @handles")
         refuse_mistyped(found)
-        self._wait(self._create_tables())
+        self._ground.prepare()
         self._modules.update(function.__module__ or "" for function in functions)
         return Registry([self._guard.guarded(replace(handler, plugin=PLUGIN)) for handler in found])
 
@@ -313,30 +309,22 @@ class Workbench:
         modules = [sys.modules[name] for name in sorted(self._modules) if name in sys.modules]
         return [handler.function for module in modules for handler in handlers_of(module)]
 
-    async def _create_tables(self) -> None:
-        """The tables of plugins that are imported but bring no installed migrations (yet)."""
-        names = set(SQLModel.metadata.tables)
-        if names - self._prepared:
-            async with self._database.engine.begin() as connection:
-                await connection.run_sync(SQLModel.metadata.create_all)
-            self._prepared = names
-
     def _contexts(self) -> Contexts:
         return Contexts(
             self.clock,
             {PLUGIN: self.options},
             {"default": self.payments},
             self.outside,
-            self._database,
+            self._ground.database,
         )
 
     async def _deliver(self, registry: Registry, events: Sequence[Event]) -> None:
         ingest = Ingest(
-            database=self._database,
+            database=self._ground.database,
             registry=registry,
             locators={event.application: Locators() for event in events},
             contexts=self._contexts(),
-            executor=self._executor,
+            executor=self._ground.executor,
             clock=self.clock,
             worker="workbench",
         )
@@ -356,10 +344,10 @@ class Workbench:
 
     async def _work(self, registry: Registry, *, crash: bool = False) -> None:
         dispatcher = Dispatcher(
-            database=self._database,
+            database=self._ground.database,
             registry=registry,
             contexts=self._contexts(),
-            executor=self._executor,
+            executor=self._ground.executor,
             breakers=Breakers(),
             clock=self.clock,
             worker=f"workbench-{next(self._numbers)}",
@@ -374,35 +362,12 @@ class Workbench:
     async def _pass(self, registry: Registry, until: datetime) -> None:
         """Time goes on from one derived event that is due to the next, and then to its end."""
         for _ in range(ROUNDS_MAX):
-            due = await next_due(self._database, until)
+            due = await next_due(self._ground.database, until)
             now = self.clock.now()
             self.clock.advance(max(0.0, ((due or until) - now).total_seconds()))
             await self._work(registry)
-            await self._deliver(registry, await publish_due(self._database, self.clock.now()))
+            await self._deliver(registry, await publish_due(self._ground.database, self.clock.now()))
             await self._work(registry)
-            if due is None and await next_due(self._database, until) is None:
+            if due is None and await next_due(self._ground.database, until) is None:
                 return
         raise RuntimeError(f"still emits after {ROUNDS_MAX} rounds; do handlers call each other for ever?")
-
-    async def _close(self) -> None:
-        await self._executor.pool.close()
-        await self._database.stop()
-
-
-@cache
-def empty_ledger() -> bytes:
-    """The file of a ledger with its schema, made once: migrating takes far longer than copying."""
-
-    async def make(path: Path) -> None:
-        database = Database(f"sqlite+aiosqlite:///{path}")
-        try:
-            await schema.upgrade(database)
-        finally:
-            await database.stop()
-
-    with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
-        path = Path(folder) / "ledger.db"
-        maker = threading.Thread(target=lambda: asyncio.run(make(path)), name="workbench-schema")
-        maker.start()
-        maker.join(LIMIT_S)
-        return path.read_bytes()

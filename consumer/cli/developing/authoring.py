@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from consumer.cli.developing.simulating import processes, simulated
 from consumer.cli.developing.trying import Tried, attempt, event_named
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
@@ -17,7 +18,7 @@ from consumer.errors import NotFound, UsageError
 from consumer.plugin import Handler
 from consumer.settings import Role, Settings
 from consumer.telemetry.masking import masked
-from consumer.testing.simulation import History, as_test, simulate
+from consumer.testing.simulation import History, as_test
 from consumer.work.place import told_import
 from consumer.work.registry import REASON_MAX_CHARS, Registry, handlers_of, load_registry
 
@@ -48,6 +49,10 @@ def simulate_module(
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="ctx.options; may be repeated.")
     ] = None,
+    parts: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, max=64, help="How many play; left out: one per processor, at most four."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Play handlers under duplicates, reorderings, replicas at once, crashes, lost answers and late events. Prints the
@@ -56,7 +61,11 @@ def simulate_module(
     if not found:
         raise NotFound("the module declares no such handler", handler=handler)
     options = _options(option or [])
-    told = {name: simulate(one.function, runs=runs, seed=seed, options=options) for name, one in found.items()}
+    at_once = parts or processes()
+    told = {
+        name: simulated(one.function, runs=runs, seed=seed, options=options, parts=at_once)
+        for name, one in found.items()
+    }
     output = Output(as_json)
     output.document(
         {"runs": runs, "seed": seed, "handlers": [_told(found[name], one, options) for name, one in told.items()]}

@@ -17,7 +17,7 @@ from consumer.errors import BodiesArchived, NotFound
 from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events, snapshots
-from consumer.ledger.handling.events import EventFilter, to_event
+from consumer.ledger.handling.events import to_event
 from consumer.plugin import Context, Handler
 from consumer.plugin.snapshot import subject_of
 from consumer.testing.example_events import event_in
@@ -55,12 +55,12 @@ async def event_named(database: Database, name: str, application: str) -> Event:
     if await asyncio.to_thread(Path(name).is_file):
         return event_in(name)
     async with database.reading() as session:
-        found = await events.search(session, EventFilter(application=application, event_id=name, limit=1))
-    if not found:
+        found = await events.get(session, application, name)
+    if found is None:
         raise NotFound("the ledger has no such event, and there is no file of that name", event=name[:100])
-    if found[0].archive is not None:
-        raise BodiesArchived(file=found[0].archive)
-    return to_event(found[0])
+    if found.archive is not None:
+        raise BodiesArchived(file=found.archive)
+    return to_event(found)
 
 
 async def attempt(

@@ -29,7 +29,7 @@ from consumer.console.event_view import attempt_document, event_document, run_do
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.handling import events, runs
-from consumer.ledger.handling.events import EventFilter
+from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter, Found
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
 from consumer.telemetry.masking import masked
 from consumer.telemetry.redaction import REDACTED
@@ -67,9 +67,12 @@ def list_events(
         until=parse_moment(until, now),
         limit=limit,
     )
-    rows, states = run(_search(wanted))
+    found, states = run(_search(wanted))
+    rows = found.rows
     output = Output(as_json)
-    output.document({"events": [event_document(row) | _state(row, handler, states) for row in rows]})
+    output.document(
+        {"events": [event_document(row) | _state(row, handler, states) for row in rows], "complete": found.is_all}
+    )
     more = ["run", "attempts", "code"] if handler is not None else []
     output.table(
         ["received", "application", "id", "type", "key", "trust", "source", *more],
@@ -80,6 +83,8 @@ def list_events(
         ],
         empty="no event fits",
     )  # fmt: skip
+    if not found.is_all:
+        output.line(f"only the newest {SEARCHED_MAX:,} were looked at; --since and --until look elsewhere")
 
 
 @app.command()
@@ -144,12 +149,13 @@ def _payload(row: EventRow, *, raw: bool) -> Shown:
 States = Mapping[tuple[str, str, str], RunRow]
 
 
-async def _search(wanted: EventFilter) -> tuple[Sequence[EventRow], States]:
+async def _search(wanted: EventFilter) -> tuple[Found, States]:
     async with ledger(settings_looking()) as database, database.reading() as session:
-        rows = await events.search(session, wanted)
+        found = await events.search(session, wanted)
         if wanted.handler is None:
-            return rows, {}
-        return rows, await runs.of_handler(session, wanted.handler, [(row.application, row.id) for row in rows])
+            return found, {}
+        ids = [(row.application, row.id) for row in found.rows]
+        return found, await runs.of_handler(session, wanted.handler, ids)
 
 
 def _state(row: EventRow, handler: str | None, states: States) -> dict[str, Any]:
@@ -173,7 +179,7 @@ async def _load(
 async def _audit(database: Database, application: str, event_id: str) -> None:
     """Who looked at what a payer said of himself."""
     async with database.transaction() as session:
-        if await events.search(session, EventFilter(application=application, event_id=event_id, limit=1)):
+        if await events.get(session, application, event_id) is not None:
             audit.note(
                 session, at=datetime.now(UTC), application=application, actor="operator", action="event.shown_raw",
                 subject=f"event:{event_id}",
@@ -184,11 +190,11 @@ async def _read(
     database: Database, application: str, event_id: str
 ) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow]]:
     async with database.reading() as session:
-        rows = await events.search(session, EventFilter(application=application, event_id=event_id, limit=1))
-        if not rows:
+        row = await events.get(session, application, event_id)
+        if row is None:
             raise NotFound("the ledger has no such event", application=application, event_id=event_id[:100])
         return (
-            rows[0],
+            row,
             await runs.of_event(session, application, event_id),
             await runs.attempts_of(session, application, event_id),
         )

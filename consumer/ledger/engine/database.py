@@ -35,12 +35,13 @@ _PASSING_STATES = ("55P03", "25006", "25P03", "25P04")
 class Database:
     """One database, SQLite or PostgreSQL. `url` as in `CONSUMER_DATABASE_URL`; nothing connects before first use.
 
-    `create`: make SQLite's file when it is not there; without, raises DatabaseMissing.
+    `create`: make SQLite's file when it is not there; without, raises DatabaseMissing. Not `durable`: what is committed
+    may be lost with the machine's power, for a SQLite that nobody needs by then.
     """
 
-    def __init__(self, url: str, *, pool_size: int = POOL_SIZE, create: bool = True) -> None:
+    def __init__(self, url: str, *, pool_size: int = POOL_SIZE, create: bool = True, durable: bool = True) -> None:
         self._url = url
-        self._engine, self.dialect = _engine(url, pool_size, create=create)
+        self._engine, self.dialect = _engine(url, pool_size, create=create, durable=durable)
         # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
         self._write_failed = False
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
@@ -166,7 +167,7 @@ def is_missing_table(error: DBAPIError) -> bool:
     )
 
 
-def _engine(url: str, pool_size: int, *, create: bool) -> tuple[AsyncEngine, str]:
+def _engine(url: str, pool_size: int, *, create: bool, durable: bool) -> tuple[AsyncEngine, str]:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -175,7 +176,7 @@ def _engine(url: str, pool_size: int, *, create: bool) -> tuple[AsyncEngine, str
         case "sqlite+aiosqlite":
             if parsed.database and parsed.database != ":memory:":
                 _see_to_file(Path(parsed.database), create=create)
-            return _sqlite(url, pool_size), "sqlite"
+            return _sqlite(url, pool_size, durable=durable), "sqlite"
         case "postgresql+asyncpg":
             return _postgresql(url, pool_size), "postgresql"
     raise LedgerError("the database URL must begin with sqlite+aiosqlite:// or postgresql+asyncpg://")
@@ -206,7 +207,9 @@ def _missing(path: Path) -> DatabaseMissing:
     return DatabaseMissing(f"{where}: run this in the folder of `consumer dev`, or set CONSUMER_DATABASE_URL")
 
 
-def _sqlite(url: str, pool_size: int) -> AsyncEngine:
+def _sqlite(url: str, pool_size: int, *, durable: bool) -> AsyncEngine:
+    # FULL: offsets are committed in another file, so a commit here must survive a power cut.
+    synchronous = "FULL" if durable else "OFF"
     engine = create_async_engine(
         url,
         pool_size=pool_size,
@@ -219,8 +222,7 @@ def _sqlite(url: str, pool_size: int) -> AsyncEngine:
     def configure(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves, below
         cursor = connection.cursor()
-        # FULL: offsets are committed in another file, so a commit here must survive a power cut.
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-16000"):
+        for pragma in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON", "cache_size=-16000"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
@@ -271,6 +273,8 @@ def _postgresql(url: str, pool_size: int, command_timeout_s: float | None = COMM
                 "plan_cache_mode": "force_custom_plan",
                 # Whatever it believes of them: none of our statements is answered best by reading a whole table.
                 "enable_seqscan": "off",
+                # Nor by gathering all rows that fit and sorting them: what is sought lies in the order of its index.
+                "enable_bitmapscan": "off",
                 "jit": "off",  # compiling takes longer than any of our statements
             },
         },

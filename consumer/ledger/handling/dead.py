@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, Table, and_, insert, or_, select, text, update
+from sqlalchemy import ScalarSelect, Select, Table, and_, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among
+from consumer.columns import among, unindexed
 from consumer.ledger import audit, tables
 from consumer.ledger.handling import handlers, lanes
 from consumer.ledger.handling.lanes import RunId
@@ -96,7 +96,7 @@ async def bury(session: AsyncSession, ids: Collection[RunId], now: datetime) -> 
     columns = [_RUNS.c[name] for name in _KEPT]
     rows: list[dict[str, Any]] = []
     for condition in these(ids):
-        dead = select(*columns).where(condition, _RUNS.c.status == RunStatus.DEAD.value)
+        dead = select(*columns).where(condition, lanes.stands(RunStatus.DEAD))
         rows += [{**row, "died_at": now} for row in (await session.execute(dead)).mappings()]
     if rows:
         await session.execute(insert(_LETTERS), rows)
@@ -151,15 +151,30 @@ async def search(session: AsyncSession, wanted: DeadFilter) -> Sequence[DeadRun]
 
 
 def _matching(wanted: DeadFilter, state: Any) -> Select[Any]:
-    """Those in one state, which a partial index of just that state finds."""
+    """Those in one state, which a partial index of just that state finds; their events one by one."""
+    event_type = _event_type(wanted)
+    columns = [_RUNS.c[name] for name in (*_KEPT, "seq", "key", "status")]
     return (
-        select(*[_RUNS.c[name] for name in _KEPT], _RUNS.c.seq, _RUNS.c.key, _RUNS.c.status,
-               _RUNS.c.updated_at.label("died_at"), _EVENTS.c.type, _last_trace())
-        .join(_EVENTS, and_(_EVENTS.c.application == _RUNS.c.application, _EVENTS.c.id == _RUNS.c.event_id))
-        .where(state, *_conditions(wanted))
+        select(*columns, _RUNS.c.updated_at.label("died_at"), event_type.label("type"), _last_trace())
+        .where(state, *_conditions(wanted), event_type.is_not(None))
         .order_by(_RUNS.c.seq, _RUNS.c.handler)
         .limit(wanted.limit)
-    )  # fmt: skip
+    )
+
+
+def _event_type(wanted: DeadFilter) -> ScalarSelect[Any]:
+    """Of the run's event, where that fits. No join: that may be turned round, and read all events."""
+    fits = [_EVENTS.c.application == _RUNS.c.application, _EVENTS.c.id == _RUNS.c.event_id]
+    for column, value in (
+        (_EVENTS.c.order_id, wanted.order_id),
+        (_EVENTS.c.subscription_id, wanted.subscription_id),
+    ):
+        if value is not None:
+            fits.append(unindexed(column) == value)
+    if (pattern := wanted.type) is not None:
+        kind = unindexed(_EVENTS.c.type)
+        fits.append(kind.startswith(pattern[:-1], autoescape=True) if pattern.endswith(".*") else kind == pattern)
+    return select(_EVENTS.c.type).where(*fits).limit(1).scalar_subquery()
 
 
 def _last_trace() -> Any:
@@ -182,9 +197,16 @@ def _state(*, discarded: bool) -> Any:
     return lanes.is_status(RunStatus.DEAD)
 
 
+def _stands(*, discarded: bool) -> Any:
+    """The same of runs that were found by their ids (see `lanes.stands`)."""
+    if discarded:
+        return and_(lanes.stands(RunStatus.SKIPPED), unindexed(_RUNS.c.code).in_((DISCARDED, DISCARDED_WAITING)))
+    return lanes.stands(RunStatus.DEAD)
+
+
 def _waits(now: datetime) -> Any:
     """Unfinished, and nobody is at it."""
-    return and_(_RUNS.c.status.in_([RunStatus.RETRYING.value, RunStatus.PARKED.value]), _is_unclaimed(now))
+    return and_(lanes.stands(RunStatus.RETRYING, RunStatus.PARKED), _is_unclaimed(now))
 
 
 def _is_unclaimed(now: datetime) -> Any:
@@ -197,14 +219,8 @@ def _conditions(wanted: DeadFilter) -> list[Any]:
         _RUNS.c.handler: wanted.handler,
         _RUNS.c.event_id: wanted.event_id,
         _RUNS.c.fingerprint: wanted.fingerprint,
-        _EVENTS.c.order_id: wanted.order_id,
-        _EVENTS.c.subscription_id: wanted.subscription_id,
     }
     found = [column == value for column, value in exact.items() if value is not None]
-    if wanted.type is not None:
-        is_wildcard = wanted.type.endswith(".*")
-        prefix = _EVENTS.c.type.startswith(wanted.type[:-1], autoescape=True)
-        found.append(prefix if is_wildcard else _EVENTS.c.type == wanted.type)
     if wanted.since is not None:
         found.append(_RUNS.c.updated_at >= wanted.since)
     if wanted.until is not None:
@@ -220,7 +236,7 @@ async def redrive(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
     changed = await _change(
         session,
         runs,
-        _state(discarded=False),
+        _stands(discarded=False),
         {"status": RunStatus.RETRYING.value, "blocking": True, "attempts": 0, "next_at": now, "claimed_by": None,
          "claimed_until": None, "updated_at": now},
     )  # fmt: skip
@@ -234,7 +250,7 @@ async def discard(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
     handler that no living worker has; returns how many."""
     given_up = {"status": RunStatus.SKIPPED.value, "blocking": False, "updated_at": now}
     died = [run for run in runs if run.status == RunStatus.DEAD.value]
-    died = await _change(session, died, _state(discarded=False), {**given_up, "code": DISCARDED})
+    died = await _change(session, died, _stands(discarded=False), {**given_up, "code": DISCARDED})
     await _settle(session, died, DISCARDED, now)
     gone = await handlers.gone(session, {run.handler for run in runs}, now)
     waited = [run for run in runs if run.status != RunStatus.DEAD.value and run.handler in gone]
@@ -251,12 +267,12 @@ async def restore(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
         if run.code == DISCARDED_WAITING:
             # Parked, whether or not it is the head of its lane: a worker lets heads go, and it knows which those are.
             values = {"code": await _last_code(session, run), "blocking": True, "status": RunStatus.PARKED.value}
-            waited += await _change(session, [run], _state(discarded=True), {**values, "updated_at": now})
+            waited += await _change(session, [run], _stands(discarded=True), {**values, "updated_at": now})
         else:
             letter = await _last_letter(session, run)
             values = {"code": letter.code, "blocking": letter.blocking} if letter else {"code": None, "blocking": True}
             values["status"] = RunStatus.DEAD.value
-            died += await _change(session, [run], _state(discarded=True), {**values, "updated_at": now})
+            died += await _change(session, [run], _stands(discarded=True), {**values, "updated_at": now})
         if values["blocking"]:
             await _park_behind(session, run, now)
     await _settle(session, died, None, now)
@@ -317,7 +333,7 @@ async def _park_behind(session: AsyncSession, run: DeadRun, now: datetime) -> No
             _RUNS.c.handler == run.handler,
             _RUNS.c.seq > run.seq,
             _RUNS.c.blocking,
-            _RUNS.c.status == RunStatus.RETRYING.value,
+            lanes.stands(RunStatus.RETRYING),
             _is_unclaimed(now),
         )
         .values(status=RunStatus.PARKED.value, next_at=None, updated_at=now)

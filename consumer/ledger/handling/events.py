@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Table, exists, func, select, text
+from sqlalchemy import Column, ColumnElement, Table, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into, unindexed
@@ -18,9 +18,12 @@ from consumer.ledger.tables import EventRow, RunRow
 
 EventKey = tuple[str, str]
 """(application, event id)."""
+SEARCHED_MAX: Final = 100_000
+"""No search passes over more events than that."""
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
+_RECEIVED_AT = unindexed(_EVENTS.c.received_at)
 
 
 async def record(session: AsyncSession, events: Sequence[Event], now: datetime) -> Mapping[EventKey, int]:
@@ -65,6 +68,12 @@ async def known(session: AsyncSession, keys: Iterable[EventKey]) -> frozenset[Ev
     return frozenset(found)
 
 
+async def get(session: AsyncSession, application: str, event_id: str) -> EventRow | None:
+    """The event's row, or None."""
+    found = select(EventRow).where(_EVENTS.c.application == application, _EVENTS.c.id == event_id)
+    return (await session.scalars(found)).first()
+
+
 async def load(session: AsyncSession, keys: Iterable[EventKey]) -> Mapping[EventKey, Event]:
     """The events, whole."""
     found: dict[EventKey, Event] = {}
@@ -106,7 +115,7 @@ async def told(session: AsyncSession, application: str, keys: Sequence[str]) -> 
         return {}
     statement = (
         select(_EVENTS.c.key, _EVENTS.c.type, func.max(_EVENTS.c.received_at))
-        .where(_EVENTS.c.application == application, among(_EVENTS.c.key, keys))
+        .where(unindexed(_EVENTS.c.application) == application, among(_EVENTS.c.key, keys))
         .group_by(_EVENTS.c.key, _EVENTS.c.type)
     )
     found: dict[str, dict[str, datetime]] = {}
@@ -163,37 +172,86 @@ class EventFilter:
     limit: int = 100
 
 
-def _has_run(handler: str | None, status: str | None) -> Any:
-    of_event = exists().where(_RUNS.c.application == _EVENTS.c.application, _RUNS.c.event_id == _EVENTS.c.id)
-    if handler is not None:
-        of_event = of_event.where(_RUNS.c.handler == handler)
-    return of_event.where(_RUNS.c.status == status) if status is not None else of_event
+@dataclass(frozen=True)
+class Found:
+    """The newest events that fit, newest first. `is_all`: no older one fits that was not looked at."""
+
+    rows: Sequence[EventRow]
+    is_all: bool
 
 
-async def search(session: AsyncSession, wanted: EventFilter) -> Sequence[EventRow]:
-    """The newest events that fit, newest first, without their raw bytes being needed."""
-    statement = select(EventRow).order_by(_EVENTS.c.seq.desc()).limit(wanted.limit)
-    # An index of its own serves each of these but the application, which leads others and fits nearly everything.
-    exact = {
-        unindexed(_EVENTS.c.application): wanted.application,
-        _EVENTS.c.order_id: wanted.order_id,
-        _EVENTS.c.subscription_id: wanted.subscription_id,
-    }
-    for column, value in exact.items():
-        if value is not None:
-            statement = statement.where(column == value)
+@dataclass(frozen=True, kw_only=True)
+class _Walk:
+    """Events from the newest on `along` a column, by an index that finds what is `sought`: these words of the filter
+    (`by`). `has_few`: those of an id are all looked at."""
+
+    along: Column[Any]
+    by: frozenset[str] = frozenset()
+    sought: Sequence[ColumnElement[bool]] = ()
+    has_few: bool = False
+
+    async def end(self, session: AsyncSession) -> Any:
+        """What lies SEARCHED_MAX events back; None: not so many."""
+        beyond = select(self.along).where(*self.sought).order_by(self.along.desc()).offset(SEARCHED_MAX).limit(1)
+        return None if self.has_few else await session.scalar(beyond)
+
+
+async def search(session: AsyncSession, wanted: EventFilter) -> Found:
+    """The newest events that fit, at most `limit`. Those of an id are all looked at; else the newest SEARCHED_MAX of
+    the time, or of the type, that is asked for."""
+    walk = await _walk(session, wanted)
+    passed_over = _passed_over(wanted, walk.by)
+    end = await walk.end(session) if passed_over else None
+    within = [] if end is None else [walk.along > end]
+    statement = select(EventRow).where(*walk.sought, *within, *passed_over)
+    rows = (await session.scalars(statement.order_by(walk.along.desc()).limit(wanted.limit))).all()
+    return Found(sorted(rows, key=lambda row: -row.seq), is_all=end is None or len(rows) == wanted.limit)
+
+
+async def _walk(session: AsyncSession, wanted: EventFilter) -> _Walk:
+    seq, at = _EVENTS.c.seq, _EVENTS.c.received_at
     if wanted.event_id is not None:
         applications = [wanted.application] if wanted.application else await each_of(session, _EVENTS.c.application)
-        statement = statement.where(among(_EVENTS.c.application, applications), _EVENTS.c.id == wanted.event_id)
-    if wanted.type is not None:
-        pattern = wanted.type
-        is_wildcard = pattern.endswith(".*")
-        fits = _EVENTS.c.type.startswith(pattern[:-1], autoescape=True) if is_wildcard else _EVENTS.c.type == pattern
-        statement = statement.where(fits)
-    if wanted.handler is not None or wanted.status is not None:
-        statement = statement.where(_has_run(wanted.handler, wanted.status))
-    if wanted.since is not None:
-        statement = statement.where(_EVENTS.c.received_at >= wanted.since)
-    if wanted.until is not None:
-        statement = statement.where(_EVENTS.c.received_at < wanted.until)
-    return (await session.execute(statement)).scalars().all()
+        sought = [among(_EVENTS.c.application, applications), _EVENTS.c.id == wanted.event_id]
+        return _Walk(along=seq, by=frozenset({"application", "event_id"}), sought=sought, has_few=True)
+    for name in ("order_id", "subscription_id"):
+        if (value := getattr(wanted, name)) is not None:
+            return _Walk(along=seq, by=frozenset({name}), sought=[_EVENTS.c[name] == value], has_few=True)
+    since, until = wanted.since, wanted.until
+    if since is not None or until is not None:
+        sought = [*([] if since is None else [at >= since]), *([] if until is None else [at < until])]
+        return _Walk(along=at, by=frozenset({"since", "until"}), sought=sought)
+    if wanted.type is not None and not wanted.type.endswith(".*"):
+        return _Walk(along=seq, by=frozenset({"type"}), sought=[_EVENTS.c.type == wanted.type])
+    return _Walk(along=seq)
+
+
+def _passed_over(wanted: EventFilter, sought: Collection[str]) -> list[ColumnElement[bool]]:
+    """The rest of the filter, in words for which no planner leaves the walk's index for another."""
+    conditions: dict[str, Callable[[Any], ColumnElement[bool]]] = {
+        "application": lambda value: unindexed(_EVENTS.c.application) == value,
+        "order_id": lambda value: unindexed(_EVENTS.c.order_id) == value,
+        "subscription_id": lambda value: unindexed(_EVENTS.c.subscription_id) == value,
+        "type": _is_of_type,
+        "since": lambda value: value <= _RECEIVED_AT,
+        "until": lambda value: value > _RECEIVED_AT,
+    }
+    given = {name: getattr(wanted, name) for name in conditions if name not in sought}
+    found = [conditions[name](value) for name, value in given.items() if value is not None]
+    has_run = wanted.handler is not None or wanted.status is not None
+    return [*found, _has_run(wanted.handler, wanted.status)] if has_run else found
+
+
+def _is_of_type(pattern: str) -> ColumnElement[bool]:
+    kind = unindexed(_EVENTS.c.type)
+    return kind.startswith(pattern[:-1], autoescape=True) if pattern.endswith(".*") else kind == pattern
+
+
+def _has_run(handler: str | None, status: str | None) -> ColumnElement[bool]:
+    """One probe an event: EXISTS may be turned into a join with everything that was ever run."""
+    run = select(_RUNS.c.event_id).where(_RUNS.c.application == _EVENTS.c.application, _RUNS.c.event_id == _EVENTS.c.id)
+    if handler is not None:
+        run = run.where(_RUNS.c.handler == handler)
+    if status is not None:
+        run = run.where(unindexed(_RUNS.c.status) == status)
+    return run.limit(1).scalar_subquery().is_not(None)

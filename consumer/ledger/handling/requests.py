@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among
+from consumer.columns import among, unindexed
 from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
 
@@ -56,8 +56,12 @@ async def others(
 ) -> Mapping[str, list[str]]:
     """Key to further events of this type about it, beside the known ones: by rights there are none."""
     found: dict[str, list[str]] = {}
-    of_keys = (_EVENTS.c.application == application, among(_EVENTS.c.key, keys), _EVENTS.c.type == event_type)
-    for key, event_id in await session.execute(select(_EVENTS.c.key, _EVENTS.c.id).where(*of_keys)):
+    of_keys = select(_EVENTS.c.key, _EVENTS.c.id).where(
+        unindexed(_EVENTS.c.application) == application,
+        among(_EVENTS.c.key, keys),
+        unindexed(_EVENTS.c.type) == event_type,
+    )
+    for key, event_id in await session.execute(of_keys):
         if event_id not in known:
             found.setdefault(key, []).append(event_id)
     return found

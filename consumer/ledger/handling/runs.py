@@ -27,8 +27,8 @@ from consumer.retry import OnDead
 
 _RUNS: Table = RunRow.__table__
 _ATTEMPTS: Table = AttemptRow.__table__
-_IS_RETRYING = lanes.is_status(RunStatus.RETRYING)
-_IS_PARKED = lanes.is_status(RunStatus.PARKED)
+_STILL_RETRYING = lanes.stands(RunStatus.RETRYING)
+_STILL_PARKED = lanes.stands(RunStatus.PARKED)
 _CLAIMED = ("application", "event_id", "handler", "seq", "key", "attempts", "plan", "key_plan", "created_at", "next_at")
 
 Lane = lanes.Lane
@@ -270,7 +270,7 @@ async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: s
         return
     await _lock(session, [one.run.id for one in finished])
     for group in _alike(one for one in finished if one.status is RunStatus.SUCCEEDED):
-        await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _IS_RETRYING)
+        await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _STILL_RETRYING)
     if failures := [one for one in finished if one.status is not RunStatus.SUCCEEDED]:
         await _store_failures(session, failures, worker, now)
     await _promote(session, {(f.run.application, f.run.handler, f.run.key) for f in finished if not f.blocking}, now)
@@ -309,7 +309,8 @@ async def _store_failures(session: AsyncSession, failures: Iterable[Finish], wor
         for done in failures
     ]
     connection = await session.connection()
-    await connection.execute(update(_RUNS).where(one, _IS_RETRYING, _RUNS.c.claimed_by == worker), rows)
+    is_ours = and_(_STILL_RETRYING, _RUNS.c.claimed_by == worker)
+    await connection.execute(update(_RUNS).where(one, is_ours), rows)
 
 
 def _finish_values(done: Finish, now: datetime) -> dict[str, Any]:
@@ -333,7 +334,7 @@ async def _let_go(session: AsyncSession, ids: Collection[RunId], now: datetime) 
     let go by them, or found by `stranded`."""
     free: list[RunId] = []
     for condition in these(ids):
-        wanted = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).where(condition, _IS_PARKED)
+        wanted = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).where(condition, _STILL_PARKED)
         rows = await session.execute(wanted.order_by(_RUNS.c.event_id).with_for_update(skip_locked=True))
         free += [_id_of(row) for row in rows]
     await _set(session, free, {"status": RunStatus.RETRYING.value, "next_at": now, "updated_at": now})

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Select, Table, and_, func, or_, select, text
+from sqlalchemy import ColumnElement, Row, ScalarSelect, Select, Table, and_, func, literal, not_, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among
+from consumer.columns import among, unindexed
 from consumer.ledger.engine.chunks import matching
-from consumer.ledger.engine.counting import each_of
-from consumer.ledger.handling.lanes import is_status
+from consumer.ledger.engine.counting import each_of, up_to
+from consumer.ledger.handling import lanes
 from consumer.ledger.plans.tables import Action
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
 from consumer.wire import SEED
@@ -66,6 +66,11 @@ class PlanFilter:
         """Whether pairs that never ran fit: with a handler, and nothing that only a run has."""
         return self.handler is not None and not (self.status or self.fingerprint or self.reason_code)
 
+    @property
+    def is_of_few(self) -> bool:
+        """Whether it is about an event, an order or a subscription, and so about few events."""
+        return not (self.event is None and self.order is None and self.subscription is None)
+
     def document(self) -> dict[str, Any]:
         """What was given, as JSON holds it."""
         given = {name: value for name, value in asdict(self).items() if value not in (None, False)}
@@ -104,9 +109,9 @@ class Pair:
 async def pairs(session: AsyncSession, wanted: PlanFilter, types: Collection[str], limit: int) -> Sequence[Pair]:
     """The pairs that fit, at most `limit`, by arrival. `types`: what the filter's handler wants, for pairs that never
     ran."""
-    found = [_pair(row, ACTIONS[row.status]) for row in await session.execute(_of_runs(wanted, limit))]
+    found = [_pair(row, ACTIONS[row.status]) for row in await _with_runs(session, wanted, types, limit)]
     if wanted.takes_new and wanted.handler is not None:
-        rows = await session.execute(_never_ran(wanted, types, limit))
+        rows = await session.execute(_never_ran(wanted, types, limit).where(*await _named(session, wanted)))
         found += [_pair(row, Action.START, wanted.handler) for row in rows]
     found = sorted(found)[:limit]
     return sorted([*found, *await _followers(session, found, limit)])
@@ -124,45 +129,107 @@ def _pair(row: Any, action: Action, handler: str | None = None) -> Pair:
     )
 
 
+_WAITING: Final = frozenset({RunStatus.DEAD, RunStatus.RETRYING, RunStatus.PARKED})
+"""The states that have an index of their own."""
 _OF_EVENT: Final = (_EVENTS.c.seq, _EVENTS.c.application, _EVENTS.c.id, _EVENTS.c.key, _EVENTS.c.type)
 _SAME: Final = and_(_EVENTS.c.application == _RUNS.c.application, _EVENTS.c.id == _RUNS.c.event_id)
+_TYPE: Final = select(_EVENTS.c.type).where(_SAME).correlate(_RUNS).scalar_subquery()
+_OF_RUN: Final = (
+    _RUNS.c.seq, _RUNS.c.application, _RUNS.c.event_id.label("id"), _RUNS.c.key, _TYPE.label("type"), _RUNS.c.handler,
+    _RUNS.c.status,
+)  # fmt: skip
 
 
-def _of_runs(wanted: PlanFilter, limit: int) -> Select[Any]:
-    statement = select(*_OF_EVENT, _RUNS.c.handler, _RUNS.c.status).join(_RUNS, _SAME).where(*_conditions(wanted))
-    # The word is in the statement itself where it is one, so that the partial index of it serves.
-    words = [is_status(RunStatus(one)) for one in wanted.statuses]
-    statement = statement.where(*_run_conditions(wanted), words[0] if len(words) == 1 else or_(*words))
-    return statement.order_by(_EVENTS.c.seq, _RUNS.c.handler).limit(limit)
+async def _with_runs(
+    session: AsyncSession, wanted: PlanFilter, types: Collection[str], limit: int
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Events and their runs that fit. What waits is found by its state, the rest by its event. No statement joins: each
+    asks for one thing by an index, and tells of the other by a probe, which no planner turns round."""
+    if wanted.is_of_few:
+        return await _of_few(session, wanted, wanted.statuses, limit)
+    if _WAITING.issuperset(wanted.statuses):
+        states = [RunStatus(one) for one in wanted.statuses]
+        return [row for state in states for row in await session.execute(_by_state(wanted, state, limit))]
+    return list(await session.execute(_by_event(wanted, types, limit)))
+
+
+async def _of_few(
+    session: AsyncSession, wanted: PlanFilter, statuses: Collection[str], limit: int
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Of the events of an id: few, whatever became of them."""
+    fits = (*_conditions(wanted), *await _named(session, wanted))
+    found = await session.execute(select(*_OF_EVENT).where(*fits).order_by(_EVENTS.c.seq).limit(limit))
+    rows: list[Row[*tuple[Any, ...]]] = []
+    for some in matching(_RUNS.c.event_id, (_RUNS.c.application,), ((row.id, row.application) for row in found)):
+        stands = lanes.stands(*map(RunStatus, statuses))
+        rows += await session.execute(select(*_OF_RUN).where(some, stands, *_run_conditions(wanted)))
+    return rows
+
+
+def _by_state(wanted: PlanFilter, status: RunStatus, limit: int) -> Select[Any]:
+    """Among the runs that stand so: by the partial index of them."""
+    event = select(_EVENTS.c.type).where(_SAME, *_conditions(wanted)).limit(1).scalar_subquery()
+    fits = (lanes.is_status(status), *_run_conditions(wanted), event.is_not(None))
+    return select(*_OF_RUN).where(*fits).order_by(_RUNS.c.seq, _RUNS.c.handler).limit(limit)
+
+
+def _by_event(wanted: PlanFilter, types: Collection[str], limit: int) -> Select[Any]:
+    """Among the events that the handler wants: runs that are done are found by nothing else. Without a handler: runs as
+    they were recorded."""
+    if wanted.handler is None:
+        event = select(_EVENTS.c.type).where(_SAME, *_conditions(wanted)).limit(1).scalar_subquery()
+        stands = lanes.stands(*map(RunStatus, wanted.statuses))
+        fits = (stands, *_run_conditions(wanted), event.is_not(None))
+        return select(*_OF_RUN).where(*fits).order_by(_RUNS.c.seq, _RUNS.c.handler).limit(limit)
+    stands = lanes.stands(*map(RunStatus, wanted.statuses))
+    run = select(_RUNS.c.status).where(_SAME, stands, *_run_conditions(wanted)).limit(1).scalar_subquery()
+    columns = (*_OF_EVENT, literal(wanted.handler).label("handler"), run.label("status"))
+    statement = select(*columns).where(*_conditions(wanted), _wants(wanted, types), run.is_not(None))
+    return statement.order_by(_EVENTS.c.seq).limit(limit)
 
 
 def _never_ran(wanted: PlanFilter, types: Collection[str], limit: int) -> Select[Any]:
-    run = select(_RUNS.c.event_id).where(_SAME, _RUNS.c.handler == wanted.handler).exists()
     return (
         select(*_OF_EVENT)
-        .where(*_conditions(wanted), _is_of(types), ~run, ~_is_seeded())
+        .where(
+            *_conditions(wanted),
+            _wants(wanted, types),
+            _run_of(wanted.handler).is_(None),
+            *_not_seeded(),
+        )
         .order_by(_EVENTS.c.seq)
         .limit(limit)
     )
 
 
-def _is_of(types: Collection[str]) -> Any:
+def _run_of(handler: str | None) -> ScalarSelect[Any]:
+    """One probe an event: EXISTS may be turned into a join with everything that was ever run."""
+    return select(_RUNS.c.event_id).where(_SAME, _RUNS.c.handler == handler).limit(1).scalar_subquery()
+
+
+def _wants(wanted: PlanFilter, types: Collection[str]) -> Any:
+    """The handler does: by the index of types, when nothing finds fewer."""
+    return _is_of(types, is_sought=not wanted.is_of_few)
+
+
+def _is_of(types: Collection[str], *, is_sought: bool) -> Any:
+    column = _EVENTS.c.type if is_sought else unindexed(_EVENTS.c.type)
     if "*" in types:
-        return text("1 = 1")
-    return or_(*[_type_is(one) for one in sorted(types)])
+        return true()
+    return or_(*[_type_is(column, one) for one in sorted(types)])
 
 
-def _type_is(pattern: str) -> Any:
-    is_wildcard = pattern.endswith(".*")
-    prefix = _EVENTS.c.type.startswith(pattern[:-1], autoescape=True)
-    return prefix if is_wildcard else _EVENTS.c.type == pattern
+def _type_is(column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
+    return column.startswith(pattern[:-1], autoescape=True) if pattern.endswith(".*") else column == pattern
 
 
-def _is_seeded() -> Any:
-    """History that was taken in without effects: a replay is no way around that (case B30)."""
-    run = select(_RUNS.c.event_id).where(_SAME, _RUNS.c.plan == SEED).exists()
+def _not_seeded() -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Not history that was taken in without effects: a replay is no way around that (case B30)."""
+    # Of an event's own runs and emissions: in words that no index of plans is for.
+    run = select(_RUNS.c.event_id).where(_SAME, func.coalesce(_RUNS.c.plan, "") == SEED).limit(1)
     emitted = and_(_OUTBOX.c.application == _EVENTS.c.application, _OUTBOX.c.event_id == _EVENTS.c.id)
-    return or_(run, select(_OUTBOX.c.seq).where(emitted, _OUTBOX.c.plan == SEED).exists())
+    derived = select(_OUTBOX.c.seq).where(emitted, func.coalesce(_OUTBOX.c.plan, "") == SEED).limit(1)
+    return run.scalar_subquery().is_(None), derived.scalar_subquery().is_(None)
 
 
 def _conditions(wanted: PlanFilter) -> list[Any]:
@@ -172,7 +239,7 @@ def _conditions(wanted: PlanFilter) -> list[Any]:
 
 def _fits(wanted: PlanFilter) -> list[Any]:
     exact = {
-        _EVENTS.c.application: wanted.application,
+        _EVENTS.c.application if wanted.event else unindexed(_EVENTS.c.application): wanted.application,
         _EVENTS.c.id: wanted.event,
         _EVENTS.c.order_id: wanted.order,
         _EVENTS.c.subscription_id: wanted.subscription,
@@ -180,12 +247,19 @@ def _fits(wanted: PlanFilter) -> list[Any]:
     }
     found = [column == value for column, value in exact.items() if value is not None]
     if wanted.type is not None:
-        found.append(_type_is(wanted.type))
+        found.append(_is_of((wanted.type,), is_sought=False))
     if wanted.since is not None:
         found.append(_EVENTS.c.received_at >= wanted.since)
     if wanted.until is not None:
-        found.append(_EVENTS.c.received_at < wanted.until)
+        found.append(unindexed(_EVENTS.c.received_at) < wanted.until)  # nearly all are: no index for it
     return found
+
+
+async def _named(session: AsyncSession, wanted: PlanFilter) -> Sequence[ColumnElement[bool]]:
+    """For an event's id without an application: the index begins with that."""
+    if wanted.event is None or wanted.application is not None:
+        return ()
+    return (among(_EVENTS.c.application, await each_of(session, _EVENTS.c.application)),)
 
 
 def _run_conditions(wanted: PlanFilter) -> list[Any]:
@@ -203,47 +277,56 @@ async def _followers(session: AsyncSession, found: Sequence[Pair], limit: int) -
     first = {pair.lane: pair.seq for pair in reversed(found)}
     rows: list[Pair] = []
     named = ((key, application, handler) for application, handler, key in first)
-    for lanes in matching(_RUNS.c.key, (_RUNS.c.application, _RUNS.c.handler), named):
-        parked = (
-            select(*_OF_EVENT, _RUNS.c.handler)
-            .join(_RUNS, _SAME)
-            .where(
-                _RUNS.c.blocking,
-                is_status(RunStatus.PARKED),
-                lanes,
-            )
-            .order_by(_EVENTS.c.seq)
-            .limit(limit)
-        )
+    for some in matching(_RUNS.c.key, (_RUNS.c.application, _RUNS.c.handler), named):
+        parked = select(*_OF_RUN).where(some, lanes.is_status(RunStatus.PARKED)).order_by(_RUNS.c.seq).limit(limit)
         rows += [_pair(row, Action.FOLLOW) for row in await session.execute(parked)]
     return [pair for pair in rows if pair.id not in mine and pair.seq > first[pair.lane]]
 
 
 async def left_alone(session: AsyncSession, wanted: PlanFilter) -> tuple[dict[str, Counter[str]], bool]:
     """Handler to how many runs that fit otherwise are left alone, by their state; and whether there are more than were
-    counted (COUNTED_MAX)."""
-    others = [one.value for one in RunStatus if one.value not in wanted.statuses]
-    some = (
-        select(_RUNS.c.handler, _RUNS.c.status)
-        .join(_EVENTS, _SAME)
-        .where(*_conditions(wanted), *_run_conditions(wanted), _RUNS.c.status.in_(others))
-        .limit(COUNTED_MAX)
-        .subquery()
-    )
-    counted = select(some.c.handler, some.c.status, func.count()).group_by(some.c.handler, some.c.status)
+    counted. What waits is counted up to COUNTED_MAX, what is done of the newest COUNTED_MAX events."""
+    others = [one for one in RunStatus if one.value not in wanted.statuses]
     found: dict[str, Counter[str]] = {}
-    for handler, status, count in await session.execute(counted):
-        found.setdefault(handler, Counter())[status] = count
-    return found, sum(sum(one.values()) for one in found.values()) >= COUNTED_MAX
+    is_more = False
+    for status in others:
+        if status in _WAITING and not wanted.is_of_few:
+            rows = (await session.execute(_by_state(wanted, status, COUNTED_MAX))).all()
+            is_more |= _count(found, rows)
+    done = others if wanted.is_of_few else [one for one in others if one not in _WAITING]
+    newest = (await session.execute(_newest(wanted, await _named(session, wanted)))).all()
+    for some in matching(_RUNS.c.event_id, (_RUNS.c.application,), ((row.id, row.application) for row in newest)):
+        of_some = select(_RUNS.c.handler, _RUNS.c.status).where(some, lanes.stands(*done), *_run_conditions(wanted))
+        _count(found, (await session.execute(of_some)).all())
+    return found, is_more or len(newest) == COUNTED_MAX
+
+
+def _newest(wanted: PlanFilter, named: Sequence[ColumnElement[bool]]) -> Select[Any]:
+    place = _EVENTS.c.seq if wanted.since is None or wanted.is_of_few else _EVENTS.c.received_at
+    fits = select(_EVENTS.c.application, _EVENTS.c.id).where(*_conditions(wanted), *named)
+    return fits.order_by(place.desc()).limit(COUNTED_MAX)
+
+
+def _count(found: dict[str, Counter[str]], rows: Sequence[Row[*tuple[Any, ...]]]) -> bool:
+    for row in rows:
+        found.setdefault(row.handler, Counter())[row.status] += 1
+    return len(rows) == COUNTED_MAX
 
 
 async def seeded(session: AsyncSession, wanted: PlanFilter, types: Collection[str]) -> int:
     """How many events would fit, were they not history taken in without effects; counted up to COUNTED_MAX."""
     if not wanted.takes_new:
         return 0
-    run = select(_RUNS.c.event_id).where(_SAME, _RUNS.c.handler == wanted.handler).exists()
-    some = select(_EVENTS.c.seq).where(*_conditions(wanted), _is_of(types), ~run, _is_seeded()).limit(COUNTED_MAX)
-    return int((await session.execute(select(func.count()).select_from(some.subquery()))).scalar_one())
+    is_seeded = not_(and_(*_not_seeded()))
+    named = await _named(session, wanted)
+    fits = (
+        *_conditions(wanted),
+        *named,
+        _wants(wanted, types),
+        _run_of(wanted.handler).is_(None),
+        is_seeded,
+    )
+    return await up_to(session, select(_EVENTS.c.seq).where(*fits), COUNTED_MAX)
 
 
 async def archived(session: AsyncSession, wanted: PlanFilter, types: Collection[str]) -> int:
@@ -251,11 +334,9 @@ async def archived(session: AsyncSession, wanted: PlanFilter, types: Collection[
     waits never does."""
     if not (wanted.takes_new or wanted.forced):
         return 0
-    some = select(_EVENTS.c.seq).where(*_fits(wanted), _EVENTS.c.archive.is_not(None))
-    if types:
-        some = some.where(_is_of(types))
-    counted = select(func.count()).select_from(some.limit(COUNTED_MAX).subquery())
-    return int((await session.execute(counted)).scalar_one())
+    fits = (*_fits(wanted), *await _named(session, wanted), _EVENTS.c.archive.is_not(None))
+    some = select(_EVENTS.c.seq).where(*fits, *([_wants(wanted, types)] if types else []))
+    return await up_to(session, some, COUNTED_MAX)
 
 
 async def missed(

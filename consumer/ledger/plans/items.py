@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Table, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Table, and_, func, insert, literal_column, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import unindexed
 from consumer.ledger.engine.chunks import matching
+from consumer.ledger.handling import lanes
 from consumer.ledger.handling.runs import these
 from consumer.ledger.plans.candidates import Pair
 from consumer.ledger.plans.portions import portions
@@ -28,9 +30,13 @@ _LETTERS: Table = DeadLetterRow.__table__
 
 REDRIVEN: Final = "redriven"
 AT_ONCE: Final = 500
+_IS_PENDING = _ITEMS.c.status == literal_column(f"'{ItemStatus.PENDING.value}'")
+"""The word is in the statement itself, so that the partial index of it serves."""
+_IS_LEFT = unindexed(_ITEMS.c.status) == ItemStatus.PENDING.value
+"""The same of items that are found by their ids."""
 PlannedEvent = tuple[str, str, str]
 """(plan, application, event id)."""
-FROM: Final[Mapping[str, tuple[str, ...]]] = {
+FROM: Final[Mapping[str, tuple[RunStatus, ...]]] = {
     Action.RETRY: (RunStatus.DEAD,),
     Action.HASTEN: (RunStatus.RETRYING,),
     Action.RERUN: (RunStatus.SUCCEEDED, RunStatus.SKIPPED),
@@ -94,9 +100,9 @@ async def add(session: AsyncSession, plan: str, pairs: Sequence[tuple[Pair, int,
 
 async def of_plan(session: AsyncSession, plan: str, limit: int | None = None) -> Sequence[tuple[Pair, PlanItemRow]]:
     """The items of a plan, by arrival."""
+    event = and_(_EVENTS.c.application == _ITEMS.c.application, _EVENTS.c.id == _ITEMS.c.event_id)
     statement = (
-        select(PlanItemRow, _EVENTS.c.type)
-        .join(_EVENTS, and_(_EVENTS.c.application == _ITEMS.c.application, _EVENTS.c.id == _ITEMS.c.event_id))
+        select(PlanItemRow, select(_EVENTS.c.type).where(event).scalar_subquery())
         .where(_ITEMS.c.plan == plan)
         .order_by(_ITEMS.c.seq, _ITEMS.c.handler)
         .limit(limit)
@@ -118,7 +124,7 @@ def _as_pair(row: PlanItemRow, event_type: str) -> Pair:
 
 async def next_events(session: AsyncSession, plan: str, limit: int) -> Sequence[EventRow]:
     """The next events of the plan, all of one turn, of which something is still to be taken."""
-    waits = and_(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.PENDING.value)
+    waits = and_(_ITEMS.c.plan == plan, _IS_PENDING)
     turn = select(_ITEMS.c.turn).where(waits).order_by(_ITEMS.c.turn).limit(1).scalar_subquery()
     waiting = select(_ITEMS.c.seq).where(waits, _ITEMS.c.turn == turn).distinct().order_by(_ITEMS.c.seq).limit(limit)
     numbers = list(await session.scalars(waiting))
@@ -154,20 +160,18 @@ async def progress(session: AsyncSession, plan: str, now: datetime) -> Progress:
 
 async def on_way(session: AsyncSession, plan: str, events: Sequence[EventRow]) -> Sequence[EventRow]:
     """Those of these events that were not taken yet."""
-    if not events:
-        return ()
-    waits = and_(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.PENDING.value)
-    statement = select(_ITEMS.c.seq).where(waits, _ITEMS.c.seq.in_([one.seq for one in events]))
-    waiting = set(await session.scalars(statement))
+    waiting: set[int] = set()
+    named = ((one.id, plan, one.application) for one in events)
+    for some in matching(_ITEMS.c.event_id, (_ITEMS.c.plan, _ITEMS.c.application), named):
+        waiting.update(await session.scalars(select(_ITEMS.c.seq).where(some, _IS_LEFT)))
     return [one for one in events if one.seq in waiting]
 
 
 async def underway(session: AsyncSession, plan: str, now: datetime) -> bool:
     """Whether something that was derived under the plan is due and has not arrived yet."""
-    arrived = select(_EVENTS.c.seq).where(
-        _EVENTS.c.application == _OUTBOX.c.application, _EVENTS.c.id == _OUTBOX.c.event_id
-    )
-    due = select(_OUTBOX.c.seq).where(_OUTBOX.c.plan == plan, _OUTBOX.c.not_before <= now, ~arrived.exists())
+    event = and_(_EVENTS.c.application == _OUTBOX.c.application, _EVENTS.c.id == _OUTBOX.c.event_id)
+    arrived = select(_EVENTS.c.seq).where(event).scalar_subquery()  # a probe each: no join with all that ever came
+    due = select(_OUTBOX.c.seq).where(_OUTBOX.c.plan == plan, _OUTBOX.c.not_before <= now, arrived.is_(None))
     return (await session.scalar(due.limit(1))) is not None
 
 
@@ -188,9 +192,10 @@ async def standings(session: AsyncSession, plan: str) -> Sequence[tuple[tuple[st
         _RUNS.c.event_id == _ITEMS.c.event_id,
         _RUNS.c.handler == _ITEMS.c.handler,
     )
-    statement = select(_ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler, _RUNS.c.status).join(_RUNS, run)
+    stands = select(_RUNS.c.status).where(run).scalar_subquery()
+    statement = select(_ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler, stands)
     rows = await session.execute(statement.where(_ITEMS.c.plan == plan, _ITEMS.c.status == ItemStatus.TAKEN.value))
-    return [((application, event_id, handler), status) for application, event_id, handler, status in rows]
+    return [((application, event_id, handler), status) for application, event_id, handler, status in rows if status]
 
 
 async def emitted(session: AsyncSession, plan: str) -> Sequence[tuple[str, str, str, datetime, datetime]]:
@@ -214,7 +219,7 @@ async def claim_followers(session: AsyncSession, plan: str, now: datetime) -> No
     columns = (_ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler)
     ids = [_id(row) for row in await session.execute(select(*columns).where(mine).order_by(*columns))]
     for some in these(ids):
-        parked = update(_RUNS).where(some, _RUNS.c.status == RunStatus.PARKED.value)
+        parked = update(_RUNS).where(some, lanes.stands(RunStatus.PARKED))
         await session.execute(parked.values(plan=plan, updated_at=now))
 
 
@@ -247,14 +252,13 @@ def _id(row: Any) -> tuple[str, str, str]:
 
 
 async def _taken(session: AsyncSession, wanted: ColumnElement[bool], now: datetime) -> Sequence[Any]:
-    is_applied = (
-        select(_PLANS.c.id).where(_PLANS.c.id == _ITEMS.c.plan, _PLANS.c.status == PlanStatus.APPLYING.value).exists()
-    )
+    plan = select(_PLANS.c.status).where(_PLANS.c.id == _ITEMS.c.plan).scalar_subquery()
+    is_applied = plan == PlanStatus.APPLYING.value
     statement = (
         update(_ITEMS)
         .where(
             wanted,
-            _ITEMS.c.status == ItemStatus.PENDING.value,
+            _IS_LEFT,
             is_applied,
         )
         .values(status=ItemStatus.TAKEN.value, taken_at=now)
@@ -300,7 +304,7 @@ async def _set_due(
     if renews_keys and action is Action.RERUN:
         values["key_plan"] = plan
     as_planned = (
-        _RUNS.c.status.in_(FROM[action]), or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
+        lanes.stands(*FROM[action]), or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
     )  # fmt: skip
     changed: set[tuple[str, str, str]] = set()
     for some in these(map(_id, rows)):

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Table, func, insert, select, update
+from sqlalchemy import Table, func, insert, literal_column, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger import audit
@@ -81,7 +81,8 @@ async def newest(session: AsyncSession, limit: int) -> Sequence[PlanRow]:
 
 async def applying(session: AsyncSession) -> PlanRow | None:
     """The plan that is being applied, or was when its `apply` was killed."""
-    statement = select(PlanRow).where(_PLANS.c.status == PlanStatus.APPLYING.value)
+    # The word is in the statement itself, so that the index of it serves.
+    statement = select(PlanRow).where(_PLANS.c.status == literal_column(f"'{PlanStatus.APPLYING.value}'"))
     return (await session.execute(statement)).scalars().first()
 
 
@@ -115,7 +116,7 @@ async def cancel(session: AsyncSession, plan_id: str, *, by: str, reason: str, n
         return None
     left = await session.execute(
         update(_ITEMS)
-        .where(_ITEMS.c.plan == plan_id, _ITEMS.c.status == ItemStatus.PENDING.value)
+        .where(_ITEMS.c.plan == plan_id, _ITEMS.c.status == literal_column(f"'{ItemStatus.PENDING.value}'"))
         .values(status=ItemStatus.CANCELLED.value)
     )
     count = int(left.rowcount)  # type: ignore[attr-defined]  # a cursor's result has it

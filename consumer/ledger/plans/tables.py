@@ -75,7 +75,11 @@ class PlanItemRow(LedgerRow, table=True):
     one another have turns of their own, one after the other; those of one turn are sent together."""
 
     __tablename__ = "plan_items"
-    __table_args__ = (Index("ix_plan_items_status", "plan", "status", "turn", "seq"),)
+    __table_args__ = (
+        # What is still to be taken, and nothing else: an item that is sought by its event is not found by it.
+        Index("ix_plan_items_pending", "plan", "turn", "seq", postgresql_where=text("status = 'pending'"),
+              sqlite_where=text("status = 'pending'")),
+    )  # fmt: skip
 
     plan: str = Field(sa_column=Column(String(64), primary_key=True))
     application: str = application_column(primary_key=True)

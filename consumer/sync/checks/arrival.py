@@ -86,7 +86,7 @@ class TestEventArrival:
         kept = await quarantine.newest(session, application=self._application, limit=NEWEST)
         waiting = await hints.newest(session, self._application, limit=NEWEST)
         wanted = EventFilter(application=self._application, since=self._since, limit=NEWEST)
-        recorded = await ledger_events.search(session, wanted)
+        recorded = (await ledger_events.search(session, wanted)).rows
         places = [(QUARANTINED, row.delivery_id, row.raw, row.received_at) for row in kept]
         places += [(WAITS, row.delivery_id, row.raw, row.received_at) for row in waiting]
         places += [(RECORDED, row.id, row.raw, row.received_at) for row in recorded if row.source == Source.WEBHOOK]

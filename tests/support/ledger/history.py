@@ -27,6 +27,10 @@ SELECT 'evt_' || n, 'default', '{handler}', n, 'order:order-' || (n - n % {per_o
        {attempts}, {next_at}, '', {at}, {at}
 FROM ({numbers}) AS numbers
 """
+_LETTERS = """
+INSERT INTO dead_letters (application, event_id, handler, died_at, blocking, attempts, code_version)
+SELECT 'default', 'evt_' || n, '{handler}', {at}, true, 1, '' FROM ({numbers}) AS numbers
+"""
 _WORDS: Mapping[str, Mapping[str, str]] = {
     "postgresql": {
         "numbers": "SELECT n FROM generate_series({first}, {last}) AS numbers(n)",
@@ -58,8 +62,13 @@ async def finished(database: Database, past: Past) -> None:
 
 
 async def dead(database: Database, past: Past) -> None:
-    """Events whose run was given up."""
+    """Events whose run was given up; the letters are still to be sent."""
     await _insert(database, past, status="'dead'", blocking="true", attempts="1", next_at="NULL")
+    words = _WORDS[database.dialect]
+    numbers = words["numbers"].format(first=past.first, last=past.last)
+    async with database.transaction() as session:
+        statement = _LETTERS.format(numbers=numbers, handler=past.handler, at=words["at"])
+        await (await session.connection()).exec_driver_sql(statement)
 
 
 async def waiting(database: Database, past: Past) -> None:
@@ -67,6 +76,37 @@ async def waiting(database: Database, past: Past) -> None:
     is_head, at = f"n % {past.per_order} = 0", _WORDS[database.dialect]["at"]
     status, next_at = f"CASE WHEN {is_head} THEN 'retrying' ELSE 'parked' END", f"CASE WHEN {is_head} THEN {at} END"
     await _insert(database, past, status=status, blocking="true", attempts="0", next_at=next_at)
+
+
+_ITEMS = """
+INSERT INTO plan_items (plan, application, event_id, handler, seq, turn, key, action, status, predicted)
+SELECT '{plan}', 'default', 'evt_' || n, '{handler}', n, 0, 'order:order-' || n, 'rerun',
+       CASE WHEN n % 2 = 0 THEN 'taken' ELSE 'pending' END, '{{}}'
+FROM ({numbers}) AS numbers
+"""
+_DERIVED = """
+INSERT INTO outbox (application, event_id, type, key, data, not_before, created_at, published_at, cause, handler, plan)
+SELECT 'default', 'evt_' || n, 'order.paid', 'order:order-' || n, {raw}, {at}, {at}, {at}, 'evt_' || n, '{handler}',
+       '{plan}'
+FROM ({numbers}) AS numbers
+"""
+_PLAN = """
+INSERT INTO plans (id, number, status, created_at, created_by, filters, forced, renews_keys, items, predicted, digest)
+VALUES ('{plan}', 1, 'applying', {at}, 'op', {raw}, true, false, 0, {raw}, '')
+"""
+
+
+async def replayed(database: Database, past: Past, plan: str) -> None:
+    """A plan that is being applied to these finished events; each has derived another, which has arrived."""
+    words = _WORDS[database.dialect]
+    numbers = words["numbers"].format(first=past.first, last=past.last)
+    shared = {"at": words["at"], "raw": words["raw"], "numbers": numbers, "handler": past.handler, "plan": plan}
+    async with database.transaction() as session:
+        connection = await session.connection()
+        for statement in (_PLAN, _ITEMS, _DERIVED):
+            await connection.exec_driver_sql(statement.format(**shared))
+        of_plan = f"seq BETWEEN {past.first} AND {past.last}"
+        await connection.exec_driver_sql(f"UPDATE runs SET plan = '{plan}' WHERE {of_plan}")
 
 
 async def _insert(database: Database, past: Past, **columns: str) -> None:
@@ -77,7 +117,7 @@ async def _insert(database: Database, past: Past, **columns: str) -> None:
         for statement in (_EVENTS.format(**shared), _RUNS.format(**shared, handler=past.handler, **columns)):
             await (await session.connection()).exec_driver_sql(statement)
         if database.dialect == "postgresql":
-            await session.execute(text(f"SELECT setval(pg_get_serial_sequence('events', 'seq'), {past.last})"))
+            await session.execute(text("SELECT setval(pg_get_serial_sequence('events', 'seq'), max(seq)) FROM events"))
 
 
 async def keep_statistics(database: Database) -> None:
@@ -96,13 +136,18 @@ async def take_statistics(database: Database, *, when: bool = True) -> None:
             await by_itself.execute(text("VACUUM ANALYZE"))
 
 
-async def fill(database: Database, tables: Iterable[Table], count: int, *, first: int = 1_000_000) -> None:
-    """So many rows in each of these tables, as they are long after: published, closed, of another object each."""
+async def fill(
+    database: Database, tables: Iterable[Table], count: int, *, first: int = 1_000_000, is_open: bool = False
+) -> None:
+    """So many rows in each of these tables, of another object each, as they are long after, published, closed; or as
+    they are before that (`is_open`; what is to be sent is of another application then, where no relay waits for it)."""
     words = _WORDS[database.dialect]
     numbers = words["numbers"].format(first=first, last=first + count - 1)
     async with database.transaction() as session:
         for table in tables:
-            columns = {column.name: _past(column, words["at"]) for column in table.columns}
+            columns = {column.name: _past(column, words["at"], is_open) for column in table.columns}
+            if is_open and table.name == "outbox":
+                columns["application"] = "'other'"
             kept = {name: value for name, value in columns.items() if value is not None}
             statement = (
                 f"INSERT INTO {table.name} ({', '.join(kept)}) SELECT {', '.join(kept.values())} FROM ({numbers}) AS n"
@@ -110,13 +155,13 @@ async def fill(database: Database, tables: Iterable[Table], count: int, *, first
             await (await session.connection()).exec_driver_sql(statement)
 
 
-def _past(column: Column[Any], at: str) -> str | None:
+def _past(column: Column[Any], at: str, is_open: bool) -> str | None:
     """What a row has in this column; None: nothing."""
     if column.name == "application":
         return "'default'"
     if column.name == "kind":
         return "'order'"
-    if column.nullable and column.name not in _KNOWN_LATER:
+    if column.nullable and (column.name not in _KNOWN_LATER or (is_open and column.name.endswith("_at"))):
         return None
     is_ours = isinstance(column.type, TypeDecorator) and not isinstance(column.type, UtcDateTime)
     match column.type.impl if is_ours else column.type:  # type: ignore[attr-defined]  # a decorator has what it decorates

@@ -16,10 +16,16 @@ from consumer.console.checkouts import Body, Checkout
 from consumer.errors import ConsumerError
 from consumer.events import Source
 from consumer.ledger import Database
+from consumer.ledger.archiving.bodies import digest
+from consumer.ledger.archiving.passes import LastPass
+from consumer.ledger.archiving.settled import Aged
 from consumer.ledger.handling import dead, lanes, outbox, runs
 from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.leases import Lease
 from consumer.ledger.log_memory import TopicMemory
+from consumer.ledger.plans.candidates import Pair, PlanFilter
+from consumer.ledger.plans.plans import Decided
+from consumer.ledger.plans.tables import Action
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading.observations import Observed
 from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, ReadRow, RunStatus
@@ -33,6 +39,8 @@ from tests.support.ledger.history import AT
 from tests.support.ledger.plans import Statements
 
 HANDLER = "test:ship"
+PLAN = "rpl_past"
+"""A plan of the past that is being applied (`history.replayed`)."""
 BUILT_IN = ("handlers.fulfilment.handler", "handlers.access.handler")
 NOW = AT + timedelta(days=1)
 
@@ -77,6 +85,27 @@ _BODY = Body(order_id="order-x", customer="cus_x", expected_amount="25.00")
 _PULSE = Pulse(
     process="p", role="work", host="h", pid=1, version="1", started_at=AT, ready=True, since=AT
 )  # fmt: skip
+_PAIR = Pair(
+    seq=5, handler=HANDLER, application="default", event_id="evt_5", key="order:order-5", type="order.paid",
+    action=Action.RERUN,
+)  # fmt: skip
+_DECIDED = Decided(
+    by="op", reason=None, filters={}, forced=False, renews_keys=False, items=1, predicted={}, digest="d"
+)  # fmt: skip
+_FILTERS: tuple[dict[str, Any], ...] = (
+    {}, {"order": "order-5"}, {"subscription": "sub_1"}, {"event": "evt_5"}, {"event": "evt_5", "application": "other"},
+    {"handler": HANDLER}, {"handler": "test:new", "order": "order-5"}, {"handler": "test:new", "event": "evt_5"},
+    {"type": "order.paid", "status": "dead"}, {"type": "order.*", "fingerprint": "f"}, {"status": "retrying"},
+    {"since": AT, "until": NOW, "application": "default"}, {"reason_code": "x", "handler": HANDLER},
+    {"handler": HANDLER, "order": "order-5", "forced": True},
+)  # fmt: skip
+"""What a replay plan may be about."""
+_PLANNED = [{"wanted": PlanFilter(**given)} for given in _FILTERS]
+_AGED = Aged(
+    seq=5, application="default", id="evt_5", key="order:order-5", type="order.observed", source="webhook",
+    received_at=AT, bytes=2,
+)  # fmt: skip
+_DIGEST = digest(b"{}" + b" " * 400)
 _WORD = {"word": "access.recheck", "subject": "default", "by": "op", "reason": "why"}
 
 BY_NAME: Mapping[str, Any] = {
@@ -100,11 +129,19 @@ BY_NAME: Mapping[str, Any] = {
     "run": _CLAIMED, "data": {}, "events": [("default", "evt_5")], "topic": "payments.events",
     "topics": ["payments.events"], "offsets": {("payments.events", 0): 1}, "starts": {("payments.events", 0): 1},
     "memory": TopicMemory(topic="payments.events"), "too_many_bytes": 1, "numbers": [1_000_001],
-    "runs": [{"handler": HANDLER}], "handlers": declared_in(BUILT_IN[0])[:2],
+    "runs": [{"handler": HANDLER}], "plan": PLAN, "plan_id": PLAN, "types": ("order.paid",),
+    "handlers": declared_in(BUILT_IN[0])[:2],
 }  # fmt: skip
 """What to give a parameter of this name."""
 
 EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
+    "ledger.archiving.bodies.records": [{"names": [("default", "evt_5"), ("default", "evt_6")]}],
+    "ledger.archiving.bodies.digests": [{"names": [("default", "evt_5"), ("default", "evt_6")]}],
+    "ledger.archiving.bodies.take_out": [{"archive": "a", "digests": {("default", "evt_5"): _DIGEST}}],
+    "ledger.archiving.bodies.put_back": [{"found": [], "brings_missing": True}],
+    "ledger.archiving.passes.keep": [{"found": LastPass()}],
+    "ledger.archiving.settled.stretch": [{"after": 0, "before": NOW}],
+    "ledger.archiving.settled.settled": [{"aged": [_AGED]}],
     "ledger.handling.dead.search": [
         {"wanted": dead.DeadFilter()}, {"wanted": dead.DeadFilter(discarded=True)},
         {"wanted": dead.DeadFilter(order_id="order-5", type="order.*")},
@@ -123,9 +160,28 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         for given in (
             {}, {"event_id": "evt_5"}, {"order_id": "order-6"}, {"subscription_id": "sub_1"}, {"type": "order.paid"},
             {"application": "default", "order_id": "order-6", "handler": HANDLER}, {"since": AT, "until": NOW},
+            {"handler": HANDLER, "status": "succeeded"}, {"status": "dead"}, {"type": "order.*", "until": NOW},
+            {"handler": HANDLER, "type": "order.paid"},
         )
     ],
     "ledger.handling.requests.others": [{"event_type": "order.paid", "keys": ["order:order-5"], "known": {"evt_5"}}],
+    "ledger.plans.candidates.archived": _PLANNED[6:8],
+    "ledger.plans.candidates.pairs": [{**given, "limit": 100_000} for given in _PLANNED],
+    "ledger.plans.candidates.left_alone": _PLANNED[::3], "ledger.plans.candidates.seeded": _PLANNED[6:8],
+    "ledger.plans.candidates.missed": [{"before": None}, {"before": AT}, {"types": ("order.*",)}, {"handler": "x:new"}],
+    "ledger.plans.items.add": [{"pairs": [(_PAIR, 0, "{}")], "plan": "rpl_new"}],
+    "ledger.plans.items.of_plan": [{}, {"limit": 50}],
+    "ledger.plans.items.on_way": [
+        {"events": [_row(EventRow, seq=number, application="default", id=f"evt_{number}") for number in range(3, 53)]}
+    ],
+    "ledger.plans.items.take": [
+        {"wanted": [(PLAN, "default", f"evt_{number}") for number in range(5, 505)]},
+        {"wanted": [("rpl_gone", "default", "evt_5")]},
+    ],
+    "ledger.plans.plans.create": [{"plan_id": "rpl_new", "decided": _DECIDED}],
+    "ledger.plans.plans.begin": [{"reason": "x"}], "ledger.plans.plans.cancel": [{"reason": "x"}],
+    "ledger.plans.plans.complete": [{"result": {}}],
+    "ledger.plans.trial.derived_before": [{"ids": [("default", "evt_5"), ("default", "drv_x")]}],
     "ledger.trail.sealing.entries": [{"after": 3, "until": 9}],
     "ledger.trail.sealing.newest": [{"subject": None}, {"subject": "order:order-5"}],
     "ledger.handling.outbox.mark_published": [{"rows": [_row(OutboxRow, seq=1000001)]}],
@@ -164,9 +220,9 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
 """Calls that want more than what the names say."""
 
 TESTS_OWN = "a test's own"
-ELSEWHERE = ("ledger.engine.counting.", "ledger.handling.past.", "ledger.plans.", "console.find.")
-"""What the others call; and what an operator does now and then, which may read much: a rebuild, a replay's plan, a look
-for any id."""
+ELSEWHERE = ("ledger.engine.counting.", "ledger.handling.past.", "ledger.trail.taking.", "console.find.")
+"""What the others call; what an operator does now and then, which may read much: a rebuild, a look for any id; and what
+happens to an empty ledger."""
 
 
 async def walk(database: Database, statements: Statements) -> None:
@@ -200,7 +256,7 @@ async def _undone(database: Database, function: Callable[..., Any], arguments: M
 
 async def built_in(database: Database, statements: Statements) -> None:
     """Both plugins on each event that they want, as the suite's own histories have them."""
-    plugins = Projections(database, *BUILT_IN, options={name: {} for name in BUILT_IN})
+    plugins = Projections(database, *BUILT_IN, options={name: {} for name in BUILT_IN}, application="default")
     wanted = {handler.name for handler in plugins.handlers}
     look = plugins.due
 

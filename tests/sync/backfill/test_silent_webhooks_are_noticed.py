@@ -214,7 +214,7 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
 async def recorded(world: World) -> list[Event]:
     """Everything in the ledger."""
     async with world.database.reading() as session:
-        return [events.to_event(row) for row in await events.search(session, events.EventFilter())]
+        return [events.to_event(row) for row in (await events.search(session, events.EventFilter())).rows]
 
 
 def signed(event_id: str, world: World) -> Event:

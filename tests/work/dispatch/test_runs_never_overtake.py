@@ -26,7 +26,7 @@ from consumer.ledger.handling.runs import ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunRow, RunStatus
 from consumer.plugin import Context, Handler
 from consumer.retry import Failure, OnDead, RetryPolicy
-from consumer.testing.workbench import empty_ledger
+from consumer.testing.ground import empty_ledger
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.result_writer import conclude, store
 from consumer.work.outcome import Failed, Outcome, Succeeded

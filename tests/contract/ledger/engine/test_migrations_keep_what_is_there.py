@@ -1,0 +1,101 @@
+"""Migrations keep what is there: events, runs and plans that an older version stored are the same afterwards, in the
+same order, and what waited is worked on in its turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import RowMapping, inspect, text
+from sqlalchemy.engine import Connection
+
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import runs
+from consumer.ledger.plans import items
+from consumer.ledger.tables import EventRow
+from tests.support.ledger.history import AT, Past, dead, finished, replayed, waiting
+
+HANDLER = "shop:ship"
+PLAN = "rpl_old"
+ORDERED = {
+    "events": "seq",
+    "runs": "seq, handler",
+    "dead_letters": "id",
+    "plan_items": "plan, turn, seq",
+    "outbox": "seq",
+}
+
+
+async def bring_to(database: Database, revision: str) -> None:
+    async with database.engine.begin() as connection:
+        await connection.run_sync(_migrate, revision)
+    await database.engine.dispose()  # connections know statements of the tables as they were
+
+
+def _migrate(connection: Connection, revision: str) -> None:
+    config = schema.alembic_config()
+    config.attributes["connection"] = connection
+    move = command.upgrade if revision > _current(connection) else command.downgrade
+    move(config, revision)
+
+
+def _current(connection: Connection) -> str:
+    if not inspect(connection).has_table("alembic_version"):
+        return ""
+    versions = connection.execute(text("SELECT version_num FROM alembic_version"))
+    return max((one for one in versions.scalars() if one.startswith("ledger_")), default="")
+
+
+async def stored(database: Database) -> dict[str, list[dict[str, Any]]]:
+    """All rows in the order that counts, whatever columns a version has added to them since."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    async with database.reading() as session:
+        tables = await (await session.connection()).run_sync(lambda connection: inspect(connection).get_table_names())
+        for table, order in ORDERED.items():
+            if table in tables:
+                rows = await session.execute(text(f"SELECT * FROM {table} ORDER BY {order}"))
+                found[table] = [_filled(row) for row in rows.mappings()]
+    return found
+
+
+def _filled(row: RowMapping) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+async def with_rows(database: Database, *, has_plans: bool) -> None:
+    await finished(database, Past(first=1, last=30, handler=HANDLER))
+    await dead(database, Past(first=31, last=40, handler=HANDLER))
+    await waiting(database, Past(first=42, last=71, handler=HANDLER, per_order=3))
+    if has_plans:
+        await replayed(database, Past(first=11, last=20, handler=HANDLER), PLAN)
+
+
+@pytest.mark.parametrize("before", ["ledger_0007", "ledger_0011", "ledger_0015"])
+async def test_rows_are_the_same_afterwards_and_in_the_same_order(empty: Database, before: str) -> None:
+    await bring_to(empty, before)
+    has_plans = before > "ledger_0010"
+    await with_rows(empty, has_plans=has_plans)
+    rows = await stored(empty)
+    assert [len(rows[table]) for table in ("events", "runs", "dead_letters")] == [70, 70, 10]
+
+    await schema.upgrade(empty)
+    await empty.engine.dispose()
+    assert {table: found for table, found in (await stored(empty)).items() if table in rows} == rows
+    await require_order(empty, has_plans=has_plans)
+
+    await bring_to(empty, before)
+    assert await stored(empty) == rows, "taken back"
+
+
+async def require_order(database: Database, *, has_plans: bool) -> None:
+    async with database.transaction() as session:
+        claimed = await runs.claim(session, handler=HANDLER, worker="one", limit=5, now=AT, lease_s=15.0)
+        assert [run.seq for run in claimed] == [42, 45, 48, 51, 54], "the heads of their lanes, by arrival"
+        assert await runs.count_by_status(session) == {
+            (HANDLER, "retrying"): 10, (HANDLER, "parked"): 20, (HANDLER, "dead"): 10,
+        }  # fmt: skip
+        planned: list[EventRow] = list(await items.next_events(session, PLAN, 3))
+        assert [event.seq for event in planned] == ([11, 13, 15] if has_plans else [])
+        await session.rollback()
