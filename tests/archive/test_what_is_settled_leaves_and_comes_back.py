@@ -159,7 +159,7 @@ async def test_a_clock_that_was_ahead_hides_no_newer_read(
         assert newest.status == "ENDED"
 
 
-# case: F13
+# case: O5, B35
 async def test_a_request_that_nobody_shipped_keeps_its_body(sqlite_ledger: Database, tmp_path: Path) -> None:
     """A projection that counts requests has not taken them."""
 
