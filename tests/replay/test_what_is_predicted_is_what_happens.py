@@ -126,6 +126,8 @@ async def applied(live: Live, planner: Planner, plan: dict[str, Any], meanwhile:
         if number in meanwhile.kills:
             going.cancel()  # at whatever it waits for; SIGKILL on processes: test_a_killed_apply_goes_on_where_it_was
             await asyncio.gather(going, return_exceptions=True)
+            async with live.database.transaction():
+                pass  # a commit that was on its way is over, as it would be when the process is gone
             if await is_over(live, plan):
                 return OVER
             going = await begun(live, planner, plan)
