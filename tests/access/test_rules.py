@@ -134,3 +134,32 @@ def test_durations() -> None:
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(ValidationError):
         Policy.model_validate({"past_dew": "keep"})
+
+
+def test_a_grant_by_hand_is_of_what_it_names_or_of_all() -> None:
+    # case: A42
+    policy = Policy(entitlements={"p1": ["films"], "p2": ["music", "books"]})
+    one = decided(policy=policy, grants=[OperatorSource(id="g1", entitlement="music")])
+    assert {name: decision.reasons for name, decision in one.items()} == {"music": ("complimentary:g1",)}
+    every = decided(policy=policy, grants=[OperatorSource(id="g2")])
+    assert sorted(every) == ["books", "films", "music"]
+    assert {decision.reasons for decision in every.values()} == {("complimentary:g2",)}
+    over = decided(policy=policy, grants=[OperatorSource(id="g3", entitlement="music", until=NOW)], known=["music"])
+    assert (over["music"].allowed, over["music"].reasons) == (False, ("no_source",))
+
+
+@pytest.mark.parametrize(
+    ("unread", "stands"),
+    [
+        ({"hinted_at": NOW}, True),
+        ({"hinted_at": NOW, "unreadable_version": 3}, False),  # the service has no such subscription
+        ({}, False),  # never announced
+        ({"hinted_at": NOW - timedelta(minutes=10)}, False),
+        ({"hinted_at": NOW - timedelta(minutes=10) + timedelta(seconds=1)}, True),
+    ],
+)
+def test_what_stands_goes_on_for_an_unread_subscription_only(unread: dict[str, Any], stands: bool) -> None:
+    # case: A27, A47
+    ended = sub(ENDED, end_reason="PAYMENT_FAILED")
+    assert decided(ended, sub(None, **unread), standing=["default"])["default"].allowed is stands
+    assert decided(ended, sub(None, **unread))["default"].allowed is False, "it gives back nothing"

@@ -38,6 +38,8 @@ SAMPLE_EVERY_S = 2.0
 HANDLED_WITHIN_S = 60.0
 P99_WITHIN_S = 0.5
 FLAT_MIB = 32
+CACHE_MIB = 16
+"""SQLite's page cache, for each connection to log or ledger: it fills while the files grow."""
 KEPT_BYTES = int(Settings.model_fields["unproved_max_bytes"].default)
 """Of waiting hints, and of the quarantine."""
 REAL_EVENT_BYTES = 16 * 1024
@@ -115,6 +117,7 @@ class Watch:
     found: Deployment
     processes: Sequence[ConsumerProcess]
     memory: dict[str, list[int]] = field(default_factory=dict)
+    connections: dict[str, int] = field(default_factory=dict)
     descriptors: int = 0
     paid_at: dict[str, float] = field(default_factory=dict)
     shipped_s: dict[str, float] = field(default_factory=dict)
@@ -137,8 +140,11 @@ class Watch:
         for one in self.processes:
             fields = Path(f"/proc/{one.pid}/statm").read_text().split()
             self.memory.setdefault(one.role, []).append(int(fields[1]) * os.sysconf("SC_PAGE_SIZE"))
-        held = len(list(Path(f"/proc/{self.processes[0].pid}/fd").iterdir()))
-        self.descriptors = max(self.descriptors, held)
+            opened = [_target(one) for one in Path(f"/proc/{one.pid}/fd").iterdir()]
+            files = sum(path.endswith((".db", ".db-wal")) for path in opened) // 2
+            self.connections[one.role] = max(self.connections.get(one.role, 0), files)
+            if one.role == "serve":
+                self.descriptors = max(self.descriptors, len(opened))
 
     def course(self) -> list[str]:
         """The memory of each role by tenths of the time, in MiB."""
@@ -218,10 +224,21 @@ def _figures(found: Deployment, passage: Passage, watch: Watch, grown: dict[str,
         Figure("from paid to shipped, the longest", waits[-1], HANDLED_WITHIN_S, "s"),
         Figure("the log grew by", grown["log"] / MIB, (_log_most(seconds) + for_real) / MIB, "MiB"),
         Figure("the ledger grew by", grown["ledger"] / MIB, (2 * KEPT_BYTES + for_real) / MIB, "MiB"),
-        *(Figure(f"memory of {role} grew by", watch.grown(role) / MIB, FLAT_MIB, "MiB") for role in watch.memory),
+        *(
+            Figure(f"memory of {role} grew by", watch.grown(role) / MIB, FLAT_MIB + CACHE_MIB * files, "MiB")
+            for role, files in watch.connections.items()
+        ),
         *(Figure(f"memory of {role}, most", max(had) / MIB, None, "MiB") for role, had in watch.memory.items()),
         Figure("descriptors of serve, most", watch.descriptors),
     ]
+
+
+def _target(descriptor: Path) -> str:
+    """What an open descriptor leads to; nothing for one that was closed meanwhile."""
+    try:
+        return str(descriptor.readlink())
+    except OSError:
+        return ""
 
 
 def _share(ordered: Sequence[float], share: float) -> float:

@@ -224,3 +224,75 @@ def test_a_second_event_judges_no_hold_anew() -> None:
     held = rules.paid(Order(), EVENT, "on")
     again = rules.paid(held, SECOND, "off")
     assert (again.hold, again.requested_at) == (Hold.UNMATCHED, None)
+
+
+def test_the_newest_read_is_what_is_shown_and_leaves_what_it_does_not_say() -> None:
+    # case: F18
+    said = Reading(version=5, status="PENDING", amount="10", service_order_id="so1", customer="c1")
+    first = rules.observed(Order(), said, READ, "off")
+    assert (first.amount, first.service_order_id, first.customer) == ("10", "so1", "c1")
+    silent = rules.observed(first, Reading(version=6, status="EXPIRED"), READ, "off")
+    assert silent == replace(first, observed_version=6, observed_status="EXPIRED")
+    other = Reading(version=7, status="PENDING", amount="12", service_order_id="so2", customer="c2")
+    newest = rules.observed(silent, other, READ, "off")
+    assert (newest.amount, newest.service_order_id, newest.customer) == ("12", "so2", "c1")
+    same = Reading(version=7, status="CANCELED", amount="99")
+    assert rules.observed(newest, same, READ, "off") == newest, "the same version says nothing new"
+
+
+def test_a_read_answers_an_older_denial_and_no_newer_one() -> None:
+    # case: F24, U30
+    denied = rules.unreadable(Order(), 5, START, "auto")
+    assert rules.observed(denied, Reading(version=4, status="PENDING"), READ, "auto").unreadable_version == 5
+    assert rules.observed(denied, Reading(version=5, status="PENDING"), READ, "auto").unreadable_version is None
+    assert rules.observed(denied, Reading(version=6, status="PENDING"), READ, "auto").unreadable_version is None
+    assert rules.unreadable(Order(observed_version=5), 5, START, "auto").unreadable_version is None
+
+
+def test_the_first_word_on_the_amount_of_an_event_stays() -> None:
+    # case: F21
+    assert rules.paid(Order(amount="10"), EVENT, "off", amount="12").amount == "10"
+    assert rules.paid(Order(), EVENT, "off", amount="12").amount == "12"
+    assert rules.mentioned(Order(), customer="c1", service_order_id=None) == Order(customer="c1")
+    known = Order(service_order_id="so1")
+    assert rules.mentioned(known, customer=None, service_order_id="so2") == known
+
+
+def test_the_earliest_expiry_is_shown() -> None:
+    # case: F8
+    assert rules.expired(rules.expired(Order(), LATER), START).expired_at == START
+    assert rules.expired(rules.expired(Order(), START), LATER).expired_at == START
+
+
+def test_a_registration_keeps_when_the_first_came_and_the_customer() -> None:
+    # case: F20, F21
+    first = Registration(session_id="s1", customer="c1", expected_amount="10")
+    known = rules.registered(Order(), first, START, "off")
+    expected = Order(registered_at=START, session_id="s1", customer="c1", expected_amount="10")
+    assert known == expected
+    second = rules.registered(known, Registration(session_id="s2"), LATER, "off")
+    assert second == replace(expected, session_id="s2", expected_amount=None)
+    third = rules.registered(second, Registration(session_id="s3", customer="c2"), LATER, "off")
+    assert (third.customer, third.requested_at) == ("c2", None)
+
+
+def test_one_that_cannot_be_delivered_waits_for_nothing_and_is_not_requested() -> None:
+    # case: F33
+    held = rules.paid(Order(), EVENT, "on")
+    gone = rules.unfulfillable(held, START)
+    assert (gone.hold, gone.unfulfillable_at, gone.requested_at) == (None, START, None)
+    assert rules.unfulfillable(gone, LATER) == gone
+    assert rules.registered(gone, Registration(session_id="s1"), LATER, "on").requested_at is None
+    let_go = rules.released(gone, LATER)
+    assert (let_go.requested_at, let_go.hold) == (LATER, None)
+
+
+def test_a_read_of_any_kind_lets_go_what_waited_for_it() -> None:
+    # case: F20
+    held = rules.paid(Order(), EVENT, "read")
+    assert held.hold is Hold.UNCONFIRMED
+    shown = rules.observed(held, Reading(version=1, status="PENDING"), READ, "read")
+    assert (shown.requested_at, shown.hold) == (LATER, None)
+    assert rules.observed(held, Reading(version=1, status="PAID"), READ, "read").requested_at == LATER
+    proved = rules.paid(Order(), KNOWN, "on")
+    assert (proved.hold, proved.requested_at) == (Hold.UNMATCHED, None), "somebody who knows is not a registration"

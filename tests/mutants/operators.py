@@ -2,8 +2,9 @@
 
 A statement that is left out is the mistake people make, so `own/DropStatement` makes it: an assignment, a call or a
 value returned that is missing. Not worth a run is what no test can or should notice: annotations (never evaluated
-here), log lines, messages, decorators (without one the module cannot be imported), tuning (numbers outside functions),
-and of the replacements of an operator all but two: `<` as `<=` and as `>=` say all that `==`, `is` and `**` could.
+here), parameters, log lines, messages, decorators (without one the module cannot be imported), tuning (numbers outside
+functions), and of the replacements of an operator all but two: `<` as `<=` and as `>=` say all that `==`, `is` and `**`
+could.
 """
 
 from __future__ import annotations
@@ -82,10 +83,11 @@ class Source:
 
     def __init__(self, text: str) -> None:
         tree = ast.parse(text)
-        self._functions = [
-            _span(one) for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
+        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        self._functions = [_span(one) for one in functions]
         self._silent = [_span(one) for one in chain(*map(_silent, ast.walk(tree)))]
+        self._silent += [(_span(one)[0], _span(one.body[0])[0]) for one in functions]  # parameters and their defaults
+        self._silent += [_span(decorator) for one in functions for decorator in one.decorator_list]
 
     def is_worth(self, operator: str, span: Span) -> bool:
         """Whether the tests should notice this mutant."""
@@ -97,11 +99,6 @@ class Source:
 def _silent(node: ast.AST) -> list[ast.AST]:
     """What of this node no test needs to notice."""
     match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
-            annotations = [one.annotation for one in given if one is not None] + [node.returns]
-            defaults = [one for one in (*node.args.defaults, *node.args.kw_defaults) if isinstance(one, ast.Constant)]
-            return [*(one for one in annotations if one is not None), *defaults, *node.decorator_list]
         case ast.AnnAssign(annotation=annotation):
             return [annotation]
         case ast.Raise(exc=ast.Call(args=args, keywords=keywords)):

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import os
 import shutil
-import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import unified_diff
 from pathlib import Path
 
 import cosmic_ray.plugins
 from cosmic_ray.commands import init
-from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.mutating import use_mutation
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkResult
+from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkResult
 
 from tests.mutants.operators import Own, Source
 from tests.mutants.plan import ROOT, tests_of
+from tests.mutants.testing import load_libraries, passes
 
 FOLDER = ROOT / ".cache" / "mutants"
 COPIED = ("consumer", "handlers", "tests", "pyproject.toml", "README.md")
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 SLOWEST_S = 120.0
-PYTEST = "-m pytest -q -x -p no:cacheprovider -p no:xdist --timeout 60"
-FAST = "not (slow or kafka or postgres or browser)"
+SAY_EVERY = 25
 
 cosmic_ray.plugins.OPERATOR_PROVIDERS["own"] = Own()
 
@@ -67,6 +68,8 @@ def checkout() -> Iterator[Path]:
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, tree / name)
+    compileall.compile_dir(tree, quiet=2)  # the runs write no byte code, and would compile everything each time
+    load_libraries()
     before, path = Path.cwd(), os.environ.get("PYTHONPATH")
     os.chdir(tree)
     os.environ["PYTHONPATH"] = str(tree)  # also for the processes that tests start
@@ -82,21 +85,36 @@ def checkout() -> Iterator[Path]:
 
 def play(module: str, until: float, say: Callable[[str], None]) -> Tally:
     """Test what is left of a module's mutants, until `until` (monotonic) at the latest. Runs in a `checkout`."""
-    command = f'{sys.executable} {PYTEST} -m "{FAST}" {" ".join(tests_of(module))}'
+    tree, tests = Path.cwd(), tests_of(module)
     with _session(module) as work:
         pending = work.pending_work_items
         if pending and time.monotonic() < until:
             began = time.monotonic()
-            _unmutated_passes(command)
+            if not passes(tree, tests, 600):
+                raise RuntimeError(f"the tests of {module} fail without any mutant: {' '.join(tests)}")
             limit_s = min(SLOWEST_S, 10 + 4 * (time.monotonic() - began))
             for number, item in enumerate(pending):
                 if time.monotonic() > until:
                     break
-                result = mutate_and_test(item.mutations, command, limit_s)
-                work.set_result(item.job_id, WorkResult(result.worker_outcome, "", result.test_outcome, result.diff))
+                result = _tested(item.mutations[0], tree, tests, limit_s)
+                work.set_result(item.job_id, result)
+                if number and number % SAY_EVERY == 0:
+                    say(f"  {number} of {len(pending)}")
                 if result.test_outcome is TestOutcome.SURVIVED:
                     say(f"  survived {number + 1}/{len(pending)}: {_mutant(module, result.diff or '')}")
         return _tally(module, work)
+
+
+def _tested(mutation: MutationSpec, tree: Path, tests: Sequence[str], limit_s: float) -> WorkResult:
+    """Make the mutant, test it, and undo it."""
+    path = tree / mutation.module_path
+    operator = cosmic_ray.plugins.get_operator(mutation.operator_name)(**mutation.operator_args)
+    with use_mutation(path, operator, mutation.occurrence) as (was, becomes):
+        if becomes is None:
+            return WorkResult(WorkerOutcome.SKIPPED)
+        outcome = TestOutcome.SURVIVED if passes(tree, tests, limit_s) else TestOutcome.KILLED
+        diff = "\n".join(unified_diff(was.splitlines(), becomes.splitlines(), n=0, lineterm=""))
+    return WorkResult(WorkerOutcome.NORMAL, None, outcome, diff)
 
 
 def known(module: str) -> Tally | None:
@@ -109,16 +127,8 @@ def known(module: str) -> Tally | None:
 
 def equivalents() -> dict[Mutant, str]:
     """The mutants judged equivalent, with why."""
-    rows = tomllib.loads(EQUIVALENT.read_text())["mutant"]
+    rows = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
     return {Mutant(row["module"], row["was"], row["becomes"]): row["why"] for row in rows}
-
-
-def _unmutated_passes(command: str) -> None:
-    from cosmic_ray.testing import run_tests
-
-    outcome, output = run_tests(command, 600)
-    if outcome is not TestOutcome.SURVIVED:
-        raise RuntimeError(f"the tests fail without any mutant: {output[-2000:]}")
 
 
 def _file(module: str) -> Path:

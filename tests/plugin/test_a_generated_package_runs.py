@@ -20,6 +20,7 @@ from tests.support.load import SECRET, paid_orders, send
 from tests.support.merchant.environment import install_packages, make_environment
 from tests.support.merchant.environment import run_module as run
 from tests.support.merchant.terminal import Terminal
+from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
 
@@ -54,6 +55,14 @@ async def test_written_installed_tested_checked_and_run(tmp_path: Path, python: 
         "SVC_APP_ID": "svc_app_test",
         "SVC_APP_SECRET": "svc_sk_live_test",
     }
+    async with Warehouse() as warehouse:
+        environ["CONSUMER_HANDLER_OPTIONS"] = json.dumps({PLUGIN: {"url": warehouse.url}})
+        await ships(tmp_path, python, environ)
+        assert list(warehouse.parcels.values()) == [1] * 5
+
+
+async def ships(tmp_path: Path, python: str, environ: dict[str, str]) -> None:
+    """`dev` takes five paid orders, and the package's handler ships them."""
     dev = ConsumerProcess("dev", environ, tmp_path, python=python)
     with ended(dev):
         dev.spawn()
@@ -185,3 +194,4 @@ def test_the_command_warns_of_what_only_this_machine_can_follow(tmp_path: Path) 
     assert "--consumer 'payments-consumer @ git+https://" in done["warnings"][0]
     done = Desk({}).ask("handlers", "new", "shop-mails", "--into", str(tmp_path), "--consumer", ELSEWHERE)
     assert done["warnings"] == []
+    assert "a CI cannot reach" in (unreachable("payments-consumer @ git+file://localhost/srv/consumer@abc") or "")

@@ -36,9 +36,10 @@ def requirement() -> str:
 
 def unreachable(wanted: str) -> str | None:
     """What is to be said of a reference that only this machine can follow, or None."""
-    if "@ file:" not in wanted:
+    url = wanted.partition("@ ")[2]
+    if not url.startswith(("file:", "git+file:")):
         return None
-    return f"a CI cannot reach {wanted.partition('@ ')[2]}: push this consumer's clone, or say it, like {EXAMPLE}"
+    return f"a CI cannot reach {url}: push this consumer's clone, or say it, like {EXAMPLE}"
 
 
 def _pushed(folder: Path) -> str | None:
