@@ -11,12 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
+import asyncpg
 from sqlalchemy import Connection
 
 Plan = Mapping[str, Any]
 
+_LIMIT = "SET LOCAL statement_timeout = '10s'"
 CUSTOM, GENERIC = "force_custom_plan", "force_generic_plan"
 STEPS = 100
+
+
+class Endless(AssertionError):
+    """A statement that takes so long that nobody need count what it reads."""
 
 
 class Steps:
@@ -45,9 +51,13 @@ def on_postgresql(connection: Connection, statement: str, parameters: Sequence[A
     options = "ANALYZE, TIMING OFF, FORMAT JSON" if mode == CUSTOM else "FORMAT JSON"
 
     async def carried_out(postgresql: Any) -> Plan:
-        await postgresql.execute(f"SAVEPOINT beside; SET LOCAL plan_cache_mode = {mode}; PREPARE beside AS {statement}")
+        await postgresql.execute(
+            f"SAVEPOINT beside; {_LIMIT}; SET LOCAL plan_cache_mode = {mode}; PREPARE beside AS {statement}"
+        )
         try:
             told = await postgresql.fetchval(f"EXPLAIN ({options}) EXECUTE beside {given}")
+        except asyncpg.QueryCanceledError:
+            raise Endless(f"it does not come to an end: {statement}") from None
         finally:
             await postgresql.execute("ROLLBACK TO SAVEPOINT beside; DEALLOCATE beside")
         plan: Plan = (json.loads(told) if isinstance(told, str) else told)[0]["Plan"]
