@@ -206,7 +206,8 @@ def _meanwhiles(facts: list[Event]) -> st.SearchStrategy[Meanwhile]:
     rounds = st.integers(0, 12)
     return st.builds(
         Meanwhile,
-        kills=st.frozensets(rounds, max_size=3),
+        # Where it is stopped hangs on the machine's speed: in many histories, not in the few that must come out alike.
+        kills=st.frozensets(rounds, max_size=3) if EXAMPLES else st.just(frozenset()),
         webhooks=st.dictionaries(rounds, st.sampled_from(facts), max_size=3),
     )
 
