@@ -113,5 +113,5 @@ def test_what_takes_long_is_sent_in_smaller_parts() -> None:
     assert rooms == sorted(rooms, reverse=True)
     assert rooms[-1] == LEAST
     pace.sent(LEAST)
-    clock.advance(0.5)
+    clock.advance(0.3)
     assert pace.room() > LEAST, "and in larger ones when it is quick again"
