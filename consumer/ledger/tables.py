@@ -65,12 +65,6 @@ class EventRow(LedgerRow, table=True):
             sqlite_where=text("order_id IS NOT NULL"),
         ),
         Index(
-            "ix_events_archived",
-            "seq",
-            postgresql_where=text("archive IS NOT NULL"),
-            sqlite_where=text("archive IS NOT NULL"),
-        ),
-        Index(
             "ix_events_subscription",
             "subscription_id",
             "seq",

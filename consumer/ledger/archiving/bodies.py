@@ -18,13 +18,12 @@ from consumer.ledger.archiving.documents import document, values
 from consumer.ledger.archiving.settled import Aged, settled
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
-from consumer.ledger.plans.tables import PlanRow, PlanStatus
+from consumer.ledger.plans import plans
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
-_PLANS: Table = PlanRow.__table__
 _AGED: Final = ("seq", "application", "id", "key", "type", "source", "received_at")
 _CLAIM: Final = {"claimed_by": None, "claimed_until": None}
 IS_HERE: Final = _EVENTS.c.archive.is_(None)
@@ -119,17 +118,10 @@ async def unsent(session: AsyncSession) -> AsyncIterator[Record]:
 
 
 async def require_no_replay(session: AsyncSession) -> None:
-    """The plans that could begin now are locked until the transaction is over. Raises ArchiveWaits."""
-    open_ = (PlanStatus.PLANNED.value, PlanStatus.APPLYING.value)
-    found = await session.execute(
-        select(_PLANS.c.id, _PLANS.c.status)
-        .where(_PLANS.c.status.in_(open_))
-        .order_by(_PLANS.c.id)
-        .with_for_update(read=True)
-    )
-    for plan, status in found:
-        if status == PlanStatus.APPLYING:
-            raise ArchiveWaits(plan=plan)
+    """None begins before the transaction is over, either. Raises ArchiveWaits."""
+    await plans.take_turns(session)
+    if (row := await plans.applying(session)) is not None:
+        raise ArchiveWaits(plan=row.id)
 
 
 async def take_out(session: AsyncSession, archive: str, digests: Mapping[EventKey, str]) -> int:

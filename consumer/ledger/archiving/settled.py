@@ -122,10 +122,11 @@ async def _states(session: AsyncSession, aged: Sequence[Aged]) -> Mapping[EventK
         for application, event_id, handler, status, is_discarded in await session.execute(wanted.where(where)):
             if status not in DONE or handler not in beside or (application, event_id) not in requests:
                 found[application, event_id].add(GIVEN_UP if is_discarded else status)
-    letters = select(_LETTERS.c.application, _LETTERS.c.event_id).where(_LETTERS.c.published_at.is_(None))
+    letters = select(_LETTERS.c.application, _LETTERS.c.event_id, _LETTERS.c.published_at)
     for where in _of(_LETTERS, aged):
-        for application, event_id in await session.execute(letters.where(where)):
-            found[application, event_id].add(RunStatus.DEAD.value)
+        for application, event_id, published_at in await session.execute(letters.where(where)):
+            if published_at is None:
+                found[application, event_id].add(RunStatus.DEAD.value)
     return found
 
 

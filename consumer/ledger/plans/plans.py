@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from sqlalchemy import Table, func, insert, literal_column, select, update
@@ -21,6 +21,10 @@ from consumer.wire import REPLAY
 
 _PLANS: Table = PlanRow.__table__
 _ITEMS: Table = PlanItemRow.__table__
+
+
+TURNS: Final = 0x7265706C
+"""The number of the lock of whoever begins a plan, or takes bodies out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +90,16 @@ async def applying(session: AsyncSession) -> PlanRow | None:
     return (await session.execute(statement)).scalars().first()
 
 
+async def take_turns(session: AsyncSession) -> None:
+    """Who begins a plan and who takes bodies out, which it may need, wait for each other until their transactions are
+    over. SQLite has one writer anyway."""
+    if session.get_bind().dialect.name == "postgresql":
+        await session.execute(select(func.pg_advisory_xact_lock(TURNS)))
+
+
 async def begin(session: AsyncSession, plan_id: str, *, by: str, reason: str, now: datetime) -> bool:
     """From planned to being applied; False when it is not planned (any more). A unique index lets only one be so."""
+    await take_turns(session)
     done = await _move(
         session, plan_id, (PlanStatus.PLANNED,), status=PlanStatus.APPLYING.value, began_at=now, began_by=by,
         reason=reason[:REASON_CHARS],

@@ -135,7 +135,9 @@ BY_NAME: Mapping[str, Any] = {
 """What to give a parameter of this name."""
 
 EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
-    "ledger.archiving.bodies.records": [{"names": [("default", "evt_5"), ("default", "evt_6")]}],
+    "ledger.archiving.bodies.records": [
+        {"names": [("default", "evt_5"), ("default", "evt_6")], "archived": whole} for whole in (True, False)
+    ],
     "ledger.archiving.bodies.digests": [{"names": [("default", "evt_5"), ("default", "evt_6")]}],
     "ledger.archiving.bodies.take_out": [{"archive": "a", "digests": {("default", "evt_5"): _DIGEST}}],
     "ledger.archiving.bodies.put_back": [{"found": [], "brings_missing": True}],
@@ -165,7 +167,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         )
     ],
     "ledger.handling.requests.others": [{"event_type": "order.paid", "keys": ["order:order-5"], "known": {"evt_5"}}],
-    "ledger.plans.candidates.archived": _PLANNED[6:8],
+    "ledger.plans.candidates.archived": [*_PLANNED[5:8], _PLANNED[-1]],
     "ledger.plans.candidates.pairs": [{**given, "limit": 100_000} for given in _PLANNED],
     "ledger.plans.candidates.left_alone": _PLANNED[::3], "ledger.plans.candidates.seeded": _PLANNED[6:8],
     "ledger.plans.candidates.missed": [{"before": None}, {"before": AT}, {"types": ("order.*",)}, {"handler": "x:new"}],

@@ -11,19 +11,14 @@ branch_labels = None
 depends_on = None
 
 
-ARCHIVED = sa.text("archive IS NOT NULL")
-
-
 def upgrade() -> None:
     op.add_column("events", sa.Column("archive", sa.String(100)))
     op.add_column("events", sa.Column("sha256", sa.String(64)))
-    op.create_index("ix_events_archived", "events", ["seq"], postgresql_where=ARCHIVED, sqlite_where=ARCHIVED)
 
 
 def downgrade() -> None:
     if op.get_bind().scalar(sa.text("SELECT seq FROM events WHERE archive IS NOT NULL LIMIT 1")) is not None:
         raise RuntimeError("bodies lie in archives: `consumer events import` brings them back first")
-    op.drop_index("ix_events_archived", "events")
     with op.batch_alter_table("events") as batch_op:
         batch_op.drop_column("sha256")
         batch_op.drop_column("archive")

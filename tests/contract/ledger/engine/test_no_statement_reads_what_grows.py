@@ -79,6 +79,7 @@ MANY: Mapping[str, str] = {
     "ledger.plans.candidates.missed": "all events from before a handler was there: it has not had them",
     "ledger.plans.candidates.archived": "all events that a new handler wants",
     "ledger.plans.candidates.seeded": "all events that a new handler wants",
+    "ledger.plans.items.archived": "the items of one plan, once, when it begins",
     "ledger.plans.items.claim_followers": "the items of one plan",
     "ledger.plans.items.emitted": "what was derived under one plan",
     "ledger.plans.items.moved": "the items of one plan",
