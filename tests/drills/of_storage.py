@@ -1,4 +1,4 @@
-"""Drills of what is stored: the log, the ledger, the archives, and what strangers send."""
+"""Drills of what is stored."""
 
 from __future__ import annotations
 
@@ -57,37 +57,10 @@ async def _send(http: aiohttp.ClientSession, url: str, event_id: str) -> None:
             await answer.read()
 
 
-async def _lock_ledger(scene: Scene) -> None:
-    """Another process holds the ledger: events wait in the log."""
-    scene.lock = _locked(scene.found.folder / "consumer.db")
-    scene.pay(3)
-
-
-async def _fill_archive(scene: Scene) -> None:
-    folder = scene.found.folder / "archives"
-    folder.write_text("something else has this name")
-    await scene.restart("sync", CONSUMER_RETENTION="1d", CONSUMER_ARCHIVE_DIR=str(folder))
-    with closing(sqlite3.connect(scene.found.folder / "consumer.db", timeout=20)) as ledger, ledger:
-        ledger.execute("UPDATE events SET recorded_at = '2020-01-01 00:00:00.000000'")
-
-
-async def _mend_archive(scene: Scene) -> None:
-    """Make room; a restart looks at once, instead of five minutes later."""
-    folder = scene.found.folder / "archives"
-    folder.unlink()
-    await scene.restart("sync")
-
-
 STORAGE: tuple[Drill, ...] = (
     drill(
         "the log takes nothing",
         "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "OutboxStuck",
         strike=_lock_log, cure=_unlock, lingers=("ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding"),
     ),
-    drill(
-        "the ledger is locked",
-        "Stale", "StaleSlowly", "RunsOverdue", "LedgerUnavailable",
-        strike=_lock_ledger, cure=_unlock, lingers=("Stale", "StaleSlowly"),
-    ),
-    drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
-from contextlib import closing
-
 from consumer.sandbox.scenarios.stage import Stage as Shop
 from tests.drills.scene import Drill, Scene, drill
 from tests.support.merchant.plugin import install_plugin
@@ -70,27 +66,9 @@ async def _paper(scene: Scene) -> None:
     await scene.type("dead", "redrive", "--handler", "labels:print", "--reason", "there is paper", "--yes")
 
 
-async def _lose_a_row(scene: Scene) -> None:
-    """Somebody's hand slipped in the database."""
-    with closing(sqlite3.connect(scene.found.folder / "consumer.db", timeout=20)) as ledger, ledger:
-        ledger.execute("DELETE FROM fulfilment_order WHERE order_id = ?", (scene.found.paid[0],))
-    await scene.restart("console")
-
-
-async def _derive_it_again(scene: Scene) -> None:
-    """What the runs say is derived again, with `work` stopped."""
-    await asyncio.to_thread(scene.processes["work"].stop)
-    await scene.type("rebuild", "all", "--yes")
-    await scene.start("work")
-    await scene.restart("console")
-
-
 WORK: tuple[Drill, ...] = (
     drill("a handler is paused", "HandlerPaused", "PaidUnfulfilled", strike=_pause, cure=_resume),
     drill("the warehouse is away", "HandlerWaiting", strike=_close_warehouse, cure=_open_warehouse),
     drill("a handler gave up", "DeadRuns", strike=_no_paper, cure=_paper),
     drill("an order was paid with too little", "FindingsOpen", strike=_mismatch, cure=_released),
-    drill(
-        "a row of the ledger is lost", "MoneyUnexplained", "InvariantsBroken", strike=_lose_a_row, cure=_derive_it_again
-    ),
 )
