@@ -17,7 +17,7 @@ import structlog
 
 from consumer import __version__
 from consumer.clock import Clock
-from consumer.errors import ConsumerError
+from consumer.errors import ConsumerError, LedgerUnavailable
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Proof, Pulse
@@ -49,6 +49,13 @@ class Heartbeat:
         self._was: tuple[bool, datetime] | None = None
         self._counted: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_BEATS)
         self._untold: str | None = None
+        self._refused: ConsumerError | None = None
+
+    async def check(self) -> bool:
+        """Whether the ledger took what was last told it: a small write every few seconds. Raises what it said."""
+        if self._refused is not None:
+            raise self._refused
+        return True
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then says that it ends."""
@@ -75,10 +82,11 @@ class Heartbeat:
             if code != self._untold:
                 _log.warning("heartbeat_not_stored", code=code)
             self._untold = code
+            self._refused = error if isinstance(error, ConsumerError) else LedgerUnavailable(reason=code)
         else:
             if self._untold is not None:
                 _log.info("heartbeat_stored_again", was=self._untold)
-            self._untold = None
+            self._untold = self._refused = None
 
     async def _beat(self) -> None:
         ready, _, checks = await self._readiness.answers()

@@ -136,6 +136,7 @@ class App:
         database = Database(self.settings.database_url.get_secret_value())
         self._stack.push_async_callback(database.stop)
         self._readiness.add("database", database.check)
+        self._readiness.add("ledger_write", self._heartbeat.check)
         return database
 
     @cached_property

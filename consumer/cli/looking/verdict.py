@@ -45,12 +45,17 @@ def judge(
     unproved_max_bytes: int = 0,
     shippers: Sequence[str] = (),
     last_pass: LastPass | None = None,
+    unwritable: Finding | None = None,
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `log`: what
     is wrong with the log (`judge_log`). `processes`, `expected`: see `alive`. `shippers`: the
-    handlers that could fulfil an order. `last_pass`: how archiving last went."""
+    handlers that could fulfil an order. `last_pass`: how archiving last went. `unwritable`: the ledger takes no write,
+    so nobody can tell it that he lives."""
     found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
-    found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
+    if unwritable is not None:
+        found.append(unwritable)
+    else:
+        found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
     found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
     for one in application_statuses:
         found += _reading(one, figures.at, walk_late_s)

@@ -88,11 +88,19 @@ class Database:
             self._write_failed = False
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncSession]:
-        """A session that only reads. Raises as `transaction` does."""
+    async def reading(self, *, lock_s: float | None = None) -> AsyncIterator[AsyncSession]:
+        """A session that only reads; on PostgreSQL it waits `lock_s` for a table that somebody has locked. Raises as
+        `transaction` does."""
         with translated():
             async with self._session(writes=False) as session:
+                if lock_s is not None and self.dialect == "postgresql":
+                    await session.execute(text(f"SET LOCAL lock_timeout = {int(lock_s * 1000)}"))
                 yield session
+
+    async def probe(self) -> None:
+        """Write one row that is nobody's. Raises LedgerError, which says why it could not."""
+        async with self.transaction() as session:
+            await session.execute(text(PROBE))
 
     async def check(self) -> bool:
         """Whether the database answers now and, after a failed write, takes writes again; bounded. Raises LedgerError,
@@ -100,8 +108,7 @@ class Database:
         try:
             async with asyncio.timeout(CHECK_WITHIN_S):
                 if self._write_failed:
-                    async with self.transaction() as session:
-                        await session.execute(text(PROBE))
+                    await self.probe()
                 async with self.reading() as session:
                     await session.execute(text("SELECT 1"))
         except TimeoutError as error:
