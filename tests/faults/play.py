@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 from tests.faults.cluster import cluster
 from tests.faults.scene import ROLES, Fault, Scene, small_disk
 from tests.faults.server import postgres
-from tests.promises.deployment import Places, deployment, started
+from tests.promises.deployment import Places, deployment
 from tests.support.ports import eventually
 from tests.support.process import command
 from tests.support.proxy import TcpProxy
 
 NOT_GREEN_WITHIN_S = 60.0
 GREEN_WITHIN_S = 180.0
+READY_WITHIN_S = 180.0
 SLACK = 2.0
 """A row is bounded for a machine that does other things, too; what it took is what the table says."""
 
@@ -78,17 +79,19 @@ async def _deployed(folder: Path, places: Places, more: Mapping[str, str] | None
         found.environ["SVC_BASE_URL"] = f"http://127.0.0.1:{way.port}"
         found.environ["SVC_APP_SECRET_FILE"] = str(scene.secret)
         scene.secret.write_text(found.sandbox.config.app_secret)
-        async with started(*scene.processes.values()):
-            try:
-                scene.hear(at_work=True)
-                scene.pay()
-                await found.shipped(within_s=90)
-                await green(scene)
-                yield scene
-            finally:
-                for process in scene.processes.values():
-                    process.resume()
-                await scene.stop()
+        await scene.start()
+        try:
+            for process in scene.processes.values():
+                await process.ready(within_s=READY_WITHIN_S)
+            scene.hear(at_work=True)
+            scene.pay()
+            await found.shipped(within_s=90)
+            await green(scene)
+            yield scene
+        finally:
+            for process in scene.processes.values():
+                process.resume()
+            await scene.stop()
 
 
 async def play(fault: Fault, scene: Scene) -> Played:
