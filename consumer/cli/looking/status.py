@@ -41,6 +41,7 @@ WALKS_LATE = 5
 SHOWN_FOR = timedelta(hours=1)
 LOOK_WITHIN_S = 25.0
 LOCK_S = 5.0
+TOLD_APART = ("application", "held_up", "missing")
 UNHEARD_AFTER = timedelta(seconds=10)
 
 quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
