@@ -88,14 +88,17 @@ class Database:
             self._write_failed = False
 
     @asynccontextmanager
-    async def reading(self, *, lock_s: float | None = None) -> AsyncIterator[AsyncSession]:
-        """A session that only reads; on PostgreSQL it waits `lock_s` for a table that somebody has locked. Raises as
-        `transaction` does."""
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """A session that only reads. Raises as `transaction` does."""
         with translated():
             async with self._session(writes=False) as session:
-                if lock_s is not None and self.dialect == "postgresql":
-                    await session.execute(text(f"SET LOCAL lock_timeout = {int(lock_s * 1000)}"))
                 yield session
+
+    async def wait_for_locks(self, session: AsyncSession, at_most_s: float) -> None:
+        """In this session nobody waits longer for a table that somebody has locked (PostgreSQL; SQLite's readers do not
+        wait)."""
+        if self.dialect == "postgresql":
+            await session.execute(text(f"SET LOCAL lock_timeout = {int(at_most_s * 1000)}"))
 
     async def probe(self) -> None:
         """Write one row that is nobody's. Raises LedgerError, which says why it could not."""
