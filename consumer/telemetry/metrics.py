@@ -218,7 +218,7 @@ class Metrics:
         )
         self.events_history = self._gauge(
             "sync_events_history",
-            "Events from before the first walk, at least, that a walk of this leader left alone",
+            "Events from before the first walk, at least, that were left alone and that nobody has seen to",
             "application",
         )
 

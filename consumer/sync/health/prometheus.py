@@ -67,6 +67,8 @@ class Exposition(Collector):
         self._stage_metrics = stage_metrics
         self._metrics = metrics
         self._clock = clock
+        for one in stage_metrics:
+            self._changed(one.name, one.application, one.value if one.kind == "counter" else None, one.value)
         stage_metrics.listener = self._changed
         metrics.registry.register(self)
 
@@ -89,7 +91,7 @@ class Exposition(Collector):
     def _changed(self, name: str, application: str, by: float | None, value: float | None) -> None:
         if value is None:
             self._gone(name, application)
-        elif name in COUNTERS and by:
+        elif name in COUNTERS and by is not None:  # 0, too: an alert sees no increase of what was not there before
             metric, labels = COUNTERS[name]
             getattr(self._metrics, metric).labels(application, *labels).inc(by)
         elif name in GAUGES:
