@@ -53,10 +53,7 @@ def look_amount(event: Event, candidates: Sequence[str]) -> str | None:
 
 def marked_as_test(event: Event, markers: Iterable[str]) -> bool:
     """Whether the payload says that it is a test event (cases F24, A47): markers are `pointer=true` or `=false`."""
-    for pointer, wanted in _marked(tuple(markers)):
-        if event.find(pointer) is wanted:
-            return True
-    return False
+    return any(event.find(pointer) is wanted for pointer, wanted in _marked(tuple(markers)))
 
 
 @cache

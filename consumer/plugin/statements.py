@@ -1,5 +1,5 @@
-"""Statements of `Context`: built once for each table, and then only given their values. Building one costs several times
-what the database takes for it. Pure.
+"""Statements of `Context`: built once for each table, and then only given their values: building one costs several
+times what the database takes for it. Pure.
 """
 
 from __future__ import annotations

@@ -177,8 +177,8 @@ async def _is_shipped(database: Database, count: int) -> bool:
 
 
 async def _baseline(folder: Path, url: str, count: int) -> Cost:
-    """What one writes without a framework: for each webhook a transaction that knows a duplicate by its unique key, makes
-    the order PAID and says what is to be done; then the effect, and a transaction that marks it."""
+    """What one writes without a framework: for each webhook a transaction that knows a duplicate by its unique key,
+    makes the order PAID and says what is to be done; then the effect, and a transaction that marks it."""
     async with _prepared(folder, url, count) as (database, broker):
         subscription = broker.subscribe([TOPIC], "bench")
         await subscription.start()
