@@ -106,6 +106,12 @@ class LedgerUnavailable(LedgerError):
     retryable = True
 
 
+class LedgerSlow(LedgerUnavailable):
+    """The database answers, and too slowly."""
+
+    code = "ledger_slow"
+
+
 class DatabaseUnknown(LedgerUnavailable):
     """The server has no database of this name."""
 

@@ -14,15 +14,6 @@ from consumer.cli.outline import outline
 from consumer.cli.tree import PARTS, tree, trunk
 
 HEAVY = ("sqlalchemy", "sqlmodel", "pydantic", "aiohttp", "consumer.app", "consumer.ledger", "consumer.sandbox")
-    "sqlalchemy",
-    "sqlmodel",
-    "pydantic",
-    "aiohttp",
-    "alembic",
-    "consumer.app",
-    "consumer.ledger",
-    "consumer.sandbox",
-)
 LOADED = f"""
 import sys
 from consumer.cli.entry import run

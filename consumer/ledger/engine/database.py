@@ -95,14 +95,24 @@ class Database:
             async with self._session(writes=False) as session:
                 yield session
 
+    async def wait_for_locks(self, session: AsyncSession, at_most_s: float) -> None:
+        """In this session nobody waits longer for a table that somebody has locked (PostgreSQL; SQLite's readers do not
+        wait)."""
+        if self.dialect == "postgresql":
+            await session.execute(text(f"SET LOCAL lock_timeout = {int(at_most_s * 1000)}"))
+
+    async def probe(self) -> None:
+        """Write one row that is nobody's. Raises LedgerError, which says why it could not."""
+        async with self.transaction() as session:
+            await session.execute(text(PROBE))
+
     async def check(self) -> bool:
         """Whether the database answers now and, after a failed write, takes writes again; bounded. Raises LedgerError,
         which says why not."""
         try:
             async with asyncio.timeout(CHECK_WITHIN_S):
                 if self._write_failed:
-                    async with self.transaction() as session:
-                        await session.execute(text(PROBE))
+                    await self.probe()
                 async with self.reading() as session:
                     await session.execute(text("SELECT 1"))
         except TimeoutError as error:

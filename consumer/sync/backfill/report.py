@@ -40,6 +40,11 @@ class BackfillOptions:
         return self.reads_bookmark and not self.dry_run
 
     @property
+    def sees_to_history(self) -> bool:
+        """Whether the walk, once complete, has archived or acted on all there was before the first one."""
+        return self.full and not (self.since or self.until or self.dry_run)
+
+    @property
     def reads_bookmark(self) -> bool:
         """Whether the walk continues where the bookmark is: a dry run does so to foretell what the walk would do."""
         return not (self.full or self.since or self.seed)
@@ -148,18 +153,17 @@ class ReportBuilder:
         )
 
 
-def say(report: BackfillReport, metrics: StageMetrics, *, says_history: bool) -> None:
-    """Log and count what a walk found. `says_history`: whether it is said now that history was left alone."""
+def say(report: BackfillReport, metrics: StageMetrics, *, left_alone: int) -> None:
+    """Log and count what a walk found. `left_alone`: how much history is, where that is to be said now."""
     log = LOG.bind(application=report.application)
     if report.strange:
         log.error("listed events were not understood", events=report.strange)
         metrics.count("events_strange", report.application, report.strange)
-    if says_history:
+    if left_alone:
         log.error(
             "events from before the first walk were left alone: `backfill --seed --full` archives, `--full` acts",
-            at_least=report.history,
+            at_least=left_alone,
         )
-        metrics.gauge("events_history", report.application, report.history)
     if report.without_time:
         log.warning("a seed took events without a time", events=report.without_time)
     if report.gap:

@@ -16,7 +16,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill import silence
+from consumer.sync.backfill import history, silence
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.missing_events import MissingEvents
 from consumer.sync.backfill.policy import BackfillPolicy
@@ -150,17 +150,22 @@ class Backfill:
         report = taking.builder.report(self.application, walk, cut_over=cut_over, dry_run=options.dry_run, now_s=now_s)
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)
+        left_alone = 0
         if options.follows_bookmark:
-            await self._note(report, taking.builder.unannounced, now)
+            left_alone = await self._note(report, taking.builder.unannounced, now)
+        elif options.sees_to_history:
+            async with self._database.transaction() as session:
+                await history.note_seen_to(session, self.application, now)
         if cut_over is not None and cut_over.is_first and not options.dry_run:
             await self.first_walk.begin(cut_over.at + self._policy.history, self._clock.now())
-        self._say(report)
+        self._say(report, left_alone)
         return report
 
     # --- what a walk tells --------------------------------------------------------------------------------------
 
-    async def _note(self, report: BackfillReport, unannounced: Sequence[str], now: datetime) -> None:
-        """Webhooks that are silent make the walks more frequent; a gap calls for a reconcile walk (O1, B13)."""
+    async def _note(self, report: BackfillReport, unannounced: Sequence[str], now: datetime) -> int:
+        """Webhooks that are silent make the walks more frequent; a gap calls for a reconcile walk (O1, B13).
+        Returns how much history is left alone by now."""
         async with self._database.transaction() as session:
             health = await silence.note_walk(
                 session,
@@ -171,20 +176,25 @@ class Backfill:
                 token=self._token(),
                 now=now,
             )
+            left_alone = await history.note_left(
+                session, self.application, report.history, token=self._token(), now=now
+            )
         silent = health.silent_since is not None
         often = min(self._policy.silent_interval_s, self._policy.interval_s)
         self.interval_s = often if silent else self._policy.interval_s
         self.metrics.gauge("webhooks_silent", self.application, int(silent))
         self.metrics.gauge("gap_open", self.application, int(health.gap_at is not None))
+        self.metrics.gauge("events_history", self.application, left_alone)
         if report.gap:
             self._gap_found.set()
+        return left_alone
 
-    def _say(self, report: BackfillReport) -> None:
+    def _say(self, report: BackfillReport, left_alone: int) -> None:
         now_s = self._clock.monotonic()
-        says_history = bool(report.history) and not report.dry_run and now_s >= self._say_history_at
+        says_history = bool(left_alone) and now_s >= self._say_history_at
         if says_history:
             self._say_history_at = now_s + SAY_HISTORY_EVERY_S
-        say(report, self.metrics, says_history=says_history)
+        say(report, self.metrics, left_alone=left_alone if says_history else 0)
         if not report.dry_run:
             self.metrics.count("walk_s", self.application, report.seconds)
             self.metrics.gauge("last_walk_at", self.application, self._clock.now().timestamp())

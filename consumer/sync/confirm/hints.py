@@ -111,6 +111,8 @@ class HintConsumer:
         self._applications = frozenset(applications)
         self._clock = clock
         self.metrics = metrics or StageMetrics()
+        for application in self._applications:
+            self.metrics.count("quarantined_flooded", application, 0)
         self._wakes = wakes or {}
         self._batch = batch
         self._max_hints = max_hints

@@ -8,6 +8,7 @@ from typing import Final
 from consumer.clock import Clock
 from consumer.ledger import Database
 from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill import history
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.health.status import application_status
 from consumer.sync.metrics import StageMetrics
@@ -22,6 +23,9 @@ FLAGS: Final = (
     "wrong_application",
     "circuit_open",
     "hints_due",
+    "missing_event",
+    "missing_order",
+    "missing_s",
 )
 TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history")
 
@@ -48,14 +52,17 @@ class LeaderGauges:
         async with self._database.reading() as session:
             found = await application_status(session, self._application, self._client.credentials.app_id, now)
             ended = (await load_state(session, self._application)).ended
+            left_alone = await history.left_alone(session, self._application)
         walked_at = found.walked_at or await self._first_walk.began() or now
         self._gauge("last_walk_at", walked_at.timestamp())
         if ended is not None:
             self._gauge("last_reconcile_at", ended.timestamp())
         self._gauge("webhooks_silent", int(found.silent_since is not None))
         self._gauge("gap_open", int(found.gap_at is not None))
+        self._gauge("missing_s", 0 if found.missing is None else (now - found.missing.since).total_seconds())
         self._gauge("reconcile_braked", int(found.reconcile_braked))
         self._gauge("circuit_open", int(self._client.circuit.is_open))
+        self._gauge("events_history", left_alone)
         self._gauge("hints_due", found.hints)
 
     def drop(self) -> None:

@@ -53,6 +53,9 @@ GAUGES: Final = {
     "unproved_hint_bytes": ("unproved_bytes", ("hints",)),
     "unproved_quarantine_bytes": ("unproved_bytes", ("quarantine",)),
     "last_reconcile_at": ("last_reconcile", ()),
+    "missing_event": ("missing_here", ("event",)),
+    "missing_order": ("missing_here", ("order",)),
+    "missing_s": ("missing_here_seconds", ()),
     **{f"held_up_{stage}": ("held_up", (stage,)) for stage in STAGES},
 }
 
@@ -67,6 +70,8 @@ class Exposition(Collector):
         self._stage_metrics = stage_metrics
         self._metrics = metrics
         self._clock = clock
+        for one in stage_metrics:
+            self._changed(one.name, one.application, one.value if one.kind == "counter" else None, one.value)
         stage_metrics.listener = self._changed
         metrics.registry.register(self)
 
@@ -89,7 +94,7 @@ class Exposition(Collector):
     def _changed(self, name: str, application: str, by: float | None, value: float | None) -> None:
         if value is None:
             self._gone(name, application)
-        elif name in COUNTERS and by:
+        elif name in COUNTERS and by is not None:  # 0, too: an alert sees no increase of what was not there before
             metric, labels = COUNTERS[name]
             getattr(self._metrics, metric).labels(application, *labels).inc(by)
         elif name in GAUGES:

@@ -30,7 +30,7 @@ from consumer.payments import (
 from consumer.retry import RetryPolicy
 from consumer.sync.api import Cooldown
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.observation import Observation, Unreadable, reduced
+from consumer.sync.observation import STATUSES, Observation, Unreadable, reduced
 from consumer.sync.publisher import EventPublisher
 
 LOG = structlog.get_logger()
@@ -66,6 +66,8 @@ class Answers:
         self._cooldown = cooldown
         self._retry = retry
         self._is_answering, self._known_until = False, 0.0
+        for kind in STATUSES:
+            metrics.count(f"unknown_status_{kind}", application, 0)
 
     async def version(self, rows: Sequence[ReadRow] = ()) -> int:
         """The version of a read, taken and committed before the request leaves (case A40). `rows`: what it answers;

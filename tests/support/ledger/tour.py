@@ -181,6 +181,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.plans.items.on_way": [
         {"events": [_row(EventRow, seq=number, application="default", id=f"evt_{number}") for number in range(3, 53)]}
     ],
+    "ledger.plans.items.underway": [{"after": 0}],
     "ledger.plans.items.take": [
         {"wanted": [(PLAN, "default", f"evt_{number}") for number in range(5, 505)]},
         {"wanted": [("rpl_gone", "default", "evt_5")]},

@@ -163,8 +163,11 @@ async def test_the_first_walk_leaves_history_alone_until_it_is_seeded(world: Wor
     assert world.metrics.value("events_history", "default") > 0
     await world.work()
     assert (await backfill(world, token=2).once()).published == 0, "what is read again for the overlap stays history"
+    assert world.metrics.value("events_history", "default") == report.history, "and is not forgotten"
     seeded = await backfill(world, token=3).once(BackfillOptions(seed=True, full=True))
     assert seeded.published == 250
+    assert (await backfill(world, token=4).once()).published == 0
+    assert world.metrics.value("events_history", "default") == 0, "somebody has seen to it"
     plans = {plan_of(one.headers) for one in await read_all(world.broker, EVENTS)}
     assert plans == {None, "seed"}
     assert sorted(await ids(world)) == sorted(old + young)

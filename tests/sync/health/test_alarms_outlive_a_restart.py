@@ -13,7 +13,7 @@ from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.tables import LeaseRow
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill import silence, starting_point
+from consumer.sync.backfill import history, silence, starting_point
 from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.health.gauges import FLAGS, TIMES
@@ -34,9 +34,10 @@ RAISED = {
     "consumer_sync_reconcile_braked": 1,
     "consumer_api_circuit_open": 1,
     "consumer_confirm_waiting": 1,
+    "consumer_sync_events_history": 7,
 }
-LOWERED = dict.fromkeys((*RAISED, "consumer_sync_wrong_application"), 0)
 AGES = ("consumer_sync_bookmark_age_seconds", "consumer_sync_last_reconcile_at", "consumer_sync_events_history")
+LOWERED = {name: 0 for name in (*RAISED, "consumer_sync_wrong_application") if name not in AGES}
 
 
 def test_every_gauge_of_the_leader_is_dropped_with_the_lead() -> None:
@@ -70,6 +71,18 @@ class Page:
         return True
 
 
+async def test_what_an_alert_counts_stands_at_0_before_anything_happened(world: World) -> None:
+    """Prometheus sees no increase in a row that begins with its first count."""
+    page = Page(world)
+    async with page.client:
+        registry = page.metrics.registry
+        for status in ("order.status", "subscription.status"):
+            labels = {"application": "default", "field": status}
+            assert registry.get_sample_value("consumer_unknown_enums_total", labels) == 0
+        labels = {"application": "default", "reason": "flooded"}
+        assert registry.get_sample_value("consumer_quarantine_total", labels) == 0
+
+
 async def _leave_alarms(world: World) -> None:
     """What a leader left behind that was alarmed three days ago."""
     ago = SystemClock().now() - timedelta(days=3)
@@ -79,6 +92,7 @@ async def _leave_alarms(world: World) -> None:
         starting_point.WALK: Bookmark(walked_at=ago).dump(),
         silence.WALK: delivery_health.dump(),
         reconcile.WALK: reconciled,
+        history.LEFT: {"events": 7},
     }
     async with world.database.transaction() as session:
         await hints.keep(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
