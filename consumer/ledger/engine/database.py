@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from consumer.causes import of_database
 from consumer.errors import DatabaseMissing, LedgerError, LedgerLocked, LedgerUnavailable, SchemaOutdated
-from consumer.ledger.engine import sqlite_driver
+from consumer.ledger import sqlite_driver
 from consumer.ledger.engine.discretion import hide_values
 
 BUSY_TIMEOUT_S = 15.0

@@ -11,8 +11,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from consumer.ledger import Database
-from consumer.ledger.engine import sqlite_driver
-from consumer.ledger.engine.sqlite_driver import AT_ONCE
+from consumer.ledger import sqlite_driver
+from consumer.ledger.sqlite_driver import AT_ONCE
 
 LENGTHS = (0, 1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE)
 
@@ -74,7 +74,7 @@ async def test_a_statement_is_one_trip(sqlite_ledger: Database, monkeypatch: pyt
 
     async def counted(self: Any, function: Any, *given: Any, **named: Any) -> Any:
         trips[getattr(function, "__name__", "?")] += 1
-        return await real(self, function, *given, **named)  # type: ignore[no-untyped-call]
+        return await real(self, function, *given, **named)  # type: ignore[no-untyped-call]  # aiosqlite has no types for it
 
     async with sqlite_ledger.engine.connect() as connection:
         await _filled(connection, 10)

@@ -111,7 +111,7 @@ class Connection(aiosqlite.Connection):
 
     async def in_thread(self, function: Callable[..., Any], *given: Any) -> Any:
         """Call it where the connection lives. Raises what it raises, and ValueError when the connection is closed."""
-        return await self._execute(function, *given)  # type: ignore[no-untyped-call]
+        return await self._execute(function, *given)  # type: ignore[no-untyped-call]  # aiosqlite has no types for it
 
     def cursor_in_thread(self) -> sqlite3.Cursor:
         """A cursor of SQLite's own."""
