@@ -10,8 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from consumer.ledger import Database
-from consumer.ledger import sqlite_driver
+from consumer.ledger import Database, sqlite_driver
 from consumer.ledger.sqlite_driver import AT_ONCE
 
 LENGTHS = (0, 1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE)
