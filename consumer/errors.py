@@ -65,6 +65,12 @@ class UsageError(ConsumerError):
     code = "usage"
 
 
+class Terminated(ConsumerError):
+    """The command was ended by SIGTERM; what it had done until then stays done."""
+
+    code = "terminated"
+
+
 # --- what arrives --------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ import uvloop
 
 from consumer import __version__
 from consumer.cli.output import Output
-from consumer.errors import ConsumerError
+from consumer.errors import Terminated
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import lacks_nothing
 from consumer.ledger.engine.database import LOCK_S
@@ -63,12 +63,6 @@ def settings_looking() -> Settings:
     for problem in problems:
         typer.echo(f"warning[settings_invalid]: {problem}", err=True)
     return settings
-
-
-class Terminated(ConsumerError):
-    """The command was ended by SIGTERM; what it had done until then stays done."""
-
-    code = "terminated"
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

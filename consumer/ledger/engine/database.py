@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from consumer.causes import of_database
 from consumer.errors import DatabaseMissing, LedgerError, LedgerLocked, LedgerUnavailable, SchemaOutdated
+from consumer.ledger import sqlite_driver
 from consumer.ledger.engine.discretion import hide_values
 
 BUSY_TIMEOUT_S = 15.0
@@ -228,7 +229,7 @@ def _sqlite(url: str, pool_size: int, *, durable: bool) -> AsyncEngine:
         url,
         pool_size=pool_size,
         pool_timeout=BUSY_TIMEOUT_S,
-        connect_args={"timeout": BUSY_TIMEOUT_S},
+        connect_args={"timeout": BUSY_TIMEOUT_S, "async_creator_fn": sqlite_driver.connection},
         hide_parameters=True,  # an error's text must not carry a body or a customer
     )
 
