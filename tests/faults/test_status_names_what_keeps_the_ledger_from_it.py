@@ -15,7 +15,7 @@ import pytest
 from consumer.ledger import Database, processes
 from consumer.ledger.engine import schema
 from consumer.ledger.processes import Pulse
-from tests.faults.of_postgres import OF_POSTGRES
+from tests.faults.rows.postgres import OF_POSTGRES
 from tests.faults.scene import Fault
 from tests.faults.server import PostgresServer, postgres
 from tests.support.desk import Desk

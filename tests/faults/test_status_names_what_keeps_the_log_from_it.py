@@ -15,7 +15,7 @@ from consumer.app import log_parts
 from consumer.broker import open_broker
 from consumer.settings import Role, load_settings
 from tests.faults.cluster import Cluster, cluster
-from tests.faults.of_kafka import OF_KAFKA
+from tests.faults.rows.kafka import OF_KAFKA
 from tests.faults.scene import Fault
 from tests.support.desk import Desk
 
