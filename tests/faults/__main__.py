@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from tests.faults.play import Played, on_files, on_servers, play
-from tests.faults.rows import EMBEDDED, SERVERS
+from tests.faults.rows.every import EMBEDDED, SERVERS
 from tests.faults.scene import Fault, Scene
 from tests.faults.table import keep, line
 
