@@ -107,13 +107,14 @@ KAFKA: Final[Mapping[str, Cause]] = {
     "UnknownTopicOrPartitionError": Cause(errors.TopicUnknown, "restart a role: it makes what is missing"),
 }
 TLS: Final = Cause(errors.BrokerTlsFailed, "check CONSUMER_KAFKA_CA_FILE, the certificate's names and its dates")
+SLOW: Final = Cause(errors.LedgerSlow, "see what the server is busy with, and the network between")
 DATABASE_TLS: Final = Cause(errors.DatabaseTlsFailed, "check the server's certificate, its names and its dates")
 
 
 def every() -> Iterator[Cause]:
     """Each cause once, for the operator's table."""
     tables = (SQLSTATES, SQLITE, SQLITE_LOG, KAFKA)
-    yield from dict.fromkeys([*(cause for table in tables for cause in table.values()), TLS, DATABASE_TLS])
+    yield from dict.fromkeys([*(cause for table in tables for cause in table.values()), TLS, DATABASE_TLS, SLOW])
 
 
 def cure_of(code: str) -> str | None:

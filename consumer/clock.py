@@ -7,6 +7,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+AGREES = timedelta(seconds=2)
+
 
 class Clock(Protocol):
     """Where the time comes from. One implementation ticks by itself, one is driven."""
@@ -38,6 +40,37 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """See Clock."""
         await asyncio.sleep(seconds)
+
+
+class SharedClock:
+    """The machine's steps, by the time that all processes agree on: whoever asked somebody else what time it is says so
+    with `follow`. A machine whose clock is wrong then delays nothing, and does nothing too soon."""
+
+    def __init__(self, machine: Clock | None = None) -> None:
+        self._machine: Clock = machine or SystemClock()
+        self.ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        """See Clock."""
+        return self._machine.now() - self.ahead
+
+    def monotonic(self) -> float:
+        """See Clock."""
+        return self._machine.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """See Clock."""
+        await self._machine.sleep(seconds)
+
+    def follow(self, shared: datetime) -> bool:
+        """It is that time now; whether this clock was moved for it. What an answer takes on its way moves nothing."""
+        ahead = self._machine.now() - shared
+        if abs(ahead) < AGREES:
+            ahead = timedelta(0)
+        if abs(ahead - self.ahead) < AGREES:
+            return False
+        self.ahead = ahead
+        return True
 
 
 class DrivenClock:

@@ -187,6 +187,11 @@ def among(column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement[
     return _Among(column, bindparam(None, values, type_=_Many(column.type)))
 
 
+def among_given(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    """As `among`, for a statement that is built once and sent with the values under this name."""
+    return _Among(column, bindparam(name, type_=_Many(column.type)))
+
+
 def unindexed(column: ColumnElement[Any]) -> ColumnElement[Any]:
     """The same value, for which no planner takes an index: where it would take the wrong one. An application's name
     leads many, and fits nearly every row; and rows in the order of a key are not sought by walking along that key."""
@@ -196,3 +201,8 @@ def unindexed(column: ColumnElement[Any]) -> ColumnElement[Any]:
 def each(values: Collection[str]) -> TableValuedAlias:
     """The texts as rows with the column `value`."""
     return _Each(bindparam(None, values, type_=_Many(String()))).table_valued("value")
+
+
+def each_given(name: str) -> TableValuedAlias:
+    """As `each`, for a statement that is built once and sent with the values under this name."""
+    return _Each(bindparam(name, type_=_Many(String()))).table_valued("value")

@@ -65,6 +65,12 @@ class UsageError(ConsumerError):
     code = "usage"
 
 
+class Terminated(ConsumerError):
+    """The command was ended by SIGTERM; what it had done until then stays done."""
+
+    code = "terminated"
+
+
 # --- what arrives --------------------------------------------------------------------------------------------
 
 
@@ -98,6 +104,12 @@ class LedgerUnavailable(LedgerError):
 
     code = "ledger_unavailable"
     retryable = True
+
+
+class LedgerSlow(LedgerUnavailable):
+    """The database answers, and too slowly."""
+
+    code = "ledger_slow"
 
 
 class DatabaseUnknown(LedgerUnavailable):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, cast
+from typing import Any, Final, Generic, NamedTuple, Self, cast
 
 from jsonpointer import JsonPointer, JsonPointerException
 from typing_extensions import TypeVar
@@ -27,6 +27,7 @@ P_co = TypeVar("P_co", bound=Payload, covariant=True, default=Payload)
 ID_MAX_CHARS = 255
 TYPE_MAX_CHARS = 100
 KEY_MAX_CHARS = 512
+KEPT_READ_BYTES: Final = 16 * 1024
 
 _EVENT_ID = re.compile(r"evt_[\x21-\x7e]+\Z")
 _DERIVED_ID = re.compile(r"(drv|obs)_[\x21-\x7e]+\Z")
@@ -297,6 +298,13 @@ class Event(Generic[P_co]):
         """The whole body as a JSON object; treat it as read-only. Its texts hold no NUL and no half character."""
         return parse_json(self.raw, tolerant=True)
 
+    def read_as(self, document: dict[str, Any]) -> Self:
+        """The same event, whose body was read already: handlers need not read it again. A large one is: what it says
+        takes many times its bytes, and most of a batch waits for its turn."""
+        if len(self.raw) <= KEPT_READ_BYTES:
+            self.__dict__["data"] = document
+        return self
+
     @cached_property
     def payload(self) -> P_co:
         """What the event says, of the class that is bound to its type. Ids that the body does not repeat beside it are
@@ -345,7 +353,7 @@ def build_event(
     """A service event from its raw body. Raises NotUnderstood when the body is not an event."""
     document = parse_json(raw, tolerant=trust is not Trust.CLAIMED)
     found = locate(document, locators)
-    return Event(
+    event: Event = Event(
         application=application,
         id=found.id,
         type=found.type,
@@ -362,3 +370,4 @@ def build_event(
         occurred_at=found.occurred_at,
         traceparent=traceparent,
     )
+    return event if trust is Trust.CLAIMED else event.read_as(document)

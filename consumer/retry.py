@@ -1,13 +1,19 @@
-"""Retry policy and the pure decision what becomes of a failed attempt (cases H3, R10)."""
+"""Retry policy, the pure decision what becomes of a failed attempt (cases H3, R10), and when a failure that lasts is
+worth a line again."""
 
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 
 OnDead = Literal["block", "continue"]
+
+AGAIN_S: Final = 60.0
+AGAIN_MAX_S: Final = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +85,38 @@ def decide(
         return Dead(f"{attempt} attempts used: {failure.reason}")
     roll = random.random() if chance is None else chance  # noqa: S311 - jitter, not a secret
     return RetryAt(now + timedelta(seconds=policy.wait_s(attempt, roll)))
+
+
+class Lasting:
+    """One condition, known by a code. `says` is True when it begins or changes, then after a minute, and each time
+    after twice as long, an hour at most."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._since = 0.0
+        self._next = 0.0
+        self._wait_s = AGAIN_S
+        self.code: str | None = None
+
+    @property
+    def for_s(self) -> float:
+        """Seconds it has lasted, whatever its code was meanwhile; 0 while there is none."""
+        return 0.0 if self.code is None else round(self._monotonic() - self._since, 1)
+
+    def says(self, code: str) -> bool:
+        """It is so (still); whether that is worth a line."""
+        now = self._monotonic()
+        if self.code is None:
+            self._since = now
+        if code != self.code:
+            self.code, self._wait_s, self._next = code, AGAIN_S, now + AGAIN_S
+            return True
+        if now < self._next:
+            return False
+        self._wait_s = min(2 * self._wait_s, AGAIN_MAX_S)
+        self._next = now + self._wait_s
+        return True
+
+    def over(self) -> None:
+        """It is not so any more."""
+        self.code = None

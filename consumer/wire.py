@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, EventFacts, Locators, Source, Trust, build_event, locate, parse_json
+from consumer.events import Delivery, Event, EventFacts, Locators, Source, Trust, build_event, identify, parse_json
 from consumer.reason import reason_of
 
 SQUEEZED_FROM_BYTES = 4096
@@ -123,8 +123,9 @@ def is_replay(plan: str | None) -> bool:
     return plan is not None and plan.startswith(REPLAY)
 
 
-def pack_delivery(delivery: Delivery, locators: Locators) -> Packed:
-    """A delivery as a message for topic `deliveries`; its key is the aggregate if one was found."""
+def pack_delivery(delivery: Delivery, locators: Locators, *, found: EventFacts | None = None) -> Packed:
+    """A delivery as a message for topic `deliveries`; its key is the aggregate if one was found: by the caller, who
+    read the body already, or here."""
     headers = {
         "application": delivery.application,
         "delivery_id": delivery.id,
@@ -137,7 +138,7 @@ def pack_delivery(delivery: Delivery, locators: Locators) -> Packed:
         "http": orjson.dumps(dict(delivery.headers)).decode(),
     }
     try:
-        aggregate = locate(parse_json(delivery.raw), locators).key
+        aggregate = (found or identify(parse_json(delivery.raw), locators)).key
     except NotUnderstood:
         aggregate = f"delivery:{delivery.id}"
     value = delivery.raw
@@ -182,12 +183,13 @@ def own_event(
     key: str,
     source: Source,
     at: datetime,
-    data: Mapping[str, Any],
+    data: Mapping[str, Any] | orjson.Fragment,
     traceparent: str | None = None,
 ) -> Event:
-    """A derived event or an observation, with our own envelope around `data`."""
+    """A derived event or an observation, with our own envelope around `data`, which may be JSON already."""
     kind, _, object_id = key.partition(":")
-    document: dict[str, Any] = {"id": id, "type": type, "created_at": at.isoformat(), "data": dict(data)}
+    document: dict[str, Any] = {"id": id, "type": type, "created_at": at.isoformat()}
+    document["data"] = data if isinstance(data, orjson.Fragment) else dict(data)
     if kind in OWN_FIELDS:
         document[OWN_FIELDS[kind]] = object_id
     raw = orjson.dumps(document)
@@ -220,7 +222,7 @@ def _own_event(
     received_at: datetime,
 ) -> Event:
     document = parse_json(value)
-    return Event(
+    event: Event = Event(
         application=application,
         id=event_id,
         type=_text(headers, "type"),
@@ -237,6 +239,7 @@ def _own_event(
         customer=document.get("customer"),
         object_id=document.get("object_id"),
     )
+    return event.read_as(document)
 
 
 def _key(application: str, aggregate: str) -> bytes:

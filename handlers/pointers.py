@@ -53,12 +53,13 @@ def look_amount(event: Event, candidates: Sequence[str]) -> str | None:
 
 def marked_as_test(event: Event, markers: Iterable[str]) -> bool:
     """Whether the payload says that it is a test event (cases F24, A47): markers are `pointer=true` or `=false`."""
-    for marker in markers:
-        pointer, _, wanted = marker.partition("=")
-        value = event.find(pointer)
-        if isinstance(value, bool) and value == (wanted == "true"):
-            return True
-    return False
+    return any(event.find(pointer) is wanted for pointer, wanted in _marked(tuple(markers)))
+
+
+@cache
+def _marked(markers: tuple[str, ...]) -> tuple[tuple[str, bool], ...]:
+    parts = (marker.partition("=") for marker in markers)
+    return tuple((pointer, wanted == "true") for pointer, _, wanted in parts)
 
 
 @cache

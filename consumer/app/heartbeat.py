@@ -16,11 +16,12 @@ from datetime import datetime
 import structlog
 
 from consumer import __version__
-from consumer.clock import Clock
-from consumer.errors import ConsumerError
+from consumer.clock import Clock, SharedClock
+from consumer.errors import ConsumerError, LedgerUnavailable
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Proof, Pulse
+from consumer.retry import Lasting
 from consumer.telemetry.internal import Readiness
 from consumer.telemetry.metrics import Metrics
 
@@ -48,7 +49,27 @@ class Heartbeat:
         self._started_at: datetime | None = None
         self._was: tuple[bool, datetime] | None = None
         self._counted: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_BEATS)
-        self._untold: str | None = None
+        self._lasting = Lasting()
+        self._refused: ConsumerError | None = None
+
+    async def check(self) -> bool:
+        """Whether the ledger took what was last told it: a small write every few seconds. Raises what it said."""
+        if self._refused is not None:
+            raise self._refused
+        return True
+
+    async def agree_on_time(self) -> None:
+        """What is due is due by the database's clock, whatever this machine's says. Raises LedgerError."""
+        async with self._own().reading() as session:
+            self._follow(await shared_time(session))
+
+    def _follow(self, now: datetime) -> None:
+        if isinstance(self._clock, SharedClock) and self._clock.follow(now):
+            _log.warning("clock_differs", ahead_s=round(self._clock.ahead.total_seconds(), 1))
+
+    def _own(self) -> Database:
+        self._database = self._database or Database(self._url, pool_size=1, create=False)
+        return self._database
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then says that it ends."""
@@ -62,8 +83,13 @@ class Heartbeat:
                     continue
             await self._try(self._end)
         finally:
-            if self._database is not None:
-                await self._database.stop()
+            await self.stop()
+
+    async def stop(self) -> None:
+        """Close its connection."""
+        database, self._database = self._database, None
+        if database is not None:
+            await database.stop()
 
     async def _try(self, step: Callable[[], Awaitable[None]]) -> None:
         """A beat that cannot be told harms nobody: `status` sees that it is missing."""
@@ -72,13 +98,14 @@ class Heartbeat:
                 await step()
         except (ConsumerError, TimeoutError, OSError) as error:
             code = error.code if isinstance(error, ConsumerError) else type(error).__name__
-            if code != self._untold:
-                _log.warning("heartbeat_not_stored", code=code)
-            self._untold = code
+            if self._lasting.says(code):
+                _log.warning("heartbeat_not_stored", code=code, for_s=self._lasting.for_s)
+            self._refused = error if isinstance(error, ConsumerError) else LedgerUnavailable(reason=code)
         else:
-            if self._untold is not None:
-                _log.info("heartbeat_stored_again", was=self._untold)
-            self._untold = None
+            if self._lasting.code is not None:
+                _log.info("heartbeat_stored_again", was=self._lasting.code, after_s=self._lasting.for_s)
+            self._lasting.over()
+            self._refused = None
 
     async def _beat(self) -> None:
         ready, _, checks = await self._readiness.answers()
@@ -87,9 +114,9 @@ class Heartbeat:
         self._show(problems)
         proofs = {name: _proof(problems.get(name)) for name in checks}
         proofs |= {name: Proof(code=error.code, reason=error.message) for name, error in refused.items()}
-        database = self._database = self._database or Database(self._url, pool_size=1, create=False)
-        async with database.transaction() as session:
+        async with self._own().transaction() as session:
             now = await shared_time(session)
+            self._follow(now)
             self._started_at = self._started_at or now
             if self._was is None or self._was[0] != ready:
                 self._was = (ready, now)

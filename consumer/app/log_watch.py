@@ -13,6 +13,7 @@ from consumer.broker import Broker, GroupReport
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.ledger import Database, log_memory, log_positions
+from consumer.retry import Lasting
 from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 20.0
@@ -40,7 +41,7 @@ class LogWatch:
         self._metrics = metrics
         self._clock = clock
         self._on_replaced = on_replaced
-        self._untold: str | None = None
+        self._lasting = Lasting()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
@@ -62,11 +63,12 @@ class LogWatch:
                     await self._on_replaced(replaced_at)
         except (BrokerError, LedgerError, TimeoutError) as error:
             code = error.code if isinstance(error, ConsumerError) else "no_answer"
-            if code != self._untold:
-                _log.warning("log_not_looked_at", code=code)
-            self._untold = code
+            if self._lasting.says(code):
+                _log.warning("log_not_looked_at", code=code, for_s=self._lasting.for_s)
         else:
-            self._untold = None
+            if self._lasting.code is not None:
+                _log.info("log_looked_at_again", was=self._lasting.code, after_s=self._lasting.for_s)
+            self._lasting.over()
 
     def _show(self, reports: Sequence[GroupReport]) -> None:
         for report in reports:

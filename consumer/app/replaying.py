@@ -19,7 +19,8 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import Event, Handler
 from consumer.replay.apply import Apply
 from consumer.replay.plan import Planner
-from consumer.replay.prediction import Predictor, Tried
+from consumer.replay.play import Tried
+from consumer.replay.prediction import Predictor
 from consumer.settings import Settings
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
@@ -37,11 +38,16 @@ class Trier:
         self._contexts = contexts
         self._executor = Executor()
 
-    async def __call__(self, session: AsyncSession, handler: Handler, event: Event, plan: str) -> Tried:
-        """One first attempt under the plan, in a savepoint of its own."""
+    async def __call__(
+        self, session: AsyncSession, handler: Handler, event: Event, plan: str, *, isolated: bool
+    ) -> Tried:
+        """One first attempt under the plan; `isolated`: in a savepoint of its own."""
         now: datetime = self._contexts.clock.now()
         ctx = self._contexts.make(handler, event, attempt=1, plan=plan, session=session)
-        outcome = await in_savepoint(session, self._executor, handler, event, ctx)
+        if isolated:
+            outcome = await in_savepoint(session, self._executor, handler, event, ctx)
+        else:
+            outcome = await self._executor.transactional(handler, event, ctx)
         result = transition_after(handler, outcome, used=0, now=now)
         return Tried(None if isinstance(outcome, Failed) else ctx, RunStatus(result.status), result.code)
 

@@ -31,7 +31,7 @@ from consumer.app.retention import Retention
 from consumer.app.sealing import seal_trail
 from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
-from consumer.clock import Clock, SystemClock
+from consumer.clock import Clock, SharedClock
 from consumer.console.query import query_routes
 from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError
 from consumer.events import Locators
@@ -41,6 +41,7 @@ from consumer.ledger.handling import handlers
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
+from consumer.retry import Lasting
 from consumer.settings import Role, Settings
 from consumer.sync.api import ApplicationApi
 from consumer.sync.health.prometheus import Exposition
@@ -76,7 +77,7 @@ class App:
         self, settings: Settings, *, clock: Clock | None = None, plugins: Mapping[str, ModuleType] | None = None
     ) -> None:
         self.settings = settings
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or SharedClock()
         self.metrics = Metrics()
         self.connected = asyncio.Event()
         self.public_url: str | None = None
@@ -136,6 +137,7 @@ class App:
         database = Database(self.settings.database_url.get_secret_value())
         self._stack.push_async_callback(database.stop)
         self._readiness.add("database", database.check)
+        self._readiness.add("ledger_write", self._heartbeat.check)
         return database
 
     @cached_property
@@ -222,22 +224,26 @@ class App:
         database = self.database
         if not await self._persist(lambda: schema.require_current(database), "ledger_not_ready", stop):
             return False
+        if not await self._persist(self._heartbeat.agree_on_time, "ledger_not_ready", stop):
+            return False
         return await _first_of(self.connected, stop)
 
     async def _persist(self, attempt: Callable[[], Awaitable[None]], trouble: str, stop: asyncio.Event) -> bool:
         """Try until it works (True) or `stop` is set (False). What trying again cannot help is raised."""
-        said = False
+        lasting = Lasting()
         while not stop.is_set():
             try:
                 await attempt()
-                return True
             except (BrokerError, LedgerError) as error:
                 if not error.retryable:
                     raise
-                if not said:
-                    _log.warning(trouble, code=error.code, reason=error.message)
-                said = True
+                if lasting.says(error.code):
+                    _log.warning(trouble, code=error.code, reason=error.message, for_s=lasting.for_s)
                 await _first_of(asyncio.Event(), stop, limit_s=LOOK_AGAIN_S)
+            else:
+                if lasting.code is not None:
+                    _log.info(f"{trouble}_over", was=lasting.code, after_s=lasting.for_s)
+                return True
         return False
 
     # --- parts -------------------------------------------------------------------------------------------------

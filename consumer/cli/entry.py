@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from typing import get_args
@@ -9,11 +10,10 @@ from typing import get_args
 import structlog
 import typer
 
+from consumer.cli.outline import outline
 from consumer.cli.printable import printable
-from consumer.cli.process import Terminated
-from consumer.cli.tree import tree
-from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, UsageError
-from consumer.settings.fields import LogLevel
+from consumer.cli.tree import tree, trunk
+from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, Terminated, UsageError
 from consumer.telemetry.logs import configure_logging
 
 BAD_SETTINGS = 2
@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
     if any("\ud800" <= letter <= "\udfff" for argument in arguments for letter in argument):
         return _refused("an argument is not UTF-8")
     try:
-        result = tree(arguments[0] if arguments else None)(arguments, standalone_mode=False)
+        result = _tree(arguments)(arguments, standalone_mode=False)
     except typer.Exit as ended:
         return ended.exit_code
     except typer.TyperException as error:
@@ -55,16 +55,24 @@ def run(arguments: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 0
-    except Exception as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
         structlog.get_logger(__name__).debug("command_broke", exc_info=error)
         _say(f"error[internal]: {type(error).__name__} (run with CONSUMER_LOG_LEVEL=debug to see where)")
         return 1
     return result if isinstance(result, int) else 0
 
 
+def _tree(arguments: list[str]) -> typer.Typer:
+    return outline(trunk()) if arguments in ([], ["--help"]) else tree(arguments[0])
+
+
 def _early_level() -> str:
     """The level of the log until the settings are read: a failure before that is no traceback for a user either."""
-    wanted = os.environ.get("CONSUMER_LOG_LEVEL", "info").lower()
+    wanted = os.environ.get("CONSUMER_LOG_LEVEL", "").lower()
+    if not wanted:
+        return "info"  # the usual case imports no settings for it
+    from consumer.settings.fields import LogLevel
+
     return wanted if wanted in get_args(LogLevel) else "info"
 
 

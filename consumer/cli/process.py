@@ -19,9 +19,10 @@ import uvloop
 
 from consumer import __version__
 from consumer.cli.output import Output
-from consumer.errors import ConsumerError
+from consumer.errors import Terminated
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import lacks_nothing
+from consumer.ledger.engine.database import LOCK_S
 from consumer.settings import Role, Settings, load_settings, settings_to_look
 from consumer.telemetry.logs import configure_logging
 
@@ -64,12 +65,6 @@ def settings_looking() -> Settings:
     return settings
 
 
-class Terminated(ConsumerError):
-    """The command was ended by SIGTERM; what it had done until then stays done."""
-
-    code = "terminated"
-
-
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to its end on uvloop. SIGTERM cancels it as SIGINT does, so that it tidies up: a lease is given back at once
     (case B26). Raises Terminated then. A role asks for `stop_on_signals` instead."""
@@ -106,11 +101,11 @@ def stop_on_signals() -> asyncio.Event:
 
 
 @asynccontextmanager
-async def ledger(settings: Settings, *, whole: bool = False) -> AsyncIterator[Database]:
+async def ledger(settings: Settings, *, whole: bool = False, lock_s: float = LOCK_S) -> AsyncIterator[Database]:
     """The ledger for a command that looks or repairs. Tables of a merchant's plugin that are not made yet keep nobody
-    from looking: it is said on stderr; with `whole` they must be there. Raises DatabaseMissing, LedgerUnavailable,
-    SchemaOutdated."""
-    database = Database(settings.database_url.get_secret_value(), pool_size=2, create=False)
+    from looking: it is said on stderr; with `whole` they must be there. `lock_s`: see Database. Raises DatabaseMissing,
+    LedgerUnavailable, SchemaOutdated."""
+    database = Database(settings.database_url.get_secret_value(), pool_size=2, create=False, lock_s=lock_s)
     try:
         if not await lacks_nothing(database):
             await _look_closer(database, whole=whole)

@@ -1,5 +1,6 @@
 """Tree: which module brings which command. A call loads only the module of its first word, so that who looks does not
-wait for the simulator, the demo and every role to be imported; help, and whoever asks for all, loads all."""
+wait for the simulator, the demo and every role to be imported; whoever asks for all, loads all. The first help is
+`outline.py`'s."""
 
 from __future__ import annotations
 
@@ -147,6 +148,15 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
 
 def tree(word: str | None = None) -> typer.Typer:
     """All commands; only those of the module that brings `word`, where it is one of theirs."""
+    app = trunk()
+    found = [add for add, words in PARTS.items() if word in words]
+    for add in found or PARTS:
+        add(app)
+    return app
+
+
+def trunk() -> typer.Typer:
+    """The tree without a command."""
     app = typer.Typer(
         name="consumer",
         help="Webhook consumer and fulfilment worker for the payments service.",
@@ -156,9 +166,6 @@ def tree(word: str | None = None) -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_nothing)  # with a single command in it, it stays a tree
-    found = [add for add, words in PARTS.items() if word in words]
-    for add in found or PARTS:
-        add(app)
     return app
 
 

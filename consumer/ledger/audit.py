@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import Table, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger.tables import AuditRow
+
+_AUDIT: Table = AuditRow.__table__
+_INSERT = insert(_AUDIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted:
+    """A change that a handler made; `before` and `after` are JSON."""
+
+    at: datetime
+    application: str
+    actor: str
+    action: str
+    subject: str
+    before: str
+    after: str
+    reason: str
+    code_version: str
+
+
+async def add(session: AsyncSession, notes: Sequence[Noted]) -> None:
+    """Add these rows in this transaction, in this order: many at once, as the worker does."""
+    if notes:
+        await session.execute(_INSERT, [vars(note) for note in notes])
 
 
 def note(

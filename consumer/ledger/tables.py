@@ -195,7 +195,7 @@ class OutboxRow(LedgerRow, table=True):
               sqlite_where=text("published_at IS NULL")),
         Index("ix_outbox_key", "application", "key", postgresql_where=text("published_at IS NULL"),
               sqlite_where=text("published_at IS NULL")),
-        Index("ix_outbox_plan", "plan", postgresql_where=text("plan IS NOT NULL"),
+        Index("ix_outbox_plan", "plan", "seq", postgresql_where=text("plan IS NOT NULL"),
               sqlite_where=text("plan IS NOT NULL")),
     )  # fmt: skip
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 
-from sqlalchemy import Table, select
+from sqlalchemy import Table
 from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.typing import FilteringBoundLogger
 
-from consumer.columns import insert_into
 from consumer.errors import HandlerMisuse
 from consumer.events import Event
 from consumer.plugin.emission import (
@@ -29,6 +28,7 @@ from consumer.plugin.handler import Handler
 from consumer.plugin.payments_api import PaymentsApi
 from consumer.plugin.session import HandlerSession
 from consumer.plugin.snapshot import SNAPSHOT_KINDS, Snapshot, SnapshotKind, SnapshotSource, subject_of
+from consumer.plugin.statements import inserting, locking
 
 if TYPE_CHECKING:
     import aiohttp
@@ -200,9 +200,7 @@ class Context:
             raise HandlerMisuse("insert_new takes a row of a mapped table", handler=self._handler.name)
         values = {column.key: getattr(row, column.key) for column in table.columns}
         values = {name: value for name, value in values.items() if value is not None}
-        key = next(iter(table.primary_key.columns))
-        insert = insert_into(table, self.session.get_bind().dialect.name)
-        done = await self.session.execute(insert.values(values).on_conflict_do_nothing().returning(key))
+        done = await self.session.execute(*inserting(table, self.session.get_bind().dialect.name, values))
         return done.first() is not None
 
     async def locked(self, model: type[Any], **key: Any) -> Mapping[str, Any] | None:
@@ -211,8 +209,7 @@ class Context:
         On PostgreSQL a row lock; on SQLite the transaction is the only writer anyway. Transactional handlers only.
         """
         table = sqlalchemy_inspect(model).local_table
-        wanted = [table.c[name] == value for name, value in key.items()]
-        found = (await self.session.execute(select(table).where(*wanted).with_for_update())).mappings().first()
+        found = (await self.session.execute(*locking(table, key))).mappings().first()
         return None if found is None else dict(found)
 
     @property

@@ -93,7 +93,7 @@ def decide(
         problem=problem,
         traceparent=traceparent,
     )
-    packed = pack_delivery(delivery, endpoint.locators)
+    packed = pack_delivery(delivery, endpoint.locators, found=found)
     message = Message(key=packed.key, value=packed.value, headers=packed.headers)
     return Decision("deliveries", message, answer, problem)
 

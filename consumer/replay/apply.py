@@ -2,7 +2,8 @@
 
 The ledger decides what is done: a worker takes an item and changes its run in one transaction. So this may be killed
 anywhere and begun again, and what it sends twice is taken once (cases R7, R8, R15). It keeps below live work: only so
-many of its events are on their way at once, and fewer when they take long.
+many of its events are on their way at once, and no more than are done about as quickly as
+a few.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from consumer.events import Source
 from consumer.ledger import Database, leases
 from consumer.ledger.handling.events import to_event
 from consumer.ledger.plans import items, plans
-from consumer.ledger.plans.items import Progress
 from consumer.ledger.plans.tables import PlanRow, PlanStatus
 from consumer.ledger.tables import EventRow
 from consumer.ledger.tenure import Tenure
@@ -31,7 +31,7 @@ from consumer.wire import pack_event
 
 ROLE: Final = "replay"
 LEASE_S: Final = 15.0
-LOOK_S: Final = 0.1
+LOOK_S: Final = 0.05
 AGAIN_S: Final = 20.0
 STALLED_S: Final = 300.0
 MOVED_SHOWN: Final = 100
@@ -44,6 +44,29 @@ class Step:
     done: int
     total: int
     left_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """How the plan stands; how many items no worker has taken, and which of the events sent last; how many runs are
+    worked on; whether nothing at all is going on, and up to which place of the outbox all has arrived then."""
+
+    row: PlanRow | None
+    left: int
+    waiting: Sequence[EventRow]
+    working: int
+    is_quiet: bool
+    settled: int
+
+    @property
+    def status(self) -> PlanStatus:
+        """How the plan stands; one that is gone counts as cancelled."""
+        return PlanStatus.CANCELLED if self.row is None else PlanStatus(self.row.status)
+
+    @property
+    def total(self) -> int:
+        """All items."""
+        return 0 if self.row is None else self.row.items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,40 +160,44 @@ class Apply:
 
     # --- send --------------------------------------------------------------------------------------------------
 
-    async def _send_all(self, plan_id: str, told: Callable[[Step], None]) -> str:
+    async def _send_all(self, plan_id: str, told: Callable[[Step], None]) -> PlanStatus:
         """Some events, until all that comes of them is done; then the next. Returns how the plan stands at the end."""
         sent: Sequence[EventRow] = ()
-        news_at, last = self._clock.monotonic(), (-1, -1)
+        settled, news_at, last = 0, self._clock.monotonic(), (-1, -1)
         while True:
             await self._keep_lead()
-            row, progress, waiting, is_quiet = await self._look(plan_id, sent)
-            if row is None or row.status != PlanStatus.APPLYING or (is_quiet and not progress.pending):
-                return PlanStatus.CANCELLED.value if row is None else row.status
-            told(Step(progress.total - progress.pending, progress.total, self._pace.left_s(progress.pending)))
-            if (progress.pending, progress.working) != last:
-                last, news_at = (progress.pending, progress.working), self._clock.monotonic()
-            if is_quiet and (room := self._pace.room()) > 0:
-                sent = await self._next(plan_id, room)
+            look = await self._look(plan_id, sent, settled)
+            if look.status is not PlanStatus.APPLYING:
+                return look.status
+            told(Step(look.total - look.left, look.total, self._pace.left_s(look.left)))
+            if (look.left, look.working) != last:
+                last, news_at = (look.left, look.working), self._clock.monotonic()
+            if look.is_quiet:
+                settled = look.settled
+                if not look.left:
+                    return look.status
+                if (room := self._pace.room()) > 0:
+                    sent = await self._next(plan_id, room)
             elif (idle_s := self._clock.monotonic() - news_at) > STALLED_S:
-                raise ReplayStalled(plan=plan_id, waiting=progress.pending)
-            elif waiting and idle_s > self._again_s:
+                raise ReplayStalled(plan=plan_id, waiting=look.left)
+            elif look.waiting and idle_s > self._again_s:
                 self._again_s += AGAIN_S
-                await self._publish(plan_id, waiting)  # as if it had never been sent
+                await self._publish(plan_id, look.waiting)  # as if it had never been sent
             await self._clock.sleep(LOOK_S)
 
-    async def _look(
-        self, plan_id: str, sent: Sequence[EventRow]
-    ) -> tuple[PlanRow | None, Progress, Sequence[EventRow], bool]:
-        """The plan, how far it is, what of `sent` was not taken yet, and whether nothing at all is going on."""
+    async def _look(self, plan_id: str, sent: Sequence[EventRow], settled: int) -> _Look:
+        """What goes on. It costs the same however much of the plan is done."""
         now = self._clock.now()
         async with self._database.reading() as session:
             # In this order: what arrives between two of these looks is seen by the later one.
+            left = await items.left(session, plan_id)
+            newest = await items.newest_derived(session, plan_id)
             waiting = await items.on_way(session, plan_id, sent)
-            is_underway = await items.underway(session, plan_id, now)
-            progress = await items.progress(session, plan_id, now)
+            is_underway = await items.underway(session, plan_id, now, settled)
+            working = await items.working(session, plan_id, now)
             row = await plans.get(session, plan_id)
-            is_quiet = not waiting and not is_underway and not progress.working
-        return row, progress, waiting, is_quiet
+        is_quiet = not waiting and not is_underway and not working
+        return _Look(row=row, left=left, waiting=waiting, working=working, is_quiet=is_quiet, settled=newest)
 
     async def _next(self, plan_id: str, room: int) -> Sequence[EventRow]:
         async with self._database.reading() as session:
@@ -190,7 +217,7 @@ class Apply:
 
     # --- end ---------------------------------------------------------------------------------------------------
 
-    async def _end(self, plan_id: str, status: str, *, by: str) -> Applied:
+    async def _end(self, plan_id: str, status: PlanStatus, *, by: str) -> Applied:
         predicted = await self._planner.predicted(plan_id)
         now = self._clock.now()
         async with self._database.reading() as session:
@@ -201,13 +228,13 @@ class Apply:
             standings = dict(await items.standings(session, plan_id))
         found = Applied(
             plan=plan_id,
-            status=PlanStatus.APPLIED.value if status == PlanStatus.APPLYING else status,
+            status=(PlanStatus.APPLIED if status is PlanStatus.APPLYING else status).value,
             items=dict(progress.items),
             runs={handler: dict(states) for handler, states in sorted(counts.items())},
             otherwise=came_out_otherwise(predicted, observed, standings),
             moved=[{"event_id": event_id, "handler": handler} for event_id, handler in moved],
         )
-        if status == PlanStatus.APPLYING:
+        if status is PlanStatus.APPLYING:
             result: dict[str, Any] = {"items": found.items, "runs": found.runs, "otherwise": len(found.otherwise)}
             async with self._database.transaction() as session:
                 await plans.complete(session, plan_id, by=by, now=now, result=result)

@@ -21,7 +21,8 @@ from consumer.ledger.plans.tables import PlanRow
 from consumer.ledger.tables import RunStatus
 from consumer.replay.differences import differences
 from consumer.replay.effects import Effects, digest, summary
-from consumer.replay.prediction import Predictor, Turned
+from consumer.replay.prediction import Predictor
+from consumer.replay.turns import Turned
 
 ITEMS_MAX: Final = 100_000
 SAMPLE: Final = 10

@@ -11,7 +11,7 @@ import structlog
 from consumer.clock import Clock
 from consumer.errors import ConsumerError
 from consumer.payments import AuthenticationError, CircuitOpen
-from consumer.retry import RetryPolicy
+from consumer.retry import Lasting, RetryPolicy
 
 LOG = structlog.get_logger()
 
@@ -23,12 +23,13 @@ _BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, j
 
 
 class StageFailure:
-    """Says once that something fails, and once that it works again; counts the failures in between. `error`: the last
-    one; None while all is well."""
+    """Says that something fails, now and then while it lasts, and once that it works again; counts the failures in
+    between. `error`: the last one; None while all is well."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
         self._code: str | None = None
+        self._lasting = Lasting()
         self.error: Exception | None = None
         self.times = 0
 
@@ -42,12 +43,12 @@ class StageFailure:
         somebody has to do something about it (refused credentials, and what trying again does not mend)."""
         self.times += 1
         code = error.code if isinstance(error, ConsumerError) else type(error).__name__
-        before, self._code, self.error = self._code, code, error
-        if code == before or {code, before} == REFUSED:
+        self._code, self.error = code, error
+        if not self._lasting.says("refused" if code in REFUSED else code):
             return
         if isinstance(error, ConsumerError):
             say = LOG.warning if error.retryable and code not in REFUSED else LOG.error
-            say("stage is held up", stage=self._stage, code=code, reason=error.line())
+            say("stage is held up", stage=self._stage, code=code, reason=error.line(), for_s=self._lasting.for_s)
         else:
             LOG.error("stage failed unexpectedly", stage=self._stage, code=code, exc_info=error)
 
@@ -56,6 +57,7 @@ class StageFailure:
         if self._code is not None:
             LOG.info("stage goes on", stage=self._stage, was=self._code, failures=self.times)
         self._code = self.error = None
+        self._lasting.over()
         self.times = 0
 
     def wait_s(self) -> float:

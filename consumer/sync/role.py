@@ -22,6 +22,7 @@ from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
 from consumer.sync.backfill.stage import Backfill
+from consumer.sync.canary.stage import EVERY_S, Canary
 from consumer.sync.confirm.hints import GROUP, MAX_BYTES, HintConsumer
 from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from consumer.sync.health.gauges import LeaderGauges
@@ -59,6 +60,7 @@ class SyncPolicy:
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
     reconcile: ReconcilePolicy = field(default_factory=ReconcilePolicy)
     unproved_max_bytes: int = MAX_BYTES
+    canary_every_s: float = EVERY_S
 
     def among(self, applications: int) -> SyncPolicy:
         """The same for one of so many at one API address: they share its limit, and so what the reads that handlers
@@ -131,6 +133,9 @@ class ApplicationSync:
             catch_up=CatchUp(api, self.backfill),
         )
         self.refresh = Refresh(api, database, publisher, clock=clock, metrics=self.metrics, policy=policy.refresh)
+        self.canary = Canary(
+            api, database, clock=clock, token=token, metrics=self.metrics, every_s=policy.canary_every_s
+        )
         self._client = api.client
         self._leader_gauges = LeaderGauges(api, database, self.backfill.first_walk, clock=clock, metrics=self.metrics)
         self._failure = StageFailure(f"identity {api.application}")
@@ -198,7 +203,7 @@ class ApplicationSync:
     def failures(self) -> Mapping[str, str]:
         """Stage to the code of what holds it up now; empty while all is well. A stage that waits for its next try
         after credentials were refused is not held up any more once they are taken again."""
-        stages = (self.confirm, self.refresh, self.backfill, self.reconcile)
+        stages = (self.confirm, self.refresh, self.backfill, self.reconcile, self.canary)
         failures = (self._failure, self._credentials, *(stage.failure for stage in stages))
         over = frozenset[str]() if self._client.circuit.is_open else REFUSED
         codes = {name: one.code for name, one in zip(STAGES, failures, strict=True) if one.code is not None}
@@ -221,7 +226,7 @@ class ApplicationSync:
                 if await self._through(self._leader_gauges.take_up, stop) and await self._through(
                     self.identity.check, stop
                 ):
-                    for stage in (self.confirm, self.refresh, self.backfill, self.reconcile):
+                    for stage in (self.confirm, self.refresh, self.backfill, self.reconcile, self.canary):
                         group.create_task(stage.run(stop))
         finally:
             self._leader_gauges.drop()

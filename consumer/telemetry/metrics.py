@@ -210,6 +210,17 @@ class Metrics:
             "application",
             "state",
         )
+        self.missing_here = self._gauge(
+            "sync_missing_here",
+            "The service's newest events, and newest paid orders, that the ledger lacks (event, order)",
+            "application",
+            "kind",
+        )
+        self.missing_here_seconds = self._gauge(
+            "sync_missing_here_seconds",
+            "How long the oldest of them has been missing; 0 below five minutes",
+            "application",
+        )
         self.wrong_application = self._gauge(
             "sync_wrong_application", "1 while the credentials are another application's", "application"
         )

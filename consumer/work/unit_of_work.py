@@ -10,12 +10,14 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import Event
+from consumer.ledger import audit
+from consumer.ledger.audit import Noted
 from consumer.ledger.handling import dead, outbox, runs
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.handling.runs import Attempt, Run
 from consumer.ledger.reading import read_requests
-from consumer.ledger.tables import AuditRow, RunStatus
+from consumer.ledger.tables import RunStatus
 from consumer.plugin import AuditNote, Context, Handler, ReadRequest
 from consumer.work.transition import Transition
 
@@ -46,7 +48,7 @@ class UnitOfWork:
     attempts: list[Attempt] = field(default_factory=list)
     emitted: list[Emitted] = field(default_factory=list)
     reads: dict[str, list[ReadRequest]] = field(default_factory=dict)
-    notes: list[AuditRow] = field(default_factory=list)
+    notes: list[Noted] = field(default_factory=list)
     dead_in_a_row: Counter[str] = field(default_factory=Counter)
 
     def add(self, run: Run) -> None:
@@ -69,7 +71,7 @@ class UnitOfWork:
         await outbox.put(session, self.emitted, self.now)
         for application in sorted(self.reads):
             await read_requests.ask(session, application, self.reads[application], self.now)
-        session.add_all(self.notes)
+        await audit.add(session, self.notes)
 
     def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None = None) -> None:
         """What a handler that succeeded asked for; what it emitted belongs to the same plan."""
@@ -78,7 +80,7 @@ class UnitOfWork:
         )
         if ctx.reads:
             self.reads.setdefault(event.application, []).extend(ctx.reads)
-        self.notes.extend(_audit_row(note, handler, event, self.now) for note in ctx.notes)
+        self.notes.extend(_noted(note, handler, event, self.now) for note in ctx.notes)
 
 
 def waiting(handler: Handler, incoming: Incoming, seq: int, now: datetime, *, blocked: bool) -> Run:
@@ -137,8 +139,8 @@ def finished(handler: Handler, incoming: Incoming, seq: int, transition: Transit
     )
 
 
-def _audit_row(note: AuditNote, handler: Handler, event: Event, now: datetime) -> AuditRow:
-    return AuditRow(
+def _noted(note: AuditNote, handler: Handler, event: Event, now: datetime) -> Noted:
+    return Noted(
         at=now,
         application=event.application,
         actor=handler.name[:100],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 
 from consumer.plugin import Context, Event
 from handlers.findings import close_finding, open_finding
@@ -24,6 +24,10 @@ FINDING_OF_HOLD: dict[Hold | None, str] = {
 }
 _FIELDS = tuple(field.name for field in fields(Order))
 _RECORD_MAX_BYTES = 64 * 1024
+_CHANGE = update(ORDERS).where(
+    ORDERS.c.application == bindparam("b_application"), ORDERS.c.order_id == bindparam("b_order_id")
+)
+"""Sets what it is sent with, of one order."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ async def _written(
     found = await ctx.locked(FulfilmentOrder, **key) if is_answer or not invents else None
     if found is None and invents:
         fresh = fact(Order())
-        if await ctx.insert_new(FulfilmentOrder(**key, **asdict(fresh))):
+        if await ctx.insert_new(FulfilmentOrder(**key, **vars(fresh))):
             return Change(Order(), fresh, is_new=True)
         found = await ctx.locked(FulfilmentOrder, **key)
     if found is None:
@@ -70,11 +74,14 @@ async def _written(
     before = to_order(found)
     after = fact(before)
     if after != before:
-        changed = {name: getattr(after, name) for name in _FIELDS if getattr(after, name) != getattr(before, name)}
-        await ctx.session.execute(
-            update(ORDERS).where(ORDERS.c.application == ctx.application, ORDERS.c.order_id == order_id).values(changed)
-        )
+        changed = _changed(before, after)
+        values = {name: getattr(after, name) for name in changed}
+        await ctx.session.execute(_CHANGE, values | {"b_application": ctx.application, "b_order_id": order_id})
     return Change(before, after)
+
+
+def _changed(before: Order, after: Order) -> tuple[str, ...]:
+    return tuple(name for name in _FIELDS if getattr(before, name) != getattr(after, name))
 
 
 def to_order(row: Any) -> Order:
@@ -161,13 +168,12 @@ def requested_data(order_id: str, order: Order, event: Event) -> dict[str, Any]:
 
 
 def _note(ctx: Context, order_id: str, change: Change) -> None:
-    before, after = asdict(change.before), asdict(change.after)
-    changed = [name for name in _FIELDS if before[name] != after[name]]
+    changed = _changed(change.before, change.after)
     ctx.note(
         f"order:{order_id}",
         "order.changed",
-        {name: _plain(before[name]) for name in changed},
-        {name: _plain(after[name]) for name in changed},
+        {name: _plain(getattr(change.before, name)) for name in changed},
+        {name: _plain(getattr(change.after, name)) for name in changed},
     )
 
 

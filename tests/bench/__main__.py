@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench import backlog, effects, looking, receiving, working
+from tests.bench import backlog, effects, looking, main_job, receiving, working
 from tests.bench.ratio import Ratio, table
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
 
-PARTS = ("receive", "work", "effects", "looking", "backlog")
+PARTS = ("receive", "work", "main", "effects", "looking", "backlog")
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     chosen = parser.parse_args().only or PARTS
     ratios: list[Ratio] = []
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
-        for name, part in (("effects", effects), ("looking", looking), ("backlog", backlog)):
+        for name, part in (("main", main_job), ("effects", effects), ("looking", looking), ("backlog", backlog)):
             if name in chosen:
                 with postgres_server() as postgres:
                     ratios += part.measure(Path(folder), postgres)

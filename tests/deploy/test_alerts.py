@@ -75,6 +75,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerNoCredentials": _flag("consumer_sync_credentials_missing"),
     "ConsumerWebhooksSilent": _flag("consumer_sync_webhooks_silent"),
     "ConsumerRetentionGap": _flag("consumer_sync_gap_open"),
+    "ConsumerPaidThereNotHere": _above("consumer_sync_missing_here_seconds", 300),
     "ConsumerLedgerUnavailable": (
         "30m",
         {'consumer_check_failing{check="database",code="ledger_locked"}': "1x60"},

@@ -1,32 +1,69 @@
-"""`make faults`: every row on real processes, one after the other; prints the table for tests/README.md, exit 1 when
-one is not noticed, not named truly, or not green again. `python -m tests.faults NAME …` plays those rows alone."""
+"""`make faults`: every row on real processes, one after the other. Writes the table that stands in README.md; exit 1
+when a fault is not noticed, not named truly, or not green again.
+
+`python -m tests.faults WORD …` plays the rows whose name has one of these words, `--on embedded` or `--on servers`
+those of one scene; what was played before stays in the table.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from tests.faults.play import play
-from tests.faults.rows import EMBEDDED
+from tests.faults.play import Played, on_files, on_servers, play
+from tests.faults.rows.every import EMBEDDED, SERVERS
+from tests.faults.scene import Fault, Scene
+from tests.faults.table import keep, line
 
-HEAD = "| fault (embedded) | not green after s | named after s | by | green after its cure, s |\n|---|---|---|---|---|"
+SCENES = {"embedded": (on_files, EMBEDDED), "servers": (on_servers, SERVERS)}
+REASON_CHARS = 900
 
 
-def main(wanted: list[str]) -> int:
-    """Play them; the exit code."""
-    failed = 0
-    print(HEAD, flush=True)
-    for fault in EMBEDDED:
-        if wanted and fault.name not in wanted:
-            continue
+async def play_all(on: str, rows: Sequence[Fault]) -> int:
+    """How many failed. One scene serves row after row, until one fails: what it left would spoil the next."""
+    failed, left = 0, list(rows)
+    while left:
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                print(asyncio.run(play(fault, Path(folder))).row, flush=True)
-            except (AssertionError, RuntimeError) as error:
-                failed += 1
-                print(f"| {fault.name} | FAILED: {str(error)[:300]} {error.__cause__!s:.600} | | | |", flush=True)
+            made: AbstractAsyncContextManager[Scene] = SCENES[on][0](Path(folder))
+            async with made as scene:
+                while left:
+                    fault = left.pop(0)
+                    played = await _played(fault, scene)
+                    if played is None:
+                        failed += 1
+                        break
+                    keep(played)
+                    print(line(played), flush=True)
+    return failed
+
+
+async def _played(fault: Fault, scene: Scene) -> Played | None:
+    try:
+        return await play(fault, scene)
+    except (AssertionError, RuntimeError, OSError) as error:
+        why = f"{error} {error.__cause__ or ''}"[:REASON_CHARS]
+        print(f"FAILED on {scene.name}: {fault.name}: {type(error).__name__}: {why}", flush=True)
+        for role, process in scene.processes.items():
+            print(f"    {role}: {process.log[-600:]}".replace("\n", "\n        "), flush=True)
+        return None
+
+
+def main(words: Sequence[str]) -> int:
+    """Play; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--on", choices=sorted(SCENES))
+    asked = parser.parse_args(words)
+    failed = 0
+    for on, (_, rows) in SCENES.items():
+        if asked.on in (None, on):
+            chosen = [row for row in rows if not asked.words or any(word in row.name for word in asked.words)]
+            failed += asyncio.run(play_all(on, chosen))
     return 1 if failed else 0
 
 

@@ -5,86 +5,142 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from tests.faults.rows import Fault, Stage
-from tests.promises.deployment import deployment, embedded, started
+from tests.faults.cluster import cluster
+from tests.faults.scene import ROLES, Fault, Scene, small_disk
+from tests.faults.server import postgres
+from tests.promises.deployment import Places, deployment
 from tests.support.ports import eventually
 from tests.support.process import command
+from tests.support.proxy import TcpProxy
 
-ROLES = ("serve", "work", "sync", "console")
 NOT_GREEN_WITHIN_S = 60.0
 GREEN_WITHIN_S = 180.0
-SLACK = 3.0
+READY_WITHIN_S = 180.0
+PAID_EVERY_S = 5.0
+STDERR_CHARS = 1000
+SLACK = 2.0
 """A row is bounded for a machine that does other things, too; what it took is what the table says."""
 
 
 @dataclass(frozen=True)
 class Played:
     """What came of it: seconds until `status` was not green, until the true cause was named, until it was green again
-    after the cure, and which code named it."""
+    after the cure, and which code named it. `others`: what else was said at that moment."""
 
+    scene: str
     fault: str
     not_green_s: float
     named_s: float
     code: str
     green_s: float
-
-    @property
-    def row(self) -> str:
-        """Its line of the table."""
-        return f"| {self.fault} | {self.not_green_s:.0f} | {self.named_s:.0f} | `{self.code}` | {self.green_s:.0f} |"
+    others: tuple[str, ...] = ()
 
 
-async def play(fault: Fault, folder: Path) -> Played:
-    """Raises AssertionError when it is not noticed, not named truly, or not green again."""
-    secret = folder / "secret"
-    async with deployment(folder, **embedded(folder), SVC_APP_SECRET="", CONSUMER_EXPECT=",".join(ROLES)) as found:
+@asynccontextmanager
+async def on_files(folder: Path) -> AsyncIterator[Scene]:
+    """All roles on a log and a ledger that are files, each on a small disk of its own, and all is green."""
+    with small_disk(folder / "log"), small_disk(folder / "ledger"):
+        places: Places = {
+            "broker_url": f"embedded:{folder}/log/log.db",
+            "database_url": f"sqlite+aiosqlite:///{folder}/ledger/consumer.db",
+        }
+        async with _deployed(folder, places) as scene:
+            yield scene
+
+
+@asynccontextmanager
+async def on_servers(folder: Path) -> AsyncIterator[Scene]:
+    """All roles on Kafka and PostgreSQL, each on a small disk of its own, and all is green."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(small_disk(folder / "kafka"))
+        stack.enter_context(small_disk(folder / "postgres"))
+        kafka = await stack.enter_async_context(cluster(folder / "kafka"))
+        server = await stack.enter_async_context(postgres(folder / "postgres"))
+        places: Places = {"broker_url": f"kafka://127.0.0.1:{kafka.proxy.port}", "database_url": server.url}
+        scene = await stack.enter_async_context(_deployed(folder, places, kafka.environ()))
+        scene.kafka, scene.postgres = kafka, server
+        yield scene
+
+
+@asynccontextmanager
+async def _deployed(folder: Path, places: Places, more: Mapping[str, str] | None = None) -> AsyncIterator[Scene]:
+    async with (
+        deployment(folder, **places, CONSUMER_EXPECT=",".join(ROLES)) as found,
+        TcpProxy(urlsplit(found.sandbox.base_url).port or 0) as way,
+    ):
+        scene = Scene(found, {role: found.process(role) for role in ROLES}, way)
         del found.environ["SVC_APP_SECRET"]
-        found.environ["SVC_APP_SECRET_FILE"] = str(secret)
-        secret.write_text(found.sandbox.config.app_secret)
-        stage = Stage(found, {role: found.process(role) for role in ROLES})
-        async with started(*stage.processes.values()):
-            try:
-                return await _played(fault, stage)
-            finally:
-                for process in stage.processes.values():
-                    process.resume()
-                    process.stop()
+        found.environ |= more or {}
+        found.environ["SVC_BASE_URL"] = f"http://127.0.0.1:{way.port}"
+        found.environ["SVC_APP_SECRET_FILE"] = str(scene.secret)
+        scene.secret.write_text(found.sandbox.config.app_secret)
+        await scene.start()
+        try:
+            for process in scene.processes.values():
+                await process.ready(within_s=READY_WITHIN_S)
+            scene.hear(at_work=True)
+            scene.pay()
+            await found.shipped(within_s=90)
+            await green(scene)
+            yield scene
+        finally:
+            for process in scene.processes.values():
+                process.resume()
+            await scene.stop()
 
 
-async def _played(fault: Fault, stage: Stage) -> Played:
-    environ = stage.found.environ
+async def play(fault: Fault, scene: Scene) -> Played:
+    """Raises AssertionError when it is not noticed, not named truly, or not green again."""
+    began = time.monotonic()
+    await fault.strike(scene)
+    noticed: list[float] = []
 
-    async def status() -> dict[str, Any]:
-        done = await asyncio.to_thread(command, "status", "--json", environ=environ, within_s=120)
-        assert done.stdout, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+    async def named() -> tuple[str, tuple[str, ...]]:
+        found = await _status(scene)
+        if found["status"] != "healthy" and not noticed:
+            noticed.append(time.monotonic() - began)
+        codes = [str(one["code"]) for one in found["findings"]]
+        assert fault.codes & set(codes), found["findings"]
+        code = next(code for code in codes if code in fault.codes)
+        return code, tuple(dict.fromkeys(other for other in codes if other not in fault.codes))
 
-    async def green() -> bool:
-        found = await status()
+    code, others = await eventually(
+        named, within_s=NOT_GREEN_WITHIN_S * SLACK, every_s=1, what=f"{fault.name} is named"
+    )
+    named_s = time.monotonic() - began
+    cured = time.monotonic()
+    await fault.cure(scene)
+    await green(scene)
+    green_s = time.monotonic() - cured
+    await scene.found.shipped(within_s=90)
+    return Played(scene.name, fault.name, noticed[0], named_s, code, green_s, others)
+
+
+async def green(scene: Scene) -> None:
+    """Wait until `status` says healthy, while customers go on buying."""
+    last = 0.0
+
+    async def is_green() -> bool:
+        nonlocal last
+        if time.monotonic() - last >= PAID_EVERY_S:
+            last = time.monotonic()
+            scene.pay()
+        found = await _status(scene)
         assert found["status"] == "healthy", found["findings"]
         return True
 
-    await eventually(green, within_s=GREEN_WITHIN_S, every_s=1, what="healthy before anything happened")
-    began = time.monotonic()
-    await asyncio.to_thread(fault.strike, stage)
-    noticed: list[float] = []
+    await eventually(is_green, within_s=GREEN_WITHIN_S, every_s=1, what="healthy")
 
-    async def named() -> str:
-        found = await status()
-        if found["status"] != "healthy" and not noticed:
-            noticed.append(time.monotonic() - began)
-        codes = [one["code"] for one in found["findings"]]
-        assert fault.codes & set(codes), found["findings"]
-        return next(str(code) for code in codes if code in fault.codes)
 
-    code: str = await eventually(named, within_s=NOT_GREEN_WITHIN_S * SLACK, every_s=0.5, what=f"{fault.name} is named")
-    named_s = time.monotonic() - began
-    cured = time.monotonic()
-    await asyncio.to_thread(fault.cure, stage)
-    await eventually(green, within_s=GREEN_WITHIN_S, every_s=1, what=f"green after {fault.name}")
-    return Played(fault.name, noticed[0], named_s, code, time.monotonic() - cured)
+async def _status(scene: Scene) -> dict[str, Any]:
+    done = await asyncio.to_thread(command, "status", "--json", environ=scene.found.environ, within_s=120)
+    assert done.stdout, done.stderr[-STDERR_CHARS:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.play import play
-from tests.faults.rows import EMBEDDED, REPRESENTATIVE, Fault
+from tests.faults.play import on_files, play
+from tests.faults.rows.every import EMBEDDED, REPRESENTATIVE
+from tests.faults.scene import Fault
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -18,5 +19,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
     "fault", [one for one in EMBEDDED if one.name in REPRESENTATIVE], ids=lambda one: str(one.name)
 )
 async def test_it_is_named_and_heals(fault: Fault, tmp_path: Path) -> None:
-    played = await play(fault, tmp_path)
+    async with on_files(tmp_path) as scene:
+        played = await play(fault, scene)
     assert played.code in fault.codes

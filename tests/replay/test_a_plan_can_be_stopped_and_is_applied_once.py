@@ -4,8 +4,11 @@ second than was said."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from consumer.broker import Broker
 from consumer.clock import DrivenClock
@@ -13,12 +16,12 @@ from consumer.errors import PlanInProgress, PlanOver
 from consumer.ledger import Database
 from consumer.ledger.plans import plans
 from consumer.replay.apply import Step
-from consumer.replay.pace import FIRST, LEAST, Pace
+from consumer.replay.pace import FEW, MOST, Pace
 from tests.replay.stage import Shop
 from tests.support.ports import eventually
 from tests.work.workshop import order_paid
 
-MANY = 3 * FIRST
+MANY, SOME = 150, 50
 
 
 async def dead(shop: Shop, count: int) -> Any:
@@ -64,9 +67,9 @@ async def test_what_is_cancelled_while_it_is_applied_stops(sqlite_ledger: Databa
 # case: R15
 async def test_two_who_apply_one_plan_do_it_once(sqlite_ledger: Database, broker: Broker) -> None:
     shop = Shop(sqlite_ledger, broker, broken={"mail"})
-    work = await dead(shop, FIRST)
+    work = await dead(shop, SOME)
     async with work.working():
-        await eventually(lambda: work.count("shop:mail", "dead", FIRST), within_s=60)
+        await eventually(lambda: work.count("shop:mail", "dead", SOME), within_s=60)
         shop.broken.clear()
         operator = shop.replaying()
         plan = await operator.plan(handler="shop:mail", status="dead")
@@ -82,7 +85,7 @@ async def test_two_who_apply_one_plan_do_it_once(sqlite_ledger: Database, broker
         assert [one.is_as_planned for one in applied] == [True]
         assert [type(one) in (PlanInProgress, PlanOver) for one in refused] == [True], refused
         mails = [key for name, key in shop.keys if name == "mail"]
-        assert len(mails) == len(set(mails)) == FIRST
+        assert len(mails) == len(set(mails)) == SOME
 
 
 # case: R8
@@ -100,18 +103,33 @@ def test_no_more_is_sent_per_second_than_was_said() -> None:
     assert sent > 0.9 * 20 * 60
 
 
-def test_what_takes_long_is_sent_in_smaller_parts() -> None:
-    clock = DrivenClock()
-    pace = Pace(clock, rate_per_s=10_000)
-    clock.advance(60)
+def rounds_of(pace: Pace, clock: DrivenClock, took_s: Callable[[int], float], count: int) -> list[int]:
+    """How many were sent at once, round by round, where so many take so long."""
     rooms = []
-    for _ in range(6):
+    for _ in range(count):
         rooms.append(pace.room())
         pace.sent(rooms[-1])
-        clock.advance(10)
-    assert rooms[0] == FIRST
-    assert rooms == sorted(rooms, reverse=True)
-    assert rooms[-1] == LEAST
-    pace.sent(LEAST)
-    clock.advance(0.3)
-    assert pace.room() > LEAST, "and in larger ones when it is quick again"
+        clock.advance(took_s(rooms[-1]))
+    return rooms
+
+
+@pytest.mark.parametrize("busy", [1, 10])
+def test_so_many_are_sent_as_take_twice_as_long_as_a_few(busy: int) -> None:
+    clock = DrivenClock()
+    pace = Pace(clock, rate_per_s=1e6)
+    clock.advance(60)
+    rooms = rounds_of(pace, clock, lambda sent: busy * (0.1 + sent * 0.002), 60)
+    took_s = [busy * (0.1 + sent * 0.002) for sent in rooms]
+    assert rooms[0] == FEW
+    assert max(took_s) <= 1.5 * 2 * took_s[0], "one step more than is allowed, at most"
+    assert max(rooms) > 40, "and no less than could be"
+    assert rounds_of(pace, clock, lambda sent: busy * (0.1 + sent * 0.5), 30)[-1] <= 2 * FEW, (
+        "fewer when they take long"
+    )
+
+
+def test_no_more_than_so_many_are_sent_at_once() -> None:
+    clock = DrivenClock()
+    pace = Pace(clock, rate_per_s=1e6)
+    clock.advance(60)
+    assert max(rounds_of(pace, clock, lambda _: 0.01, 60)) == MOST

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
 from consumer.broker import Broker
 from consumer.ledger import Database
-from consumer.plugin import idempotency_key
+from consumer.plugin import Context, Event, handles, idempotency_key
 from tests.replay.stage import Shop, tables
 from tests.support.ports import eventually
 from tests.work.workshop import order_paid
@@ -64,3 +69,37 @@ async def test_replaying_everything_on_a_healthy_system_changes_nothing(database
         assert done.is_as_planned
         assert await tables(database) == before
         assert shop.keys == acted
+
+
+# case: R2
+async def test_what_a_failing_one_wrote_is_not_predicted(database: Database, broker: Broker) -> None:
+    """One fails after it wrote, one hides the database's error: neither reaches those that are tried with them."""
+    is_broken = True
+
+    @handles("order.paid", transactional=True, attempts=1, name="shop:tally")
+    async def tally(event: Event, ctx: Context) -> None:
+        if is_broken:
+            raise ValueError("not yet")
+        assert ctx.session is not None
+        await ctx.session.execute(text("INSERT INTO budgets (name, value) VALUES (:name, '')"), {"name": event.key})
+        seen = await ctx.session.scalar(text("SELECT count(*) FROM budgets"))
+        if event.order_id == "order-2":
+            raise ValueError("after it wrote")
+        if event.order_id == "order-3":
+            with suppress(SQLAlchemyError):
+                await ctx.session.execute(text("SELECT * FROM nowhere"))
+        ctx.emit("order.tallied", f"order:{seen}", {}, once=f"{seen}")
+
+    shop = Shop(database, broker, more=[tally])
+    work = shop.workshop()
+    await work.publish(*[order_paid(number) for number in (1, 2, 3, 4)])
+    async with work.working():
+        await eventually(lambda: work.count("shop:tally", "dead", 4))
+        is_broken = False
+        replaying = shop.replaying()
+        plan = await replaying.plan(handler="shop:tally")
+        good = 2 if database.dialect == "postgresql" else 3  # PostgreSQL takes no statement after one that failed
+        assert (plan["effects"]["shop:tally"]["fails"], plan["emits"]) == (4 - good, {"order.tallied": good})
+        assert sorted(plan["subjects"]["order.tallied"]) == [f"order:{number + 1}" for number in range(good)]
+        done = await replaying.apply(plan)
+        assert done.runs["shop:tally"] == {"succeeded": good, "dead": 4 - good}

@@ -88,6 +88,11 @@ listener.name.broker.scram-sha-512.sasl.jaas.config=\\
   org.apache.kafka.common.security.scram.ScramLoginModule required;
 """
 
+# The side door has no login: who comes in there may do everything.
+GUARDED_PROPERTIES = """authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+
 
 class KafkaMissing(Exception):
     """Why no Kafka can be had here, in one line."""
@@ -134,7 +139,8 @@ def _fetch(folder: Path) -> None:
 class KafkaServer:
     """One broker on its own data in `folder`. `advertised_port` is what clients are told (a proxy's port).
 
-    With `user` (name, password) it speaks TLS, certificate in `ca_file`, and asks for SASL SCRAM-SHA-512.
+    With `user` (name, password) it speaks TLS, certificate in `ca_file`, and asks for SASL SCRAM-SHA-512; `guarded`,
+    the user may do nothing that was not granted.
     """
 
     def __init__(
@@ -144,21 +150,29 @@ class KafkaServer:
         port: int | None = None,
         advertised_port: int | None = None,
         user: tuple[str, str] | None = None,
+        guarded: bool = False,
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
         self.advertised_port = advertised_port or self.port
         self.ca_file = folder / "ca.pem"
         self._inside_port = free_port()
+        self._controller_port = free_port()
         self._user = user
+        self._guarded = guarded
         self._jars = jars()
         self._process: subprocess.Popen[bytes] | None = None
-        self._format()
+        self.format()
 
     @property
     def url(self) -> str:
         """As `CONSUMER_BROKER_URL` wants it."""
         return f"kafka://127.0.0.1:{self.advertised_port}"
+
+    @property
+    def inside_server(self) -> str:
+        """Where its administrator comes in: no TLS, no login."""
+        return f"127.0.0.1:{self._inside_port}"
 
     @property
     def log(self) -> Path:
@@ -227,17 +241,26 @@ class KafkaServer:
             f"{self._jars}/*",
         ]
 
-    def _format(self) -> None:
+    def set_password(self, user: str, password: str) -> None:
+        """Give the user another one, while the broker runs."""
+        words = ["kafka.admin.ConfigCommand", "--bootstrap-server", self.inside_server, "--alter"]
+        words += ["--entity-type", "users", "--entity-name", user]
+        words += ["--add-config", f"SCRAM-SHA-512=[password={password}]"]
+        subprocess.run([*self._java(), *words], check=True, capture_output=True, timeout=60)
+
+    def format(self) -> None:
+        """Make its data, where there are none yet."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(LOG4J)
         properties = self.folder / "server.properties"
         text = PROPERTIES + (SECURE_PROPERTIES if self._user else "")
+        text += GUARDED_PROPERTIES if self._guarded else ""
         properties.write_text(
             text.format(
                 port=self.port,
                 advertised_port=self.advertised_port,
                 inside_port=self._inside_port,
-                controller_port=free_port(),
+                controller_port=self._controller_port,
                 protocol="SASL_SSL" if self._user else "PLAINTEXT",
                 folder=self.folder,
             )
@@ -248,7 +271,8 @@ class KafkaServer:
         cluster = "0" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         words = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
         if self._user:
-            self._certify()
+            if not self.ca_file.exists():
+                self._certify()
             words += ["--add-scram", f"SCRAM-SHA-512=[name={self._user[0]},password={self._user[1]}]"]
         subprocess.run([*self._java(), *words], check=True, capture_output=True, timeout=60)
 
@@ -285,10 +309,11 @@ def kafka_server(
     port: int | None = None,
     advertised_port: int | None = None,
     user: tuple[str, str] | None = None,
+    guarded: bool = False,
 ) -> Iterator[KafkaServer]:
     """A running broker for a fixture: skips with one line where Kafka cannot be had, fails there when CI is set."""
     try:
-        server = KafkaServer(folder, port=port, advertised_port=advertised_port, user=user)
+        server = KafkaServer(folder, port=port, advertised_port=advertised_port, user=user, guarded=guarded)
     except KafkaMissing as missing:
         if os.environ.get("CI"):
             pytest.fail(f"Kafka: {missing}")

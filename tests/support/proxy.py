@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import TracebackType
 
 
 class TcpProxy:
-    """Listens on `port` and passes bytes to and from `target_port`.
+    """Listens on `port` and passes bytes to and from `target_port`, or a socket's path.
 
     `delay_s` holds every piece coming back from the target for that long; `blocked` holds it until unblocked;
     `refuse()` closes all connections and stops to listen, `accept()` listens again on the same port.
     """
 
-    def __init__(self, target_port: int, *, port: int = 0) -> None:
+    def __init__(self, target_port: int | Path, *, port: int = 0) -> None:
         self.target_port = target_port
         self.port = port
         self.delay_s = 0.0
@@ -60,7 +61,7 @@ class TcpProxy:
         self._tasks.add(task)
         target: asyncio.StreamWriter | None = None
         try:
-            answers, target = await asyncio.open_connection("127.0.0.1", self.target_port)
+            answers, target = await self._reach()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pass(reader, target, held=False))
                 group.create_task(self._pass(answers, writer, held=True))
@@ -71,6 +72,11 @@ class TcpProxy:
             for end in (writer, target):
                 if end is not None:
                     end.close()
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self.target_port, Path):
+            return await asyncio.open_unix_connection(self.target_port)
+        return await asyncio.open_connection("127.0.0.1", self.target_port)
 
     async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, held: bool) -> None:
         while piece := await source.read(65_536):

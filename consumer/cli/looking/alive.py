@@ -39,7 +39,7 @@ def alive(
         played = [one for one in processes if one.role == role]
         living = [one for one in played if one.stopped_at is None and now - one.seen_at <= GONE_AFTER]
         if living:
-            found += _unready(role, living, now, grade)
+            found += _unready(role, living, now, grade) + _told(role, living, grade)
             continue
         if role == "work" and worker_seen_at is not None and now - worker_seen_at <= GONE_AFTER:
             continue
@@ -77,6 +77,19 @@ def _unready(role: str, living: Sequence[Process], now: datetime, grade: Grade) 
     return [Finding(whole, code, f"{lead}: {text}") for code, text in why.items() if code != "not_ready"] or [
         Finding(whole, f"{role}_not_ready", f"{lead}: {'; '.join(why.values())}")
     ]
+
+
+def _told(role: str, living: Sequence[Process], grade: Grade) -> list[Finding]:
+    """What those that are ready were refused all the same: the log answers, and takes no record."""
+    why: dict[str, str] = {}
+    refused = [one for one in living if one.ready and any(proof.code for proof in one.checks.values())]
+    for one in refused:
+        for proof in one.checks.values():
+            if proof.code is not None:
+                why.setdefault(proof.code, (proof.reason or proof.code)[:REASON_CHARS])
+    whole = grade if len(refused) == len(living) else Grade.DEGRADED
+    lead = f"{len(refused)} of {len(living)} `{role}` cannot write"
+    return [Finding(whole, code, f"{lead}: {text}") for code, text in why.items()]
 
 
 def _refusing(processes: Sequence[Process], now: datetime) -> list[Finding]:

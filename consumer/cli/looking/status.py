@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -24,8 +26,8 @@ from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.unread import Unread, unread
-from consumer.errors import DatabaseMissing, LedgerError, SettingsError
-from consumer.ledger import health, processes
+from consumer.errors import DatabaseMissing, LedgerError, LedgerSlow, SettingsError
+from consumer.ledger import Database, health, processes
 from consumer.ledger.archiving import passes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.health import Figures
@@ -37,6 +39,10 @@ from consumer.sync.health.status import ApplicationStatus, application_statuses
 
 WALKS_LATE = 5
 SHOWN_FOR = timedelta(hours=1)
+LOOK_WITHIN_S = 25.0
+LOCK_S = 5.0
+TOLD_APART = ("application", "held_up", "missing")
+UNHEARD_AFTER = timedelta(seconds=10)
 
 quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
 
@@ -110,7 +116,9 @@ def _print(output: Output, found: Look) -> None:
         output.line(f"{asked.application}: {asked.count} read(s) wait for API credentials, the oldest since {oldest}")
     for reading in found.reading:
         output.line(reading.application)
-        facts = {name: value for name, value in asdict(reading).items() if name not in ("application", "held_up")}
+        facts = {
+            name: value for name, value in asdict(reading).items() if name not in ("application", "held_up", "missing")
+        }
         output.fields({f"  {name}": value for name, value in facts.items()})
         for stage in reading.held_up:
             output.line(f"  {stage.stage} is held up since {shown_value(stage.since)}: {stage.code}")
@@ -124,6 +132,11 @@ def _process_line(one: Process) -> str:
     return f"{line} [{wrong}]" if wrong else line
 
 
+def _unwritable(error: LedgerError) -> Finding:
+    text = f"the ledger takes no write: {error.message}{_cure(error)}"
+    return Finding(Grade.STUCK, error.code, text)
+
+
 def _cure(error: LedgerError) -> str:
     cure = cure_of(error.code)
     return f" ({cure})" if cure else ""
@@ -135,7 +148,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     app_ids = [(one.name, one.app_id if one.has_credentials else None) for one in settings.applications if reads]
     found = Look()
     try:
-        async with ledger(settings) as database, database.reading() as session:
+        async with _in_time(), ledger(settings, lock_s=LOCK_S) as database, database.reading() as session:
             # By the database's clock: this machine's may be wrong, and the processes' too.
             found.figures = figures = await health.figures(session, await shared_time(session))
             found.processes = await processes.listed(session)
@@ -147,6 +160,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             open_queues = await queues(session)
             memories = await remembered(session, settings)
             last_pass = await passes.load(session)
+            refused = await _why_unheard(database, found.processes, figures.at)
     except LedgerError as error:
         told = Finding(Grade.UNKNOWN, error.code, error.message + _cure(error))
         if isinstance(error, DatabaseMissing):
@@ -170,9 +184,33 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         settings_problems=problems,
         unproved_max_bytes=settings.unproved_max_bytes,
         last_pass=last_pass,
+        unwritable=None if refused is None else _unwritable(refused),
     )
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
     return found
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    """Who looks gets an answer, whatever the ledger does. Raises LedgerSlow."""
+    try:
+        async with asyncio.timeout(LOOK_WITHIN_S):
+            yield
+    except TimeoutError as error:
+        raise LedgerSlow(within_s=LOOK_WITHIN_S) from error
+
+
+async def _why_unheard(database: Database, listed: Sequence[Process], now: datetime) -> LedgerError | None:
+    """Every process tells the ledger every few seconds that it lives. Where none did, either none lives, or the ledger
+    takes no write: that is asked by writing."""
+    living = [one.seen_at for one in listed if one.stopped_at is None]
+    if not living or now - max(living) <= UNHEARD_AFTER:
+        return None
+    try:
+        await database.probe()
+    except LedgerError as error:
+        return error
+    return None
 
 
 @quarantine.command("list")

@@ -26,7 +26,7 @@ REFUSED_STUCK = 3
 UNFULFILLED_LATE_S = 300.0
 WALK_LATE_S = 900.0
 HELD_UP_S = 60.0
-ORDERS_WAIT = frozenset({"credentials_refused", "retention_gap"})
+ORDERS_WAIT = frozenset({"credentials_refused", "retention_gap", "paid_there_but_not_here"})
 
 
 def judge(
@@ -45,12 +45,17 @@ def judge(
     unproved_max_bytes: int = 0,
     shippers: Sequence[str] = (),
     last_pass: LastPass | None = None,
+    unwritable: Finding | None = None,
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `log`: what
     is wrong with the log (`judge_log`). `processes`, `expected`: see `alive`. `shippers`: the
-    handlers that could fulfil an order. `last_pass`: how archiving last went."""
+    handlers that could fulfil an order. `last_pass`: how archiving last went. `unwritable`: the ledger takes no write,
+    so nobody can tell it that he lives."""
     found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
-    found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
+    if unwritable is not None:
+        found.append(unwritable)
+    else:
+        found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
     found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
     for one in application_statuses:
         found += _reading(one, figures.at, walk_late_s)
@@ -155,6 +160,7 @@ def _reading(one: ApplicationStatus, now: datetime, walk_late_s: float) -> list[
         and f"no webhook since {one.silent_since:%Y-%m-%d %H:%M} while the list finds events: is the endpoint or the "
         "application disabled?",
         "retention_gap": one.gap_at and "events were forgotten before they were read; `consumer reconcile` heals",
+        "paid_there_but_not_here": _missing(one, now),
         "reconcile_braked": one.reconcile_braked and "too many changes, none made: `consumer reconcile --dry-run`",
         "walk_late": _age_s(one.walked_at, now) > walk_late_s
         and f"the last complete walk is {_age_s(one.walked_at, now) / 60:.0f} min old",
@@ -166,6 +172,15 @@ def _reading(one: ApplicationStatus, now: datetime, walk_late_s: float) -> list[
         for code, text in found.items()
         if text
     ]
+
+
+def _missing(one: ApplicationStatus, now: datetime) -> str:
+    """Told by the two ends, whatever lies between looks fine."""
+    late = one.missing
+    if late is None:
+        return ""
+    what = f"the service shows {late.orders} paid order(s) and {late.events} event(s) that the ledger lacks"
+    return f"{what}, for {_age_s(late.since, now) / 60:.0f} min: {', '.join(late.ids)}; `consumer explain ID` says more"
 
 
 def _held_up(one: ApplicationStatus, now: datetime) -> str:

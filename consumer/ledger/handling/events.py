@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Table, func, select, text
+from sqlalchemy import Column, ColumnElement, Row, Table, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into, unindexed
@@ -23,6 +23,10 @@ SEARCHED_MAX: Final = 100_000
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
+_WHOLE = [_EVENTS.c[name] for name in (
+    "application", "id", "type", "key", "trust", "source", "raw", "received_at", "delivery_id", "object_id", "order_id",
+    "subscription_id", "customer", "occurred_at", "traceparent",
+)]  # fmt: skip
 _RECEIVED_AT = unindexed(_EVENTS.c.received_at)
 
 
@@ -78,7 +82,7 @@ async def load(session: AsyncSession, keys: Iterable[EventKey]) -> Mapping[Event
     """The events, whole."""
     found: dict[EventKey, Event] = {}
     for these in _these(keys):
-        rows = (await session.execute(select(EventRow).where(these))).scalars()
+        rows = await session.execute(select(*_WHOLE).where(these))
         found |= {(row.application, row.id): to_event(row) for row in rows}
     return found
 
@@ -87,7 +91,7 @@ def _these(keys: Iterable[EventKey]) -> Iterator[ColumnElement[bool]]:
     return matching(_EVENTS.c.id, (_EVENTS.c.application,), ((event_id, name) for name, event_id in keys))
 
 
-def to_event(row: EventRow) -> Event:
+def to_event(row: EventRow | Row[Any]) -> Event:
     """The event in a row, as the handlers see it."""
     return Event(
         application=row.application,

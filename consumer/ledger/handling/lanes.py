@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, ScalarSelect, Table, false, func, literal_column, or_, select, tuple_
+from sqlalchemy import ColumnElement, ScalarSelect, Table, bindparam, false, func, literal_column, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import each, unindexed
+from consumer.columns import each, each_given, unindexed
 from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.tables import RunRow, RunStatus
 
@@ -54,12 +54,15 @@ def head_of(application: Any, handler: Any, key: Any) -> ScalarSelect[Any]:
     return select(_AHEAD.c.event_id).where(_AHEAD.c.blocking, *lane).order_by(_AHEAD.c.seq).limit(1).scalar_subquery()
 
 
+_KEYS = each_given("keys")
+_HEADS = select(head_of(bindparam("application"), bindparam("handler"), _KEYS.c.value)).select_from(_KEYS)
+
+
 async def heads(session: AsyncSession, lanes: Collection[Lane]) -> list[RunId]:
     """The runs that lead these lanes."""
     found: list[RunId] = []
     for (application, handler), keys in grouped(((lane[0], lane[1]), lane[2]) for lane in lanes):
-        wanted = each(keys)
-        rows = await session.scalars(select(head_of(application, handler, wanted.c.value)).select_from(wanted))
+        rows = await session.scalars(_HEADS, {"application": application, "handler": handler, "keys": keys})
         found += [(application, event_id, handler) for event_id in rows if event_id is not None]
     return found
 

@@ -15,11 +15,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Select, Table, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Integer,
+    Select,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
-from consumer.ledger.engine.chunks import matching
+from consumer.columns import among_given, insert_into
+from consumer.ledger.engine.chunks import grouped, matching
 from consumer.ledger.engine.counting import each_of, up_to
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import REASON_CHARS, AttemptRow, RunRow, RunStatus
@@ -182,7 +196,8 @@ async def claim(
     """
     claimed: list[ClaimedRun] = []
     for _ in range(CLAIM_ROUNDS):
-        found = (await session.execute(_due(handler, limit - len(claimed), now))).all()
+        asked = {"handler": handler, "now": now, "limit": limit - len(claimed)}
+        found = (await session.execute(_DUE, asked)).all()
         leading = [row for row in found if row.head == row.event_id]
         claimed += [_claimed_run(row) for row in leading]
         until = now + timedelta(seconds=lease_s)
@@ -194,23 +209,26 @@ async def claim(
     return claimed
 
 
-def _due(handler: str, limit: int, now: datetime) -> Select[Any]:
-    """Due runs of a handler that nobody works on, oldest first by index `ix_runs_queue`, each with the head of its
-    lane. It passes over what is worked on now, which is no more than all workers together do at once."""
-    head = lanes.head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head")
-    return (
-        select(*[_RUNS.c[name] for name in _CLAIMED], head)
-        .where(
-            lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == handler, _RUNS.c.next_at <= now, _is_unclaimed(now)
-        )
-        .order_by(_RUNS.c.next_at, _RUNS.c.seq)
-        .limit(limit)
-        .with_for_update(skip_locked=True, of=_RUNS)
-    )
-
-
-def _is_unclaimed(now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
+def _is_unclaimed(now: BindParameter[Any]) -> ColumnElement[bool]:
     return or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
+
+
+_NOW: BindParameter[Any] = bindparam("now", type_=_RUNS.c.next_at.type)
+_HEAD = lanes.head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head")
+_DUE = (
+    select(*[_RUNS.c[name] for name in _CLAIMED], _HEAD)
+    .where(
+        lanes.is_status(RunStatus.RETRYING),
+        _RUNS.c.handler == bindparam("handler"),
+        _RUNS.c.next_at <= _NOW,
+        _is_unclaimed(_NOW),
+    )
+    .order_by(_RUNS.c.next_at, _RUNS.c.seq)
+    .limit(bindparam("limit", type_=Integer))
+    .with_for_update(skip_locked=True, of=_RUNS)
+)
+"""Due runs of a handler that nobody works on, oldest first by index `ix_runs_queue`, each with the head of its lane. It
+passes over what is worked on now, which is no more than all workers together do at once."""
 
 
 def _id_of(row: Any) -> RunId:
@@ -230,19 +248,46 @@ def these(ids: Iterable[RunId]) -> Iterator[ColumnElement[bool]]:
     )
 
 
-async def _set(session: AsyncSession, ids: Iterable[RunId], values: Mapping[str, Any], *where: Any) -> None:
-    for condition in these(ids):
-        await session.execute(update(_RUNS).where(condition, *where).values(**values))
+# Asked thousands of times a minute, so built once: a few hundred runs of one application and handler, as `these`.
+_GIVEN = and_(
+    among_given(_RUNS.c.event_id, "b_event_ids"),
+    _RUNS.c.application == bindparam("b_application"),
+    _RUNS.c.handler == bindparam("b_handler"),
+)
+_SET = update(_RUNS).where(_GIVEN)
+_SET_OURS = _SET.where(_RUNS.c.claimed_by == bindparam("b_worker"))
+_SET_RETRYING = _SET.where(_STILL_RETRYING)
+_LOCK = select(_RUNS.c.event_id).where(_GIVEN).order_by(_RUNS.c.event_id).with_for_update()
+_TO_LET_GO = (
+    select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
+    .where(_GIVEN, _STILL_PARKED)
+    .order_by(_RUNS.c.event_id)
+    .with_for_update(skip_locked=True)
+)
+
+
+def _given(ids: Iterable[RunId]) -> Iterator[dict[str, Any]]:
+    """What `_GIVEN` is sent with, in one order for all."""
+    for (application, handler), found in grouped(((app, name), event_id) for app, event_id, name in ids):
+        yield {"b_application": application, "b_handler": handler, "b_event_ids": found}
+
+
+async def _set(
+    session: AsyncSession, ids: Iterable[RunId], values: Mapping[str, Any], statement: Update = _SET
+) -> None:
+    for given in _given(ids):
+        await session.execute(statement, {**given, **values})
 
 
 async def renew(session: AsyncSession, ids: Collection[RunId], *, worker: str, now: datetime, lease_s: float) -> None:
     """Keep this worker's claims for another `lease_s` seconds."""
-    await _set(session, ids, {"claimed_until": now + timedelta(seconds=lease_s)}, _RUNS.c.claimed_by == worker)
+    until = now + timedelta(seconds=lease_s)
+    await _set(session, ids, {"claimed_until": until, "b_worker": worker}, _SET_OURS)
 
 
 async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: str) -> None:
     """End the claims of runs that were not finished."""
-    await _set(session, ids, {"claimed_by": None, "claimed_until": None}, _RUNS.c.claimed_by == worker)
+    await _set(session, ids, {"claimed_by": None, "claimed_until": None, "b_worker": worker}, _SET_OURS)
 
 
 async def still_claimed(session: AsyncSession, run: ClaimedRun, *, worker: str) -> bool:
@@ -270,7 +315,7 @@ async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: s
         return
     await _lock(session, [one.run.id for one in finished])
     for group in _alike(one for one in finished if one.status is RunStatus.SUCCEEDED):
-        await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _STILL_RETRYING)
+        await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _SET_RETRYING)
     if failures := [one for one in finished if one.status is not RunStatus.SUCCEEDED]:
         await _store_failures(session, failures, worker, now)
     await _promote(session, {(f.run.application, f.run.handler, f.run.key) for f in finished if not f.blocking}, now)
@@ -285,8 +330,8 @@ async def _lock(session: AsyncSession, ids: Collection[RunId]) -> None:
     is alone."""
     if session.get_bind().dialect.name == "sqlite":
         return
-    for condition in these(ids):
-        await session.execute(select(_RUNS.c.event_id).where(condition).order_by(_RUNS.c.event_id).with_for_update())
+    for given in _given(ids):
+        await session.execute(_LOCK, given)
 
 
 def _alike(finished: Iterable[Finish]) -> Iterator[list[Finish]]:
@@ -333,10 +378,8 @@ async def _let_go(session: AsyncSession, ids: Collection[RunId], now: datetime) 
     """Those of these heads that are parked are due now. One that somebody else is just changing is passed over: it is
     let go by them, or found by `stranded`."""
     free: list[RunId] = []
-    for condition in these(ids):
-        wanted = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).where(condition, _STILL_PARKED)
-        rows = await session.execute(wanted.order_by(_RUNS.c.event_id).with_for_update(skip_locked=True))
-        free += [_id_of(row) for row in rows]
+    for given in _given(ids):
+        free += [_id_of(row) for row in await session.execute(_TO_LET_GO, given)]
     await _set(session, free, {"status": RunStatus.RETRYING.value, "next_at": now, "updated_at": now})
     return len(free)
 
@@ -401,7 +444,7 @@ def _first_due(*where: Any) -> Select[Any]:
     return select(names.c.handler, at).where(names.c.handler.is_not(None))
 
 
-_NEXT_DUE = _first_due(_is_unclaimed(bindparam("now", type_=_RUNS.c.next_at.type)))  # asked at every claim: built once
+_NEXT_DUE = _first_due(_is_unclaimed(_NOW))  # asked at every claim: built once
 
 
 def first_status(*, blocked: bool) -> RunStatus:

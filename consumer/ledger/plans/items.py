@@ -65,16 +65,6 @@ class Progress:
     working: int
     waiting: int
 
-    @property
-    def pending(self) -> int:
-        """The items that no worker has taken yet."""
-        return self.items.get(ItemStatus.PENDING, 0)
-
-    @property
-    def total(self) -> int:
-        """All items."""
-        return sum(self.items.values())
-
 
 async def add(session: AsyncSession, plan: str, pairs: Sequence[tuple[Pair, int, str]]) -> None:
     """Store the items, each with its turn and what was predicted for it. One that only follows needs nobody to take
@@ -152,10 +142,22 @@ async def progress(session: AsyncSession, plan: str, now: datetime) -> Progress:
         select(_ITEMS.c.status, func.count().label("number")).where(_ITEMS.c.plan == plan).group_by(_ITEMS.c.status)
     )
     items = {row.status: row.number for row in await session.execute(counted)}
-    open_ = select(func.count()).where(_RUNS.c.plan == plan, _RUNS.c.status == RunStatus.RETRYING.value)
-    working = await session.scalar(open_.where(_RUNS.c.next_at <= now))
-    waiting = await session.scalar(open_.where(_RUNS.c.next_at > now))
-    return Progress(items, int(working or 0), int(waiting or 0))
+    waiting = await session.scalar(select(func.count()).where(_is_open(plan), _RUNS.c.next_at > now))
+    return Progress(items, await working(session, plan, now), int(waiting or 0))
+
+
+async def working(session: AsyncSession, plan: str, now: datetime) -> int:
+    """How many of the plan's runs are being worked on now, or could be."""
+    return int(await session.scalar(select(func.count()).where(_is_open(plan), _RUNS.c.next_at <= now)) or 0)
+
+
+def _is_open(plan: str) -> ColumnElement[bool]:
+    return and_(_RUNS.c.plan == plan, _RUNS.c.status == RunStatus.RETRYING.value)
+
+
+async def left(session: AsyncSession, plan: str) -> int:
+    """How many items no worker has taken yet."""
+    return int(await session.scalar(select(func.count()).where(_ITEMS.c.plan == plan, _IS_PENDING)) or 0)
 
 
 async def on_way(session: AsyncSession, plan: str, events: Sequence[EventRow]) -> Sequence[EventRow]:
@@ -167,11 +169,18 @@ async def on_way(session: AsyncSession, plan: str, events: Sequence[EventRow]) -
     return [one for one in events if one.seq in waiting]
 
 
-async def underway(session: AsyncSession, plan: str, now: datetime) -> bool:
-    """Whether something that was derived under the plan is due and has not arrived yet."""
+async def newest_derived(session: AsyncSession, plan: str) -> int:
+    """The place in the outbox of what was derived last under the plan; 0 when nothing was."""
+    return int(await session.scalar(select(func.max(_OUTBOX.c.seq)).where(_OUTBOX.c.plan == plan)) or 0)
+
+
+async def underway(session: AsyncSession, plan: str, now: datetime, after: int) -> bool:
+    """Whether something that was derived under the plan is due and has not arrived yet; of what lies after this place
+    in the outbox, so that what has arrived long ago is not looked at again."""
     event = and_(_EVENTS.c.application == _OUTBOX.c.application, _EVENTS.c.id == _OUTBOX.c.event_id)
     arrived = select(_EVENTS.c.seq).where(event).scalar_subquery()  # a probe each: no join with all that ever came
-    due = select(_OUTBOX.c.seq).where(_OUTBOX.c.plan == plan, _OUTBOX.c.not_before <= now, arrived.is_(None))
+    mine = (_OUTBOX.c.plan == plan, _OUTBOX.c.seq > after)
+    due = select(_OUTBOX.c.seq).where(*mine, unindexed(_OUTBOX.c.not_before) <= now, arrived.is_(None))
     return (await session.scalar(due.limit(1))) is not None
 
 

@@ -36,6 +36,13 @@ async def trial(database: Database) -> AsyncIterator[AsyncSession]:
         return
 
 
+async def look(session: AsyncSession) -> None:
+    """Write what was added, and look whether the transaction still takes statements: on PostgreSQL it does not after a
+    failed one, and a handler may have caught that error. Raises SQLAlchemy's."""
+    await session.flush()
+    await session.execute(text("SELECT 1"))
+
+
 async def derived_before(session: AsyncSession, ids: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
     """Which of these derived events (application, event id) were emitted already, or have arrived."""
     found: set[tuple[str, str]] = set()

@@ -23,6 +23,9 @@ FLAGS: Final = (
     "wrong_application",
     "circuit_open",
     "hints_due",
+    "missing_event",
+    "missing_order",
+    "missing_s",
 )
 TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history")
 
@@ -56,6 +59,7 @@ class LeaderGauges:
             self._gauge("last_reconcile_at", ended.timestamp())
         self._gauge("webhooks_silent", int(found.silent_since is not None))
         self._gauge("gap_open", int(found.gap_at is not None))
+        self._gauge("missing_s", 0 if found.missing is None else (now - found.missing.since).total_seconds())
         self._gauge("reconcile_braked", int(found.reconcile_braked))
         self._gauge("circuit_open", int(self._client.circuit.is_open))
         self._gauge("events_history", left_alone)

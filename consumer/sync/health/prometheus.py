@@ -53,6 +53,9 @@ GAUGES: Final = {
     "unproved_hint_bytes": ("unproved_bytes", ("hints",)),
     "unproved_quarantine_bytes": ("unproved_bytes", ("quarantine",)),
     "last_reconcile_at": ("last_reconcile", ()),
+    "missing_event": ("missing_here", ("event",)),
+    "missing_order": ("missing_here", ("order",)),
+    "missing_s": ("missing_here_seconds", ()),
     **{f"held_up_{stage}": ("held_up", (stage,)) for stage in STAGES},
 }
 

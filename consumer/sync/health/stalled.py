@@ -19,7 +19,7 @@ from consumer.sync.loop import rest
 from consumer.sync.metrics import StageMetrics
 
 WALK: Final = "held_up"  # a row among the bookmarks
-STAGES: Final = ("identity", "credentials", "confirm", "refresh", "backfill", "reconcile")
+STAGES: Final = ("identity", "credentials", "confirm", "refresh", "backfill", "reconcile", "canary")
 LOOK_EVERY_S: Final = 2.0
 SAY_AGAIN: Final = timedelta(seconds=15)
 FRESH_FOR: Final = timedelta(seconds=60)

@@ -15,6 +15,8 @@ from consumer.ledger.reading import budgets, hints, sync_state
 from consumer.payments.circuit import PROBE_EVERY_S
 from consumer.sync.backfill import silence, starting_point
 from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.canary import stage as canary
+from consumer.sync.canary.sightings import Late
 from consumer.sync.health.stalled import StalledStage, stalled_stages
 from consumer.sync.reconcile import state as reconcile
 
@@ -27,8 +29,9 @@ class ApplicationStatus:
     """One application. `has_credentials`: whether it can be read at all; `hints`: deliveries that wait for that (I15).
     `walked_at`: when the last complete walk of the events began. `silent_since`: webhooks are
     silent (O1). `gap_at`: events were forgotten before they were read, and state is not yet reconciled (B13).
-    `refused_at`: the service refused the credentials then, and has not taken any since (O3).
-    `held_up`: stages of `sync` that fail again and again, with the reason (B7, B32)."""
+    `refused_at`: the service refused the credentials then, and has not taken any since (O3). `missing`: what the
+    service shows and the ledger has lacked for too long. `held_up`: stages of `sync` that fail again and again, with
+    the reason (B7, B32)."""
 
     application: str
     has_credentials: bool = True
@@ -39,6 +42,7 @@ class ApplicationStatus:
     reconciled_at: datetime | None = None
     reconcile_braked: bool = False
     refused_at: datetime | None = None
+    missing: Late | None = None
     held_up: tuple[StalledStage, ...] = ()
 
 
@@ -62,6 +66,7 @@ async def application_status(
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
         refused_at=refused_at(circuit, now, walked_at=bookmark.walked_at),
+        missing=(await canary.load(session, application)).late(now),
         held_up=await stalled_stages(session, application, now),
     )
 

@@ -70,8 +70,14 @@ class Contexts:
             now=self.clock.now(),
             is_replay=plan is not None and plan != SEED,
             is_history=plan == SEED,
-            log=structlog.get_logger("handler").bind(
-                application=event.application, event_id=event.id, type=event.type, handler=handler.name, attempt=attempt
+            # Bound when it is first used, which for most events is never.
+            log=structlog.get_logger(
+                "handler",
+                application=event.application,
+                event_id=event.id,
+                type=event.type,
+                handler=handler.name,
+                attempt=attempt,
             ),
             options=self._validated.of(handler.function, handler.plugin),
             session=session,

@@ -98,7 +98,7 @@ class Relay:
             key=row.key,
             source=Source.RELAY,
             at=row.created_at,
-            data=orjson.loads(row.data),
+            data=orjson.Fragment(row.data),
             traceparent=row.traceparent,
         )
         packed = pack_event(event, plan=row.plan)

@@ -94,3 +94,11 @@ def test_webhooks_that_are_answered_503_are_told() -> None:
     assert finding.grade is Grade.STUCK
     assert "90 of 100" in finding.text
     assert alive([living("serve", answered=100, refused=1), living("work")], NOW, expected=None) == []
+
+
+# case: I3
+def test_one_that_is_ready_and_cannot_write_says_what_it_was_told() -> None:
+    told = {"log_write": Proof(code="topic_forbidden", reason="The broker does not allow this user to use the topic.")}
+    [finding] = alive([*(one for one in ALL if one.role != "serve"), living("serve", checks=told)], NOW, expected=None)
+    assert (finding.code, finding.grade) == ("topic_forbidden", Grade.DEGRADED)
+    assert "does not allow" in finding.text

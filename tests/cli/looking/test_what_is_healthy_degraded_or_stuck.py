@@ -9,11 +9,12 @@ import pytest
 
 from consumer.broker import TopicReport
 from consumer.cli.looking.log import LogLook, judge_log
-from consumer.cli.looking.status_finding import Grade, worst
+from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import judge
 from consumer.console.queues import Queue
 from consumer.errors import BrokerUnavailable
 from consumer.ledger.health import Figures
+from consumer.sync.canary.sightings import Late
 from consumer.sync.health.stalled import StalledStage
 from consumer.sync.health.status import ApplicationStatus, refused_at
 
@@ -177,3 +178,19 @@ def test_a_log_that_could_lose_records_or_lacks_a_topic_is_told() -> None:
     ]
     assert "payments.deliveries: one replica" in findings[1].text
     assert "payments.events.dead" in findings[2].text
+
+
+# case: O2
+def test_a_ledger_that_takes_no_write_is_the_cause_and_no_role_is_missed_for_it() -> None:
+    full = Finding(Grade.STUCK, "ledger_disk_full", "the ledger takes no write")
+    assert judge(replace(WELL, worker_seen_at=LONG_AGO), unwritable=full) == [full]
+
+
+# case: B27, O5
+def test_money_that_is_there_and_not_here_is_stuck() -> None:
+    late = Late(2, 1, LONG_AGO, ("A-1", "A-2", "evt_1"))
+    one = ApplicationStatus(application="shop", walked_at=NOW, missing=late)
+    [finding] = judge(WELL, application_statuses=[one])
+    assert (finding.code, finding.grade) == ("paid_there_but_not_here", Grade.STUCK)
+    assert "2 paid order(s) and 1 event(s)" in finding.text
+    assert "A-1, A-2, evt_1" in finding.text

@@ -19,6 +19,7 @@ from consumer.ledger import Database
 from consumer.ledger.archiving.bodies import digest
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.archiving.settled import Aged
+from consumer.ledger.audit import Noted
 from consumer.ledger.handling import dead, lanes, outbox, runs
 from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.leases import Lease
@@ -106,6 +107,10 @@ _AGED = Aged(
     received_at=AT, bytes=2,
 )  # fmt: skip
 _DIGEST = digest(b"{}" + b" " * 400)
+_NOTED = Noted(
+    at=AT, application="default", actor=HANDLER, action="order.changed", subject="order:x", before="{}", after="{}",
+    reason="evt_5", code_version="",
+)  # fmt: skip
 _WORD = {"word": "access.recheck", "subject": "default", "by": "op", "reason": "why"}
 
 BY_NAME: Mapping[str, Any] = {
@@ -130,7 +135,7 @@ BY_NAME: Mapping[str, Any] = {
     "topics": ["payments.events"], "offsets": {("payments.events", 0): 1}, "starts": {("payments.events", 0): 1},
     "memory": TopicMemory(topic="payments.events"), "too_many_bytes": 1, "numbers": [1_000_001],
     "runs": [{"handler": HANDLER}], "plan": PLAN, "plan_id": PLAN, "types": ("order.paid",),
-    "handlers": declared_in(BUILT_IN[0])[:2],
+    "handlers": declared_in(BUILT_IN[0])[:2], "notes": [_NOTED],
 }  # fmt: skip
 """What to give a parameter of this name."""
 
@@ -176,6 +181,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.plans.items.on_way": [
         {"events": [_row(EventRow, seq=number, application="default", id=f"evt_{number}") for number in range(3, 53)]}
     ],
+    "ledger.plans.items.underway": [{"after": 0}],
     "ledger.plans.items.take": [
         {"wanted": [(PLAN, "default", f"evt_{number}") for number in range(5, 505)]},
         {"wanted": [("rpl_gone", "default", "evt_5")]},

@@ -1,0 +1,125 @@
+"""SQLite's driver with one trip to its thread for a statement instead of four: cursor, execute, fetch and close go
+together. A trip costs more than most statements do.
+
+A result longer than `AT_ONCE` rows is fetched as it is asked for, so that a stream of a large table stays one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import aiosqlite
+
+AT_ONCE = 500
+
+
+class Cursor:
+    """What SQLAlchemy's adapter asks of a cursor of `aiosqlite`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._open: sqlite3.Cursor | None = None
+        self._rows: deque[Any] = deque()
+        self.description: Any = None
+        self.lastrowid: int | None = None
+        self.arraysize = 1
+        self._rowcount = -1
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed."""
+        return self._rowcount if self._open is None else self._open.rowcount
+
+    async def __aenter__(self) -> Cursor:
+        return self
+
+    async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Cursor:
+        """Carry it out and fetch the first rows. Raises sqlite3.Error."""
+        await self._connection.in_thread(self._executed, sql, parameters)
+        return self
+
+    async def executemany(self, sql: str, parameters: Iterable[Sequence[Any]]) -> Cursor:
+        """Carry it out for each of the parameters; it returns no rows. Raises sqlite3.Error."""
+        await self._connection.in_thread(self._executed_many, sql, parameters)
+        return self
+
+    async def fetchall(self) -> list[Any]:
+        """The rest of the rows."""
+        found = list(self._rows)
+        self._rows.clear()
+        if self._open is not None:
+            found += await self._connection.in_thread(self._rest, self._open)
+        return found
+
+    async def fetchmany(self, size: int | None = None) -> list[Any]:
+        """The next rows, at most so many."""
+        wanted = size or self.arraysize
+        if len(self._rows) < wanted and self._open is not None:
+            await self._connection.in_thread(self._next, self._open, max(wanted, AT_ONCE))
+        return [self._rows.popleft() for _ in range(min(wanted, len(self._rows)))]
+
+    async def fetchone(self) -> Any:
+        """The next row, or None."""
+        found = await self.fetchmany(1)
+        return found[0] if found else None
+
+    async def close(self) -> None:
+        """Let go what is not fetched yet."""
+        self._rows.clear()
+        if self._open is not None:
+            await self._connection.in_thread(self._closed, self._open)
+
+    # In the driver's thread.
+
+    def _executed(self, sql: str, parameters: Sequence[Any]) -> None:
+        cursor = self._connection.cursor_in_thread()
+        cursor.execute(sql, parameters)
+        self.description, self.lastrowid = cursor.description, cursor.lastrowid
+        self._open = cursor
+        self._next(cursor, AT_ONCE)
+
+    def _next(self, cursor: sqlite3.Cursor, count: int) -> None:
+        rows = cursor.fetchmany(count) if cursor.description else ()
+        self._rows.extend(rows)
+        if len(rows) < count:
+            self._closed(cursor)
+
+    def _rest(self, cursor: sqlite3.Cursor) -> list[Any]:
+        rows = cursor.fetchall()
+        self._closed(cursor)
+        return rows
+
+    def _executed_many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+        cursor = self._connection.cursor_in_thread()
+        cursor.executemany(sql, parameters)
+        self._closed(cursor)
+
+    def _closed(self, cursor: sqlite3.Cursor) -> None:
+        self._rowcount, self._open = cursor.rowcount, None
+        cursor.close()
+
+
+class Connection(aiosqlite.Connection):
+    """A connection whose cursors need one trip for a statement."""
+
+    def cursor(self) -> Cursor:  # type: ignore[override]  # the adapter enters what it gets, and this needs no thread
+        """A cursor; nothing happens before it is used."""
+        return Cursor(self)
+
+    async def in_thread(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Call it where the connection lives. Raises what it raises, and ValueError when the connection is closed."""
+        return await self._execute(function, *given)  # type: ignore[no-untyped-call]  # aiosqlite has no types for it
+
+    def cursor_in_thread(self) -> sqlite3.Cursor:
+        """A cursor of SQLite's own."""
+        return self._conn.cursor()
+
+
+def connection(database: str, **given: Any) -> Connection:
+    """What `create_async_engine` connects with (`async_creator_fn`); to be awaited."""
+    made = Connection(lambda: sqlite3.connect(database, **given), iter_chunk_size=AT_ONCE)
+    made._thread.daemon = True  # as SQLAlchemy does with its own: a connection left behind keeps no process
+    return made

@@ -1,0 +1,45 @@
+"""Statements of `Context`: built once for each table, and then only given their values: building one costs several
+times what the database takes for it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import ClauseElement, Executable, FromClause, Table, bindparam, select
+
+from consumer.columns import insert_into
+
+KEPT = 500
+"""So many statements of each kind are kept; there are a few for each table."""
+
+Sent = tuple[Executable, dict[str, Any]]
+"""A statement, and the values it is sent with."""
+
+
+def inserting(table: Table, dialect: str, values: Mapping[str, Any]) -> Sent:
+    """Insert a row unless a row with one of its unique keys is there; returns a row if it was not."""
+    statement = _insert(table, dialect)
+    if any(isinstance(value, ClauseElement) for value in values.values()):
+        return statement.values(**values), {}  # `func.now()` and the like are part of the statement
+    return statement, dict(values)
+
+
+def locking(table: FromClause, key: Mapping[str, Any]) -> Sent:
+    """The row with this key, locked."""
+    if any(value is None or isinstance(value, ClauseElement) for value in key.values()):
+        return select(table).where(*[table.c[name] == value for name, value in key.items()]).with_for_update(), {}
+    return _lock(table, tuple(key)), dict(key)
+
+
+@lru_cache(KEPT)
+def _insert(table: Table, dialect: str) -> Any:
+    key = next(iter(table.primary_key.columns))
+    return insert_into(table, dialect).on_conflict_do_nothing().returning(key)
+
+
+@lru_cache(KEPT)
+def _lock(table: FromClause, names: tuple[str, ...]) -> Executable:
+    return select(table).where(*[table.c[name] == bindparam(name) for name in names]).with_for_update()

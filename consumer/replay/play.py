@@ -1,0 +1,234 @@
+"""Play: a batch of a plan's events in one trial, handled as the workers would.
+
+All of a turn are handled first, then what they emitted for the first time, then what that emitted: so what was sent
+before is asked once a step. A handler that fails undoes what it wrote. Since few do, the batch is played together at
+first, without a savepoint for each; it is `Disturbed` by the first failure, and is then played again with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Protocol
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.events import Event, Source
+from consumer.ledger.plans import trial
+from consumer.ledger.plans.candidates import Pair
+from consumer.ledger.plans.tables import Action
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import Context, Emission, Handler, idempotency_key
+from consumer.replay.effects import Call, Effects, Emits
+from consumer.replay.turns import Turned
+from consumer.wire import own_event
+
+DERIVED_MAX = 10_000
+PARKED, CALLED = "parked", "called"
+NEWEST = 1 << 62
+
+Lane = tuple[str, str, str]
+
+
+class Disturbed(Exception):
+    """A handler failed while the batch was played together: what it wrote is still there."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One attempt of a transactional handler in a trial: what it left in its context (None: it failed), the state its
+    run would be in, and the failure's code."""
+
+    context: Context | None
+    status: RunStatus
+    code: str | None = None
+
+
+class Handlers(Protocol):
+    """The handlers of this deployment, as the workers have them."""
+
+    def get(self, name: str) -> Handler | None:
+        """The handler of this name."""
+        ...
+
+    def wanting(self, event_type: str) -> tuple[Handler, ...]:
+        """The handlers for an event type, in their order."""
+        ...
+
+
+class Try(Protocol):
+    """Runs a transactional handler as a worker would."""
+
+    def __call__(
+        self, session: AsyncSession, handler: Handler, event: Event, plan: str, *, isolated: bool
+    ) -> Awaitable[Tried]:
+        """One attempt under `plan`. `isolated`: what it wrote is undone when it fails; else the caller does that."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staging:
+    """What a play is given: the deployment's handlers, what tries one, and how: under which plan, at which time,
+    whether each attempt is `isolated`, and whether effects that run again get new keys."""
+
+    handlers: Handlers
+    attempt: Try
+    plan: str
+    now: datetime
+    isolated: bool
+    renews_keys: bool
+
+
+class Play:
+    """One batch in one trial. Raises Disturbed when a handler failed and the attempts are not isolated."""
+
+    def __init__(self, session: AsyncSession, staging: Staging) -> None:
+        self._session = session
+        self._staging = staging
+        self._handlers = staging.handlers
+        self._lanes = _Lanes()
+        self._sent: set[tuple[str, str]] = set()
+        self._emitted: list[tuple[Event, Emission, Effects]] = []
+        self._count = 0
+
+    async def all(
+        self, batch: Sequence[Turned], loaded: Mapping[tuple[str, str], Event]
+    ) -> dict[tuple[str, str, str], Effects]:
+        """What becomes of each pair."""
+        self._lanes = _Lanes(await trial.blocking(self._session, {one.pair.lane for one in batch}))
+        found: dict[tuple[str, str, str], Effects] = {}
+        for _, turn in groupby(sorted(batch, key=_turn), key=_turn):
+            for pair in self._in_order([one.pair for one in turn]):
+                found[pair.id] = await self._one(pair, loaded[pair.application, pair.event_id])
+            while self._emitted:
+                await self._follow(await self._sent_first())
+        await trial.look(self._session)
+        return found
+
+    def _in_order(self, turn: Sequence[Pair]) -> list[Pair]:
+        """By arrival; of one event in the order of the handlers, as a worker calls them."""
+        order = {pair.type: [one.name for one in self._handlers.wanting(pair.type)] for pair in turn}
+
+        def place(pair: Pair) -> tuple[int, int, str]:
+            names = order[pair.type]
+            return pair.seq, names.index(pair.handler) if pair.handler in names else len(names), pair.handler
+
+        return sorted(turn, key=place)
+
+    async def _one(self, pair: Pair, event: Event) -> Effects:
+        handler = self._handlers.get(pair.handler)
+        if handler is None:
+            self._lanes.waits(pair.lane, pair.seq)
+            return Effects(ends="no_handler")
+        if self._lanes.is_behind(pair.lane, pair.seq):
+            self._lanes.waits(pair.lane, pair.seq)
+            return Effects(ends=PARKED)
+        effects = Effects(ends=CALLED)
+        if handler.transactional:
+            effects.ends, effects.code = await self._run(handler, event, effects)
+        else:
+            renewed = self._staging.plan if self._staging.renews_keys and pair.action is Action.RERUN else None
+            effects.key = idempotency_key(event.application, event.id, handler.name, renewed)
+        if _is_over(handler, effects.ends):
+            self._lanes.done(pair.lane, pair.seq)
+        else:
+            self._lanes.waits(pair.lane, pair.seq)
+        return effects
+
+    async def _run(self, handler: Handler, event: Event, effects: Effects) -> tuple[str, str | None]:
+        """A transactional handler, in the trial: how it ends, and with which code. What it emitted is handled
+        afterwards, as the relay would send it; all of that belongs to the `effects` of the item it came from."""
+        staging = self._staging
+        tried = await staging.attempt(self._session, handler, event, staging.plan, isolated=staging.isolated)
+        if tried.context is None:
+            if not staging.isolated:
+                raise Disturbed
+        else:
+            effects.reads += len(tried.context.reads)
+            self._emitted += [(event, one, effects) for one in tried.context.emissions]
+        return tried.status.value, tried.code
+
+    async def _sent_first(self) -> list[tuple[Event, Effects]]:
+        """What was emitted, and is to be handled now: what nobody sent before, and what is no timer."""
+        emitted, self._emitted = self._emitted, []
+        names = {(cause.application, one.id) for cause, one, _ in emitted} - self._sent
+        news = names - await trial.derived_before(self._session, names)
+        due = []
+        for cause, one, effects in emitted:
+            name = (cause.application, one.id)
+            if name not in news or name in self._sent:
+                continue
+            self._sent.add(name)
+            is_later = one.not_before is not None and one.not_before > self._staging.now
+            effects.emits.append(Emits(id=one.id, type=one.type, key=one.key, later=is_later))
+            if not is_later and self._count < DERIVED_MAX:
+                self._count += 1
+                due.append((self._as_event(cause.application, one), effects))
+        return due
+
+    def _as_event(self, application: str, one: Emission) -> Event:
+        return own_event(
+            application=application,
+            id=one.id,
+            type=one.type,
+            key=one.key,
+            source=Source.RELAY,
+            at=self._staging.now,
+            data=one.data,
+        )
+
+    async def _follow(self, due: Sequence[tuple[Event, Effects]]) -> None:
+        """Handle what was derived."""
+        lanes = {_lane(event, handler) for event, _ in due for handler in self._handlers.wanting(event.type)}
+        self._lanes.open |= await trial.blocking(self._session, lanes - self._lanes.open.keys())
+        for event, effects in due:
+            for handler in self._handlers.wanting(event.type):
+                effects.calls.append(await self._call(handler, event, effects))
+
+    async def _call(self, handler: Handler, event: Event, effects: Effects) -> Call:
+        lane, ends = _lane(event, handler), CALLED
+        if self._lanes.is_behind(lane):
+            ends = PARKED
+        elif handler.transactional:
+            ends, _ = await self._run(handler, event, effects)
+        if not _is_over(handler, ends):
+            self._lanes.waits(lane, NEWEST)
+        key = idempotency_key(event.application, event.id, handler.name)
+        return Call(handler=handler.name, event_id=event.id, key=key, ends=ends)
+
+
+@dataclass
+class _Lanes:
+    """Which places of a lane are not done yet: what is later waits."""
+
+    open: dict[Lane, list[int]] = field(default_factory=dict)
+
+    def is_behind(self, lane: Lane, seq: int | None = None) -> bool:
+        """Whether something earlier than `seq` (None: anything) is open."""
+        return any(seq is None or one < seq for one in self.open.get(lane, ()))
+
+    def done(self, lane: Lane, seq: int) -> None:
+        places = self.open.get(lane, [])
+        if seq in places:
+            places.remove(seq)
+
+    def waits(self, lane: Lane, seq: int) -> None:
+        places = self.open.setdefault(lane, [])
+        if seq not in places:
+            places.append(seq)
+
+
+def _turn(one: Turned) -> int:
+    """What is done before what was derived from it is handled."""
+    return one.turn
+
+
+def _lane(event: Event, handler: Handler) -> Lane:
+    return event.application, handler.name, event.key
+
+
+def _is_over(handler: Handler, ends: str) -> bool:
+    """Whether what comes after it in its lane may go."""
+    return ends in (CALLED, RunStatus.SUCCEEDED) or (ends == RunStatus.DEAD and handler.on_dead == "continue")

@@ -1,0 +1,83 @@
+"""Turns: which pairs of a plan are predicted together, and in which order (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from consumer.events import Event
+from consumer.ledger.plans.candidates import Pair
+from consumer.ledger.plans.tables import Action
+
+BATCH = 100
+
+
+@dataclass(frozen=True)
+class Turned:
+    """A pair and its turn: what may have to do with one another is done one event after the other."""
+
+    turn: int
+    pair: Pair
+
+
+def together(pairs: Sequence[Pair], loaded: Mapping[tuple[str, str], Event]) -> Iterator[list[Turned]]:
+    """Batches of about BATCH pairs; of what belongs together each event has a turn of its own. Pure."""
+    groups = _Groups()
+    names = {pair.id: _names(pair, loaded.get((pair.application, pair.event_id))) for pair in pairs}
+    for some in names.values():
+        groups.join(some)
+    by_group: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        by_group.setdefault(groups.of(names[pair.id][0]), []).append(pair)
+    batch: list[Turned] = []
+    for group in by_group.values():
+        if batch and len(batch) + len(group) > BATCH:
+            yield batch
+            batch = []
+        batch += in_turn(group)
+    if batch:
+        yield batch
+
+
+def in_turn(group: Sequence[Pair]) -> list[Turned]:
+    """The pairs of a group by turn: an event after the other, by arrival. What follows another of its lane has that
+    one's turn, since it goes by itself. Pure."""
+    turns: dict[int, int] = {}
+    lanes: dict[tuple[str, str, str], int] = {}
+    found: list[Turned] = []
+    for pair in sorted(group):
+        if pair.action is Action.FOLLOW and pair.lane in lanes:
+            turn = lanes[pair.lane]
+        else:
+            turn = turns.setdefault(pair.seq, len(turns))
+            lanes[pair.lane] = turn
+        found.append(Turned(turn, pair))
+    return sorted(found, key=lambda one: (one.turn, one.pair))
+
+
+def _names(pair: Pair, event: Event | None) -> list[str]:
+    """What an event is about: everything that has one of these in common stays together."""
+    found = [f"{pair.application}/{pair.key}"]
+    if event is not None:
+        about = {"order": event.order_id, "subscription": event.subscription_id, "customer": event.customer}
+        found += [f"{pair.application}/{kind}:{value}" for kind, value in about.items() if value is not None]
+    return found
+
+
+class _Groups:
+    """Which names belong together (union-find)."""
+
+    def __init__(self) -> None:
+        self._parents: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        root = name
+        while (parent := self._parents.setdefault(root, root)) != root:
+            root = parent
+        self._parents[name] = root
+        return root
+
+    def join(self, names: Sequence[str]) -> None:
+        first = self.of(names[0])
+        for name in names[1:]:
+            self._parents[self.of(name)] = first

@@ -1,0 +1,84 @@
+"""SQLite's driver: a statement makes one trip to its thread, and what it returns and leaves is as it was with four."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from consumer.ledger import Database, sqlite_driver
+from consumer.ledger.sqlite_driver import AT_ONCE
+
+LENGTHS = (0, 1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE)
+
+
+async def _filled(connection: AsyncConnection, count: int) -> None:
+    await connection.execute(text("CREATE TABLE IF NOT EXISTS numbers (n INTEGER PRIMARY KEY, even BOOLEAN)"))
+    await connection.execute(text("DELETE FROM numbers"))
+    if count:
+        rows = [{"n": number, "even": number % 2 == 0} for number in range(count)]
+        await connection.execute(text("INSERT INTO numbers VALUES (:n, :even)"), rows)
+
+
+@pytest.mark.parametrize("count", LENGTHS)
+async def test_every_row_comes_once(sqlite_ledger: Database, count: int) -> None:
+    asked = text("SELECT n FROM numbers ORDER BY n")
+    async with sqlite_ledger.engine.begin() as connection:
+        await _filled(connection, count)
+        assert (await connection.execute(asked)).scalars().all() == list(range(count))
+        assert [n async for (n,) in await connection.stream(asked)] == list(range(count))
+        some = await connection.stream(asked)
+        assert [row.n for row in await some.fetchmany(7)] == list(range(min(7, count)))
+        assert [row.n for row in await some.fetchall()] == list(range(min(7, count), count))
+        assert (await connection.execute(asked)).first() == ((0,) if count else None)
+
+
+@pytest.mark.parametrize("count", LENGTHS)
+async def test_it_says_how_many_it_changed(sqlite_ledger: Database, count: int) -> None:
+    async with sqlite_ledger.engine.begin() as connection:
+        await _filled(connection, count)
+        changed = await connection.execute(text("UPDATE numbers SET even = NOT even"))
+        assert changed.rowcount == count
+        returned = await connection.execute(text("DELETE FROM numbers RETURNING n"))
+        assert len(returned.all()) == count
+
+
+async def test_a_result_that_is_left_half_read_keeps_nobody_out(sqlite_ledger: Database) -> None:
+    async with sqlite_ledger.engine.begin() as connection:
+        await _filled(connection, 3 * AT_ONCE)
+    async with sqlite_ledger.engine.begin() as connection:
+        rows = await connection.stream(text("SELECT n FROM numbers"))
+        await rows.fetchone()
+        await rows.close()
+        await connection.execute(text("DELETE FROM numbers"))
+    async with sqlite_ledger.transaction() as session:
+        assert await session.scalar(text("SELECT count(*) FROM numbers")) == 0
+
+
+async def test_a_failed_statement_leaves_the_transaction_as_it_was(sqlite_ledger: Database) -> None:
+    async with sqlite_ledger.engine.begin() as connection:
+        await _filled(connection, 2)
+        with pytest.raises(IntegrityError):
+            await connection.execute(text("INSERT INTO numbers VALUES (1, 1)"))
+        assert (await connection.execute(text("SELECT count(*) FROM numbers"))).scalar() == 2
+
+
+async def test_a_statement_is_one_trip(sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    trips: Counter[str] = Counter()
+    real = sqlite_driver.Connection._execute
+
+    async def counted(self: Any, function: Any, *given: Any, **named: Any) -> Any:
+        trips[getattr(function, "__name__", "?")] += 1
+        return await real(self, function, *given, **named)  # type: ignore[no-untyped-call]  # aiosqlite has no types for it
+
+    async with sqlite_ledger.engine.connect() as connection:
+        await _filled(connection, 10)
+        monkeypatch.setattr(sqlite_driver.Connection, "_execute", counted)
+        for _ in range(5):
+            await connection.execute(text("SELECT n FROM numbers"))
+        monkeypatch.undo()
+    assert trips == {"_executed": 5}

@@ -1,0 +1,141 @@
+"""Faults of the payments service, of its webhooks, and of the merchant's own systems."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+import aiohttp
+
+from tests.faults.scene import Fault, Scene, fault
+
+SHIP = "warehouse:ship"
+FORGED = 40
+
+
+def _answers(what: str, name: str, value: float, *codes: str) -> Fault:
+    """The service answers badly for as long as it takes."""
+
+    async def strike(scene: Scene) -> None:
+        scene.found.sandbox.engine.faults.set({name: value})
+        scene.pay(2)
+
+    async def cure(scene: Scene) -> None:
+        scene.found.sandbox.engine.faults.set({name: 0})
+
+    return fault("API", what, *codes, strike=strike, cure=cure)
+
+
+def _secret(what: str, text: Callable[[str], str], *codes: str) -> Fault:
+    async def write(scene: Scene, secret: str) -> None:
+        scene.secret.with_suffix(".new").write_text(secret)
+        scene.secret.with_suffix(".new").replace(scene.secret)
+
+    async def strike(scene: Scene) -> None:
+        await write(scene, text(scene.found.sandbox.config.app_secret))
+
+    async def cure(scene: Scene) -> None:
+        await write(scene, scene.found.sandbox.config.app_secret)
+
+    return fault("API", what, *codes, strike=strike, cure=cure)
+
+
+async def _refuse(scene: Scene) -> None:
+    await scene.way.refuse()
+
+
+async def _accept(scene: Scene) -> None:
+    await scene.way.accept()
+
+
+async def _hang(scene: Scene) -> None:
+    scene.way.block()
+
+
+async def _flow(scene: Scene) -> None:
+    scene.way.unblock()
+
+
+async def _swap(scene: Scene) -> None:
+    """Somebody puts another application's credentials there; they work."""
+    applications = scene.found.sandbox.engine.applications
+    mine = applications.get(scene.found.sandbox.config.app_id)
+    other, secret = applications.add(mine.merchant_id, "Another shop")
+    scene.secret.write_text(secret)
+    await scene.restart("sync", SVC_APP_ID=other.id)
+
+
+async def _swap_back(scene: Scene) -> None:
+    scene.secret.write_text(scene.found.sandbox.config.app_secret)
+    await scene.as_before("sync")
+
+
+async def _deaf(scene: Scene) -> None:
+    """Silence is several events in several walks: each order is found by a walk of its own."""
+    scene.hear(at_work=False)
+    for _ in range(4):
+        scene.pay()
+        await scene.found.shipped(within_s=60)
+
+
+async def _hearing(scene: Scene) -> None:
+    scene.hear(at_work=True)
+    scene.pay()
+
+
+async def _forge(scene: Scene) -> None:
+    """Somebody sends what the service never said."""
+    url = f"http://127.0.0.1:{scene.found.environ['CONSUMER_PORT']}/webhooks"
+    async with aiohttp.ClientSession() as http:
+        for _ in range(FORGED):
+            body = {"id": f"evt_{uuid.uuid4().hex}", "type": "order.paid", "data": {"object": {"id": "x"}}}
+            async with http.post(url, json=body) as answer:
+                await answer.read()
+
+
+async def _over(scene: Scene) -> None:
+    """Nobody needs to do anything: they are denied, and lie in quarantine."""
+
+
+async def _close_warehouse(scene: Scene) -> None:
+    scene.found.warehouse.is_away = True
+    scene.pay(12)
+
+
+async def _open_warehouse(scene: Scene) -> None:
+    scene.found.warehouse.is_away = False
+
+
+async def _pause(scene: Scene) -> None:
+    await scene.type("handlers", "pause", SHIP, "--reason", "a drill")
+
+
+async def _resume(scene: Scene) -> None:
+    await scene.type("handlers", "resume", SHIP, "--reason", "a drill")
+
+
+async def _settle(scene: Scene) -> None:
+    await asyncio.sleep(0)
+
+
+OF_THE_API = (
+    _secret("with wrong credentials", lambda secret: secret[:-4] + "xxxx", "credentials_refused"),
+    _secret("with an empty secret file", lambda _: "", "secret_file_broken", "credentials_broken", "no_credentials",
+            "reading_held_up", "settings_invalid"),
+    fault("API", "of another application", "wrong_application", "reading_held_up", strike=_swap, cure=_swap_back),
+    fault("API", "refused", "reading_held_up", strike=_refuse, cure=_accept),
+    fault("API", "hung", "reading_held_up", strike=_hang, cure=_flow),
+    _answers("slow (30 s an answer)", "api_slow_s", 30, "reading_held_up"),
+    _answers("answers 503", "server_error", 1, "reading_held_up"),
+    _answers("answers HTML", "html", 1, "reading_held_up"),
+    _answers("answers 429", "rate_limited", 1, "reading_held_up"),
+)  # fmt: skip
+OF_WEBHOOKS = (
+    fault("webhooks", "go nowhere", "webhooks_silent", strike=_deaf, cure=_hearing),
+    fault("webhooks", "forged", "hints_denied", "quarantine_grows", strike=_forge, cure=_over),
+)
+OF_HANDLERS = (
+    fault("warehouse", "answers 503", "handlers_waiting", strike=_close_warehouse, cure=_open_warehouse),
+    fault("handler", "paused", "handlers_paused", strike=_pause, cure=_resume),
+)

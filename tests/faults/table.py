@@ -1,0 +1,38 @@
+"""Table: what was played, between two marks of this folder's README."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tests.faults.play import Played
+from tests.faults.rows.every import EMBEDDED, SERVERS
+
+README: Final = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- faults: written by `python -m tests.faults` -->", "<!-- end of faults -->"
+HEAD: Final = (
+    "| fault | on | not green after s | named after s | by | green after its cure, s |",
+    "|---|---|---|---|---|---|",
+)
+
+
+def line(played: Played) -> str:
+    """Its line."""
+    cells = (played.fault, played.scene, f"{played.not_green_s:.0f}", f"{played.named_s:.0f}", f"`{played.code}`")
+    return f"| {' | '.join(cells)} | {played.green_s:.0f} |"
+
+
+def keep(played: Played) -> None:
+    """Put it into the table, in place of what it was there."""
+    before, _, rest = README.read_text().partition(BEGIN)
+    old, _, after = rest.partition(END)
+    lines = {_key(one): one for one in old.splitlines() if one.startswith("| ") and one not in HEAD}
+    lines[_key(line(played))] = line(played)
+    order = [(row.name, "embedded") for row in EMBEDDED] + [(row.name, "Kafka, PostgreSQL") for row in SERVERS]
+    rows = [lines[key] for key in order if key in lines]
+    README.write_text("\n".join([f"{before}{BEGIN}\n", *HEAD, *rows, f"\n{END}{after}"]))
+
+
+def _key(text: str) -> tuple[str, str]:
+    cells = [cell.strip() for cell in text.split("|")]
+    return cells[1], cells[2]

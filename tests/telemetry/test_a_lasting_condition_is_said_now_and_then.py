@@ -1,0 +1,48 @@
+"""A condition that lasts is said when it begins, at growing intervals while it lasts, and its end is known."""
+
+from __future__ import annotations
+
+from consumer.retry import AGAIN_MAX_S, Lasting
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_an_hour_of_the_same_is_a_handful_of_lines() -> None:
+    watch = Watch()
+    lasting = Lasting(watch)
+    said = []
+    for second in range(3600):
+        watch.now = float(second)
+        if lasting.says("ledger_unavailable"):
+            said.append(second)
+    assert said == [0, 60, 180, 420, 900, 1860]
+    assert lasting.for_s == 3599
+
+
+def test_a_day_of_it_is_a_line_an_hour() -> None:
+    watch = Watch()
+    lasting = Lasting(watch)
+    said = []
+    for minute in range(24 * 60):
+        watch.now = minute * 60.0
+        if lasting.says("x"):
+            said.append(watch.now)
+    assert {later - sooner for sooner, later in zip(said[-10:], said[-9:], strict=False)} == {AGAIN_MAX_S}
+
+
+def test_another_reason_is_said_at_once_and_lasts_since_the_first() -> None:
+    watch = Watch()
+    lasting = Lasting(watch)
+    assert lasting.says("refused")
+    watch.now = 10.0
+    assert lasting.says("full")
+    assert lasting.for_s == 10
+    lasting.over()
+    assert (lasting.code, lasting.for_s) == (None, 0)
+    assert lasting.says("full")
