@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from typing import get_args
@@ -54,7 +55,7 @@ def run(arguments: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 0
-    except Exception as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
         structlog.get_logger(__name__).debug("command_broke", exc_info=error)
         _say(f"error[internal]: {type(error).__name__} (run with CONSUMER_LOG_LEVEL=debug to see where)")
         return 1

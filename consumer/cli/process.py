@@ -22,6 +22,7 @@ from consumer.cli.output import Output
 from consumer.errors import Terminated
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import lacks_nothing
+from consumer.ledger.engine.database import LOCK_S
 from consumer.settings import Role, Settings, load_settings, settings_to_look
 from consumer.telemetry.logs import configure_logging
 
@@ -100,11 +101,11 @@ def stop_on_signals() -> asyncio.Event:
 
 
 @asynccontextmanager
-async def ledger(settings: Settings, *, whole: bool = False) -> AsyncIterator[Database]:
+async def ledger(settings: Settings, *, whole: bool = False, lock_s: float = LOCK_S) -> AsyncIterator[Database]:
     """The ledger for a command that looks or repairs. Tables of a merchant's plugin that are not made yet keep nobody
-    from looking: it is said on stderr; with `whole` they must be there. Raises DatabaseMissing, LedgerUnavailable,
-    SchemaOutdated."""
-    database = Database(settings.database_url.get_secret_value(), pool_size=2, create=False)
+    from looking: it is said on stderr; with `whole` they must be there. `lock_s`: see Database. Raises DatabaseMissing,
+    LedgerUnavailable, SchemaOutdated."""
+    database = Database(settings.database_url.get_secret_value(), pool_size=2, create=False, lock_s=lock_s)
     try:
         if not await lacks_nothing(database):
             await _look_closer(database, whole=whole)

@@ -24,6 +24,7 @@ from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
 from handlers.access import tables as access
 from handlers.access.policy import Policy
 from handlers.fulfilment import tables as fulfilment
+from handlers.fulfilment.order import Hold
 
 OUTBOX: Table = OutboxRow.__table__
 READS: Table = ReadRow.__table__
@@ -50,7 +51,7 @@ async def explain_order(
             await _due(session, application, {key: {}}),
             reads,
             _unserved(state),
-            _held(state["hold"], state["findings"]),
+            _held(order_id, state["hold"], state["findings"]),
         ),
     }
 
@@ -139,7 +140,7 @@ async def _next_of_held_orders(session: AsyncSession, application: str, customer
     due += await _reads(session, application, "order", named, is_read=is_read)
     for row in held:
         found = await findings_of(session, fulfilment.FINDINGS, application, row["order_id"])
-        due += [entry | named[row["order_id"]] for entry in _held(row["hold"], found)]
+        due += [entry | named[row["order_id"]] for entry in _held(row["order_id"], row["hold"], found)]
     return due
 
 
@@ -193,9 +194,11 @@ def _unserved(state: Mapping[str, Any]) -> list[Entry]:
     return [{"at": None, "code": "no_handler", "detail": NOBODY}] if is_due and not served else []
 
 
-def _held(hold: str | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    """What only an operator can move."""
-    return ([{"at": None, "code": f"held.{hold}"}] if hold else []) + _found(findings)
+def _held(order_id: str, hold: str | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """What only an operator can move, and the command that does."""
+    who = "an operator" if hold != Hold.ASKED else "the service's answer, or an operator"
+    waits = f"{who}: consumer say fulfilment.released {order_id} --reason …"
+    return ([{"at": None, "code": f"held.{hold}", "waits": waits}] if hold else []) + _found(findings)
 
 
 def _found(findings: Sequence[Mapping[str, Any]]) -> list[Entry]:

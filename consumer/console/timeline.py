@@ -81,7 +81,8 @@ async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> 
         if row["paused_at"] is not None:
             since = f"{row['paused_at']:%Y-%m-%d %H:%M:%S}"
             why = f": {row['paused_reason']}" if row["paused_reason"] else ""
-            found[row["name"]] = f"handler {row['name']} is paused since {since} by {row['paused_by']}{why}"
+            told = f"handler {row['name']} is paused since {since} by {row['paused_by']}{why}"
+            found[row["name"]] = f"{told}; consumer handlers resume {row['name']} --reason …"
         elif row["waiting_since"] is not None:
             since = f"{row['waiting_since']:%Y-%m-%d %H:%M:%S}"
             found[row["name"]] = f"handler {row['name']} waits since {since}: {row['waiting_reason']}"

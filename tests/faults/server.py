@@ -18,6 +18,7 @@ from tests.support.proxy import TcpProxy
 USER = "consumer"
 PASSWORD = "another-secret-word"
 DATABASE = "payments"
+LOCK = "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE"
 HBA = "local all postgres trust\nlocal all all scram-sha-256\n"
 
 
@@ -52,11 +53,11 @@ class PostgresServer:
         """End every connection of our user: the next one is made anew."""
         await self.say(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'")
 
-    async def hold(self, table: str) -> None:
-        """Somebody's shell keeps a lock on this table."""
+    async def hold(self, table: str, *, gently: bool = False) -> None:
+        """Somebody's shell keeps a lock on this table; one that harms nobody, `gently`."""
         self._holder = await asyncpg.connect(self._server.uri, database=DATABASE)
         await self._holder.execute("BEGIN")
-        await self._holder.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        await self._holder.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE" if gently else LOCK.format(table))
 
     async def let_go(self) -> None:
         """The shell is closed."""
@@ -91,7 +92,7 @@ class PostgresServer:
 
 
 @asynccontextmanager
-async def postgres(folder: Path) -> AsyncIterator[PostgresServer]:
+async def postgres(folder: Path | None = None) -> AsyncIterator[PostgresServer]:
     """A server that runs, with a user and an empty database of ours."""
     with stoppable_server(folder) as server:
         socket = Path(parse_qs(urlsplit(server.uri).query)["host"][0]) / ".s.PGSQL.5432"

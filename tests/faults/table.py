@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.play import Played
-from tests.faults.rows import EMBEDDED, SERVERS
+from tests.faults.rows.every import EMBEDDED, SERVERS
 
 README: Final = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- faults: written by `python -m tests.faults` -->", "<!-- end of faults -->"

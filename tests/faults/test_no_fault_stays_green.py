@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.play import on_files, play
-from tests.faults.rows import EMBEDDED, REPRESENTATIVE
+from tests.faults.rows.every import EMBEDDED, REPRESENTATIVE
 from tests.faults.scene import Fault
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]

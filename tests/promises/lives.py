@@ -92,8 +92,8 @@ class Life:
                 self._subscribe(CUSTOMERS[which % 2], "svc_price_monthly" if which < 2 else "svc_price_yearly")
             case "hour":
                 engine.advance(3600)
-            case "month":
-                engine.advance(30 * 86400)
+            case "month" if not any(one.status is r.SubscriptionStatus.PAST_DUE for one in subs):
+                engine.advance(30 * 86400)  # longer than a grace: whether that is over hangs on what was heard
             case _ if subs:
                 self._on_subscription(what, subs[-1 - which % len(subs)])
 

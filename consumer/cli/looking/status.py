@@ -148,8 +148,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     app_ids = [(one.name, one.app_id if one.has_credentials else None) for one in settings.applications if reads]
     found = Look()
     try:
-        async with _in_time(), ledger(settings) as database, database.reading() as session:
-            await database.wait_for_locks(session, LOCK_S)
+        async with _in_time(), ledger(settings, lock_s=LOCK_S) as database, database.reading() as session:
             # By the database's clock: this machine's may be wrong, and the processes' too.
             found.figures = figures = await health.figures(session, await shared_time(session))
             found.processes = await processes.listed(session)

@@ -29,6 +29,7 @@ RESTED_S = 1.0
 by what is sent on it: LedgerUnavailable, and all connections are made anew."""
 POOL_SIZE = 10
 CHECK_WITHIN_S = 5.0
+LOCK_S = 30.0
 PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (name) DO UPDATE SET value = ''"
 
 # SQLSTATE classes and codes after which the same may well work: connection, transaction rollback (deadlock), out of
@@ -42,12 +43,21 @@ class Database:
     """One database, SQLite or PostgreSQL. `url` as in `CONSUMER_DATABASE_URL`; nothing connects before first use.
 
     `create`: make SQLite's file when it is not there; without, raises DatabaseMissing. Not `durable`: what is committed
-    may be lost with the machine's power, for a SQLite that nobody needs by then.
+    may be lost with the machine's power, for a SQLite that nobody needs by then. `lock_s`: how long a statement waits
+    on PostgreSQL for a table that somebody has locked.
     """
 
-    def __init__(self, url: str, *, pool_size: int = POOL_SIZE, create: bool = True, durable: bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = POOL_SIZE,
+        create: bool = True,
+        durable: bool = True,
+        lock_s: float = LOCK_S,
+    ) -> None:
         self._url = url
-        self._engine, self.dialect = _engine(url, pool_size, create=create, durable=durable)
+        self._engine, self.dialect = _engine(url, pool_size, create=create, durable=durable, lock_s=lock_s)
         # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
         self._write_failed = False
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
@@ -99,12 +109,6 @@ class Database:
         with translated():
             async with self._session(writes=False) as session:
                 yield session
-
-    async def wait_for_locks(self, session: AsyncSession, at_most_s: float) -> None:
-        """In this session nobody waits longer for a table that somebody has locked (PostgreSQL; SQLite's readers do not
-        wait)."""
-        if self.dialect == "postgresql":
-            await session.execute(text(f"SET LOCAL lock_timeout = {int(at_most_s * 1000)}"))
 
     async def probe(self) -> None:
         """Write one row that is nobody's. Raises LedgerError, which says why it could not."""
@@ -183,7 +187,7 @@ def is_missing_table(error: DBAPIError) -> bool:
     )
 
 
-def _engine(url: str, pool_size: int, *, create: bool, durable: bool) -> tuple[AsyncEngine, str]:
+def _engine(url: str, pool_size: int, *, create: bool, durable: bool, lock_s: float) -> tuple[AsyncEngine, str]:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -194,7 +198,7 @@ def _engine(url: str, pool_size: int, *, create: bool, durable: bool) -> tuple[A
                 _see_to_file(Path(parsed.database), create=create)
             return _sqlite(url, pool_size, durable=durable), "sqlite"
         case "postgresql+asyncpg":
-            return _postgresql(url, pool_size), "postgresql"
+            return _postgresql(url, pool_size, lock_s=lock_s), "postgresql"
     raise LedgerError("the database URL must begin with sqlite+aiosqlite:// or postgresql+asyncpg://")
 
 
@@ -269,7 +273,9 @@ def _roll_back_soon(connection: Any) -> None:
     rollback.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # a closed one has nothing to undo
 
 
-def _postgresql(url: str, pool_size: int, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
+def _postgresql(
+    url: str, pool_size: int, *, command_timeout_s: float | None = COMMAND_TIMEOUT_S, lock_s: float = LOCK_S
+) -> AsyncEngine:
     engine = create_async_engine(
         url,
         pool_size=pool_size,
@@ -282,7 +288,7 @@ def _postgresql(url: str, pool_size: int, command_timeout_s: float | None = COMM
             "server_settings": {
                 "application_name": "payments-consumer",
                 "idle_in_transaction_session_timeout": "120000",
-                "lock_timeout": "30000",
+                "lock_timeout": str(int(lock_s * 1000)),
                 # A plan is made for the tables as they are now. One that is kept for a prepared statement may have been
                 # made when they were empty, and reads them whole from then on (decision 10).
                 "plan_cache_mode": "force_custom_plan",

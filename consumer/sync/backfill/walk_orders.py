@@ -290,6 +290,19 @@ class _WithTail(OrderedWalk):
     def _moved(self, recent: RecentPages) -> Bookmark:  # noqa: ARG002 - oldest first it moves with each page
         return self.bookmark
 
+    def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
+        """Before what is young, not where this walk is: it may have come too early for what is listed there."""
+        if self.bookmark.resume is None and self.timed:
+            begin = recent.before(self.now - SERVICE_SKEW - self.overlap)
+            if begin is not None and begin.cursor is None:
+                return self.bookmark
+            cursor = begin.cursor if begin is not None and begin.cursor is not None else cursor
+        return self._cut_at(cursor)
+
+    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:  # noqa: ARG002 - all that is passed over is old
+        """Not what a walk of the newest left, which passes over what is young."""
+        return begun_to is None
+
     def _begun_to(self) -> datetime | None:
         newest_at = self.pager.newest_at
         if newest_at is not None:
@@ -323,15 +336,6 @@ class OldestFirst(_WithTail):
         sweep_from = self._next_sweep_from(recent, self.now - SERVICE_SKEW)
         return replace(self.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
 
-    def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
-        """Near the end of the list, not where this walk is: it may have come too early for what is before it."""
-        if self.bookmark.resume is None and self.timed:
-            begin = recent.before(self.now - SERVICE_SKEW - self.overlap)
-            if begin is not None and begin.cursor is None:
-                return self.bookmark
-            cursor = begin.cursor if begin is not None and begin.cursor is not None else cursor
-        return self._cut_at(cursor)
-
 
 @dataclass(kw_only=True)
 class BothEnds(_WithTail):
@@ -343,6 +347,3 @@ class BothEnds(_WithTail):
     async def _after_joining(self) -> Pages:
         async for page in self._tail():
             yield page
-
-    def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:  # noqa: ARG002 - where a walk is is where it goes on
-        return self._cut_at(cursor)

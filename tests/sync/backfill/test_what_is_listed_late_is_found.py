@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from consumer.sync.backfill.bookmark import Bookmark
@@ -36,6 +36,7 @@ def sweeping(service: ScriptedList, clock_ahead_s: float = 0.0) -> Follower:
     clock_ahead_s=st.sampled_from([0.0, -100.0, 100.0]),
     actions=st.lists(LATE_ACTION, max_size=25),
 )
+@example(False, False, 0.0, [("late", 1), ("walk", 0), ("late", 2), ("hurry", 1), ("walk", 0)])  # cut where times lie
 async def test_what_becomes_visible_late_is_found_by_the_next_sweep(
     newest: bool, inclusive: bool, clock_ahead_s: float, actions: list[tuple[str, int]]
 ) -> None:

@@ -54,12 +54,14 @@ async def _bring_back(scene: Scene) -> None:
 
 
 async def _shut_down(scene: Scene) -> None:
-    """A shutdown that waits for those who are there; they are let go one by one, and nobody comes in."""
+    """A shutdown that waits for those who are there, and lets nobody in."""
+    await scene.server.hold("processes", gently=True)
     await scene.server.begin_to_stop()
 
 
 async def _up_again(scene: Scene) -> None:
     await scene.server.stop("fast")
+    await scene.server.let_go()
     await scene.server.start()
 
 

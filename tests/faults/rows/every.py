@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.faults.of_files import OF_THE_LEDGER_FILE, OF_THE_LOG_FILE
-from tests.faults.of_kafka import OF_KAFKA
-from tests.faults.of_postgres import OF_POSTGRES
-from tests.faults.of_roles import OF_DEPLOYS, OF_ROLES
-from tests.faults.of_service import OF_HANDLERS, OF_THE_API, OF_WEBHOOKS
+from tests.faults.rows.files import OF_THE_LEDGER_FILE, OF_THE_LOG_FILE
+from tests.faults.rows.kafka import OF_KAFKA
+from tests.faults.rows.postgres import OF_POSTGRES
+from tests.faults.rows.roles import OF_DEPLOYS, OF_ROLES
+from tests.faults.rows.service import OF_HANDLERS, OF_THE_API, OF_WEBHOOKS
 
 EMBEDDED = (
     *OF_ROLES,
