@@ -1,10 +1,13 @@
-"""Each `serve` is replaced while webhooks come in: every request gets 200, and every order is there once."""
+"""Each `serve` and each `work` is replaced while webhooks come in: every request gets 200, and every order is shipped
+once."""
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +18,14 @@ from sqlalchemy import text
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from tests.support.load import SECRET, Sending, paid_orders
+from tests.support.merchant.plugin import install_plugin
+from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
 
 LOOK_EVERY_S = 0.2
-SENDERS = 8
+SENDERS = 4
+ROLES = ("serve", "work")
 
 
 class Balancer:
@@ -55,50 +61,85 @@ class Balancer:
             self.answers[answer.status] += 1
 
 
+async def roll(folder: Path, broker_url: str, database_url: str) -> None:
+    """Two `serve` and two `work` are replaced in turn under load."""
+    database = Database(database_url)
+    await schema.upgrade(database)
+    async with Warehouse() as warehouse, aiohttp.ClientSession() as http:
+        environ = {
+            "CONSUMER_BROKER_URL": broker_url,
+            "CONSUMER_DATABASE_URL": database_url,
+            "CONSUMER_TOPIC_PREFIX": f"deploy-{uuid.uuid4().hex[:8]}",
+            "CONSUMER_AUTHENTICITY": "signature",
+            "CONSUMER_WEBHOOK_SECRETS": SECRET,
+            "CONSUMER_LINGER_S": "1.5",
+            **install_plugin(folder, "warehouse_plugin", warehouse.plugin()),
+        }
+        old, new = (
+            {role: [ConsumerProcess(role, environ, folder, f"{age}-{role}-{one}") for one in (1, 2)] for role in ROLES}
+            for age in ("old", "new")
+        )
+        every = [one for age in (old, new) for role in ROLES for one in age[role]]
+        balancer, sent = Balancer(http), list[str]()
+        with ended(*every):
+            for process in every[:4]:
+                process.spawn()
+            for process in every[:4]:
+                await process.ready()
+            balancer.instances = list(old["serve"])
+            await balancer.look()
+            async with _under_load(balancer, sent):
+                for role in ROLES:
+                    for before, after in zip(old[role], new[role], strict=True):
+                        await _replace(before, after, balancer, sent)
+            logs = "\n".join(one.log for one in every)
+            assert balancer.answers == {200: len(sent)}, logs
+            await eventually(lambda: len(warehouse.keys) >= len(sent), within_s=90, what="every order is shipped")
+            await eventually(lambda: _paid(database, len(sent)), within_s=60, every_s=0.2)
+        assert Counter(warehouse.calls.values()) == {1: len(sent)}, "each once, and nobody was even asked twice"
+    await database.stop()
+
+
+@asynccontextmanager
+async def _under_load(balancer: Balancer, sent: list[str]) -> AsyncIterator[None]:
+    sendings, over = iter(paid_orders(20_000, 0)), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(SENDERS):
+            group.create_task(_keep_sending(balancer, sendings, sent, over))
+        group.create_task(balancer.watch(over))
+        try:
+            yield
+        finally:
+            over.set()
+
+
+async def _replace(before: ConsumerProcess, after: ConsumerProcess, balancer: Balancer, sent: list[str]) -> None:
+    """The new one first, then the old one goes; orders come all the time."""
+    after.spawn()
+    await after.ready()
+    if before in balancer.instances:
+        balancer.instances.append(after)
+    await eventually(partial(_more_than, sent, len(sent) + 50))
+    assert await asyncio.to_thread(before.stop) == 0
+    if before in balancer.instances:
+        balancer.instances.remove(before)
+    await eventually(partial(_more_than, sent, len(sent) + 50))
+
+
 # case: O8, I4
 @pytest.mark.slow
-@pytest.mark.timeout(180)
-async def test_of_both_instances_one_after_the_other(tmp_path: Path) -> None:
-    environ = {
-        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
-        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/consumer.db",
-        "CONSUMER_AUTHENTICITY": "signature",
-        "CONSUMER_WEBHOOK_SECRETS": SECRET,
-        "CONSUMER_LINGER_S": "1.5",
-    }
-    database = Database(environ["CONSUMER_DATABASE_URL"])
-    await schema.upgrade(database)
-    old = [ConsumerProcess("serve", environ, tmp_path, f"old-{number}") for number in (1, 2)]
-    new = [ConsumerProcess("serve", environ, tmp_path, f"new-{number}") for number in (1, 2)]
-    work = ConsumerProcess("work", environ, tmp_path)
-    sendings = iter(paid_orders(20_000, 0))
-    sent: list[str] = []
-    over = asyncio.Event()
-    async with aiohttp.ClientSession() as http:
-        balancer = Balancer(http)
-        with ended(work, *old, *new):
-            for process in (work, *old):
-                process.spawn()
-            for process in (work, *old):
-                await process.ready()
-            balancer.instances = list(old)
-            await balancer.look()
-            senders = [asyncio.create_task(_keep_sending(balancer, sendings, sent, over)) for _ in range(SENDERS)]
-            watch = asyncio.create_task(balancer.watch(over))
-            for before, after in zip(old, new, strict=True):
-                after.spawn()
-                await after.ready()
-                balancer.instances.append(after)
-                await eventually(lambda: len(sent) > 100)
-                assert await asyncio.to_thread(before.stop) == 0
-                balancer.instances.remove(before)
-                await eventually(partial(_more_than, sent, len(sent) + 100))
-            over.set()
-            await asyncio.gather(*senders, watch)
-            logs = "\n".join(one.log for one in (*old, *new))
-            assert balancer.answers == {200: len(sent)}, logs
-            await eventually(lambda: _paid(database, len(sent)), within_s=60, every_s=0.2)
-    await database.stop()
+@pytest.mark.timeout(300)
+async def test_on_the_embedded_default(tmp_path: Path) -> None:
+    await roll(tmp_path, f"embedded:{tmp_path}/log.db", f"sqlite+aiosqlite:///{tmp_path}/consumer.db")
+
+
+# case: O8, I4
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.timeout(300)
+async def test_on_kafka_and_postgresql(tmp_path: Path, kafka_url: str, postgres_url: str) -> None:
+    await roll(tmp_path, kafka_url, postgres_url)
 
 
 def _more_than(sent: list[str], count: int) -> bool:
@@ -111,7 +152,7 @@ async def _keep_sending(balancer: Balancer, sendings: Iterator[Sending], sent: l
             return
         await balancer.send(sending)
         sent.append(sending.event_id)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
 
 
 async def _paid(database: Database, wanted: int) -> bool:
