@@ -32,8 +32,8 @@ class KafkaBroker:
 
     `max_pending` messages and `max_pending_bytes` bound what waits for an acknowledgement; `heartbeat_s` is how often
     a member says that it lives, and how soon it notices a rebalance: at 1 s, 99 of 100 records waited for up to 1.6 s
-    when members left, at 0.3 s for 0.5 s. `session_s` after how long without it the
-    broker gives its partitions to others.
+    when members left, at 0.3 s for 0.5 s. `session_s` after how long without it the broker gives its partitions to
+    others.
     """
 
     def __init__(
