@@ -1,8 +1,10 @@
-"""Log parts: topics, groups and the way to the broker, from settings. Pure."""
+"""Log parts: topics, groups and the way to the broker, from settings."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from consumer.broker import KafkaSecurity, TopicConfig
 from consumer.settings import Settings
@@ -27,6 +29,19 @@ def topics(settings: Settings) -> list[TopicConfig]:
     )
     deliveries = replace(events, name=topic(settings, "deliveries"), retention_s=DELIVERIES_RETENTION_S)
     return [events, deliveries, replace(events, name=topic(settings, "events.dead"), retention_s=DEAD_RETENTION_S)]
+
+
+def log_bytes(settings: Settings) -> int | None:
+    """What the embedded log's files take now; None where the log is not ours to measure."""
+    kind, _, path = settings.broker_url.partition(":")
+    if kind != "embedded" or not path:
+        return None
+    file = Path(path)
+    total = 0
+    for part in (file, file.with_name(f"{file.name}-wal")):
+        with suppress(OSError):  # removed, or not there yet
+            total += part.stat().st_size
+    return total
 
 
 def groups(settings: Settings) -> dict[str, str]:

@@ -23,7 +23,8 @@ _log = structlog.get_logger(__name__)
 
 
 class LogWatch:
-    """`groups`: group to topic. `on_replaced` is told at each look when a topic was found to be another than it was."""
+    """`groups`: group to topic. `on_replaced` is told at each look when a topic was found to be another than it was.
+    `size`: of the log's files, where they are ours."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class LogWatch:
         metrics: Metrics,
         clock: Clock,
         on_replaced: Callable[[datetime], Awaitable[None]],
+        size: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._broker = broker
         self._database = database
@@ -41,6 +43,7 @@ class LogWatch:
         self._metrics = metrics
         self._clock = clock
         self._on_replaced = on_replaced
+        self._size = size
         self._lasting = Lasting()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -71,6 +74,9 @@ class LogWatch:
             self._lasting.over()
 
     def _show(self, reports: Sequence[GroupReport]) -> None:
+        size = self._size()
+        if size is not None:
+            self._metrics.log_bytes.set(size)
         for report in reports:
             self._metrics.group_lag_records.labels(report.group).set(report.records)
             self._metrics.group_members.labels(report.group).set(report.members)

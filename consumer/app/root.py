@@ -382,7 +382,15 @@ class App:
                 await one.note_lost_log(at)
 
         groups = log_parts.groups(self.settings)
-        watch = LogWatch(self.broker, self.database, groups, metrics=self.metrics, clock=self.clock, on_replaced=lost)
+        watch = LogWatch(
+            self.broker,
+            self.database,
+            groups,
+            metrics=self.metrics,
+            clock=self.clock,
+            on_replaced=lost,
+            size=lambda: log_parts.log_bytes(self.settings),
+        )
 
         async def watch_log(stop: asyncio.Event) -> None:
             if await self._ready_to_work(stop):

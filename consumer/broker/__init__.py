@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from consumer.broker.base import (
     AssignmentListener,
@@ -18,7 +19,6 @@ from consumer.broker.base import (
 )
 from consumer.broker.embedded.broker import EmbeddedBroker
 from consumer.broker.groups import GroupReport
-from consumer.broker.kafka.broker import KafkaBroker
 from consumer.broker.kafka.connection import KafkaSecurity
 from consumer.clock import Clock
 from consumer.errors import BrokerUrlInvalid
@@ -40,6 +40,19 @@ __all__ = [
     "open_broker",
 ]
 
+if TYPE_CHECKING:
+    from consumer.broker.kafka.broker import KafkaBroker
+
+
+def __getattr__(name: str) -> Any:
+    """`KafkaBroker`, which brings Kafka's client: nobody waits for it who has no Kafka."""
+    if name != "KafkaBroker":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from consumer.broker.kafka.broker import KafkaBroker
+
+    return KafkaBroker
+
+
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 
 
@@ -58,5 +71,7 @@ def open_broker(
             found = _SERVER.match(server)
             if found is None or not 0 < int(found.group(2)) < 65_536:
                 raise BrokerUrlInvalid(f"{server!r} is not host:port, as in kafka://host:9092,host:9092")
+        from consumer.broker.kafka.broker import KafkaBroker
+
         return KafkaBroker(servers, security=security, clock=clock, client_id=client_id)
     raise BrokerUrlInvalid()

@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _tree(arguments: list[str]) -> typer.Typer:
-    return outline(trunk()) if arguments in ([], ["--help"]) else tree(arguments[0])
+    return outline(trunk()) if arguments in ([], ["--help"]) else tree(*arguments[:2])
 
 
 def _early_level() -> str:

@@ -123,6 +123,18 @@ def _handlers(app: typer.Typer) -> None:
     app.add_typer(handlers.app, name="handlers")
 
 
+def _status_alone(app: typer.Typer) -> None:
+    from consumer.cli.looking import status
+
+    status.add_to(app)
+
+
+def _events_alone(app: typer.Typer) -> None:
+    from consumer.cli.looking import events
+
+    app.add_typer(events.app, name="events")
+
+
 # In the order of the help; the words that each of them brings.
 PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _roles: ("demo", "dev", "serve", "work", "sync", "console", "sandbox"),
@@ -146,10 +158,19 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
 }
 
 
-def tree(word: str | None = None) -> typer.Typer:
-    """All commands; only those of the module that brings `word`, where it is one of theirs."""
+# What only looks needs nothing of what repairs under the same word.
+ALONE: Final[Mapping[tuple[str, ...], Add]] = {
+    ("status",): _status_alone,
+    ("events", "list"): _events_alone,
+    ("events", "show"): _events_alone,
+}
+
+
+def tree(*words: str) -> typer.Typer:
+    """All commands; only those that a call with these words needs, where they are known."""
     app = trunk()
-    found = [add for add, words in PARTS.items() if word in words]
+    alone = ALONE.get(words[:1]) or ALONE.get(words[:2])
+    found = [alone] if alone else [add for add, known in PARTS.items() if words[:1] and words[0] in known]
     for add in found or PARTS:
         add(app)
     return app

@@ -4,6 +4,7 @@
     GET /api/subscriptions/{id}           POST /api/orders/{order_id}/read
     GET /api/customers/{ref}/access       POST /api/subscriptions/{id}/read
     GET /api/findings                     GET  /api/events/{id}
+    GET /api/processes
     `?application=` for others than `default`
 
 A shop's "processing..." page asks it: a browser that reaches `success_url` proves nothing (case F16).
@@ -26,7 +27,7 @@ from consumer.console.event_view import event_view
 from consumer.console.queues import findings, queues
 from consumer.console.views import access_view, order_view, subscription_view
 from consumer.errors import NotFound, UsageError
-from consumer.ledger import Database
+from consumer.ledger import Database, processes
 from consumer.ledger.reading import read_requests
 from consumer.plugin import ReadKind, ReadRequest
 from handlers.access.policy import Policy
@@ -58,6 +59,7 @@ def query_routes(
     part.router.add_get(r"/subscriptions/{id:[\s\S]+}", api.subscription)
     part.router.add_get(r"/customers/{id:[\s\S]+}/access", api.access)
     part.router.add_get("/findings", api.findings)
+    part.router.add_get("/processes", api.processes)
     part.router.add_get(r"/events/{id:[\s\S]+}", api.event)
     part.router.add_put(r"/checkouts/{id:[\s\S]+}", api.checkout)
     part.router.add_post(r"/orders/{id:[\s\S]+}/read", api.read_order)
@@ -108,6 +110,12 @@ class QueryApi:
             {"plugin": one.plugin, "kind": one.kind, "count": one.count, "oldest_at": one.oldest_at} for one in waiting
         ]
         return answer({"application": application, "queues": counted, "findings": listed})
+
+    async def processes(self, _: web.Request) -> web.Response:
+        """Every process of the last week: its roles, whether it can work, and what its checks last said."""
+        async with self._database.reading() as session:
+            listed = await processes.listed(session)
+        return answer({"processes": [asdict(one) for one in listed]})
 
     async def checkout(self, request: web.Request) -> web.Response:
         """Register a checkout."""

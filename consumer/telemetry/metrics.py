@@ -277,6 +277,7 @@ class Metrics:
         )
 
         self.ledger_bytes = self._gauge("ledger_bytes", "Size of the ledger's database")
+        self.log_bytes = self._gauge("log_bytes", "Size of the embedded log's files; Kafka tells its own")
         self.archived = self._counter("archived_events", "Events whose body was archived and taken out of the ledger")
         self.archive_failing = self._gauge("archive_failing", "1 while the daily archiving does not come to its end")
         self.archive_done_at = self._gauge(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, exists, select, update
 
 from consumer.plugin import Context, Event
 from handlers.findings import close_finding, open_finding
@@ -24,10 +24,21 @@ FINDING_OF_HOLD: dict[Hold | None, str] = {
 }
 _FIELDS = tuple(field.name for field in fields(Order))
 _RECORD_MAX_BYTES = 64 * 1024
-_CHANGE = update(ORDERS).where(
-    ORDERS.c.application == bindparam("b_application"), ORDERS.c.order_id == bindparam("b_order_id")
+_ORPHAN = exists().where(
+    FINDINGS.c.application == bindparam("b_application"),
+    FINDINGS.c.kind == "orphan_payment",
+    FINDINGS.c.subject == bindparam("b_order_id"),
+    FINDINGS.c.closed_at.is_(None),
 )
-"""Sets what it is sent with, of one order."""
+_CHANGE = (
+    update(ORDERS)
+    .where(ORDERS.c.application == bindparam("b_application"), ORDERS.c.order_id == bindparam("b_order_id"))
+    .returning(_ORPHAN)
+)
+"""Sets what it is sent with, of one order. Whoever opens that finding holds the order's lock while they do, and this
+statement begins with the lock held: it sees theirs."""
+_MET_KNOWN = "fulfilment: the last order was there already"
+"""What the session remembers for the transaction's next orders: which statement to begin with, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,8 @@ class Change:
     before: Order
     after: Order
     is_new: bool = False
+    may_be_orphan: bool = False
+    """Whether a payment was seen before its order was paid, and that is still shown."""
 
     def became(self, name: str) -> bool:
         """Whether a field was empty before and is not any more."""
@@ -50,9 +63,13 @@ async def apply(
 
     The usual first fact is the only one: then this is a single INSERT. Everything else locks the row first, so two
     workers with two proofs of one order cannot both be the first (cases F3, F4). An answer is of an order that was
-    asked for: its row is there already, as a rule.
+    asked for: its row is there already, as a rule. So is that of a merchant who registers orders: behind a known one
+    the next of the same transaction are looked for first, too.
     """
-    change = await _written(ctx, order_id, fact, invents=invents, is_answer=event.type in ANSWERS)
+    looks_first = event.type in ANSWERS or not invents or ctx.session.info.get(_MET_KNOWN, False)
+    change = await _written(ctx, order_id, fact, invents=invents, looks_first=looks_first)
+    if change is not None and event.type not in ANSWERS:
+        ctx.session.info[_MET_KNOWN] = not change.is_new
     if change is not None and change.before != change.after:
         _note(ctx, order_id, change)
         await _follow(ctx, event, order_id, change)
@@ -60,10 +77,10 @@ async def apply(
 
 
 async def _written(
-    ctx: Context, order_id: str, fact: Callable[[Order], Order], *, invents: bool, is_answer: bool
+    ctx: Context, order_id: str, fact: Callable[[Order], Order], *, invents: bool, looks_first: bool
 ) -> Change | None:
     key: dict[str, Any] = {"application": ctx.application, "order_id": order_id}
-    found = await ctx.locked(FulfilmentOrder, **key) if is_answer or not invents else None
+    found = await ctx.locked(FulfilmentOrder, **key) if looks_first else None
     if found is None and invents:
         fresh = fact(Order())
         if await ctx.insert_new(FulfilmentOrder(**key, **vars(fresh))):
@@ -73,11 +90,11 @@ async def _written(
         return None
     before = to_order(found)
     after = fact(before)
-    if after != before:
-        changed = _changed(before, after)
-        values = {name: getattr(after, name) for name in changed}
-        await ctx.session.execute(_CHANGE, values | {"b_application": ctx.application, "b_order_id": order_id})
-    return Change(before, after)
+    if after == before:
+        return Change(before, after)
+    values = {name: getattr(after, name) for name in _changed(before, after)}
+    done = await ctx.session.execute(_CHANGE, values | {"b_application": ctx.application, "b_order_id": order_id})
+    return Change(before, after, may_be_orphan=bool(done.scalar()))
 
 
 def _changed(before: Order, after: Order) -> tuple[str, ...]:
@@ -102,7 +119,7 @@ async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> 
         await _finding(ctx, "amount_mismatch", order_id, event.received_at, why_held(after))
     elif amounts_differ(before) and not amounts_differ(after):
         await close_finding(ctx, FINDINGS, "amount_mismatch", order_id, event.received_at)
-    if change.became("paid_at") and not change.is_new:
+    if change.became("paid_at") and change.may_be_orphan:
         # A payment seen before its order was paid makes the row first, so a fresh row has no such finding.
         await close_finding(ctx, FINDINGS, "orphan_payment", order_id, event.received_at)
     if change.became("unfulfillable_at"):

@@ -15,9 +15,10 @@ from yarl import URL
 from consumer.clock import DrivenClock
 from consumer.errors import LedgerUnavailable
 from consumer.events import Trust
-from consumer.ledger import Database
+from consumer.ledger import Database, processes
 from consumer.ledger.handling import runs as runs_
 from consumer.ledger.handling.runs import Run
+from consumer.ledger.processes import Proof, Pulse
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import derived_id
 from tests.console.conftest import TOKEN, Client, Open
@@ -237,3 +238,17 @@ async def test_a_ledger_that_is_away_is_503(open_api: Open) -> None:
 async def test_answers_are_not_cached(api: Client) -> None:
     async with api.get("/api/customers/c/access") as response:
         assert response.headers["Cache-Control"] == "no-store"
+
+
+async def test_every_process_is_listed_with_what_its_checks_say(api: Client, sqlite_ledger: Database) -> None:
+    why = Proof(code="ledger_locked", reason="Somebody else holds the database's lock.")
+    pulse = Pulse(
+        process="one", role="work", host="shop-1", pid=7, version="0.1.0", started_at=START, ready=False, since=START,
+        checks={"ledger_write": why},
+    )  # fmt: skip
+    async with sqlite_ledger.transaction() as session:
+        await processes.beat(session, [pulse], START)
+    status, body = await get(api, "/api/processes")
+    [one] = body["processes"]
+    assert (status, one["role"], one["host"], one["pid"], one["ready"]) == (200, "work", "shop-1", 7, False)
+    assert one["checks"]["ledger_write"]["code"] == "ledger_locked"

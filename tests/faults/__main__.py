@@ -2,7 +2,8 @@
 when a fault is not noticed, not named truly, or not green again.
 
 `python -m tests.faults WORD …` plays the rows whose name has one of these words, `--on embedded` or `--on servers`
-those of one scene; what was played before stays in the table.
+those of one scene; what was played before stays in the table. `--healthy MINUTES` plays no fault: it counts the alarms
+that `status` raises all the same, exit 1 when there is one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from tests.faults.healthy import stay_healthy
 from tests.faults.play import Played, on_files, on_servers, play
 from tests.faults.rows.every import EMBEDDED, SERVERS
 from tests.faults.scene import Fault, Scene
@@ -53,13 +55,27 @@ async def _played(fault: Fault, scene: Scene) -> Played | None:
         return None
 
 
+async def stay(on: str, minutes: float, per_s: float) -> int:
+    """How many false alarms."""
+    with tempfile.TemporaryDirectory() as folder:
+        made: AbstractAsyncContextManager[Scene] = SCENES[on][0](Path(folder))
+        async with made as scene:
+            told = await stay_healthy(scene, minutes, per_s)
+    print(told.row, flush=True)
+    return told.alarms.total()
+
+
 def main(words: Sequence[str]) -> int:
     """Play; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--on", choices=sorted(SCENES))
+    parser.add_argument("--healthy", type=float, metavar="MINUTES")
+    parser.add_argument("--per-s", type=float, default=1.0, help="orders a second, with --healthy")
     asked = parser.parse_args(words)
     failed = 0
+    if asked.healthy is not None:
+        return 1 if asyncio.run(stay(asked.on or "embedded", asked.healthy, asked.per_s)) else 0
     for on, (_, rows) in SCENES.items():
         if asked.on in (None, on):
             chosen = [row for row in rows if not asked.words or any(word in row.name for word in asked.words)]

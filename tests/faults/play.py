@@ -103,7 +103,7 @@ async def play(fault: Fault, scene: Scene) -> Played:
     noticed: list[float] = []
 
     async def named() -> tuple[str, tuple[str, ...]]:
-        found = await _status(scene)
+        found = await status_of(scene)
         if found["status"] != "healthy" and not noticed:
             noticed.append(time.monotonic() - began)
         codes = [str(one["code"]) for one in found["findings"]]
@@ -132,14 +132,15 @@ async def green(scene: Scene) -> None:
         if time.monotonic() - last >= PAID_EVERY_S:
             last = time.monotonic()
             scene.pay()
-        found = await _status(scene)
+        found = await status_of(scene)
         assert found["status"] == "healthy", found["findings"]
         return True
 
     await eventually(is_green, within_s=GREEN_WITHIN_S, every_s=1, what="healthy")
 
 
-async def _status(scene: Scene) -> dict[str, Any]:
+async def status_of(scene: Scene) -> dict[str, Any]:
+    """What `consumer status --json` prints."""
     done = await asyncio.to_thread(command, "status", "--json", environ=scene.found.environ, within_s=120)
     assert done.stdout, done.stderr[-STDERR_CHARS:]
     found: dict[str, Any] = json.loads(done.stdout)

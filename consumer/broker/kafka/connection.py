@@ -1,4 +1,5 @@
-"""How to reach Kafka: servers, TLS and SASL, and the bounded end of whatever aiokafka started."""
+"""How to reach Kafka: servers, TLS and SASL, and the bounded end of whatever aiokafka started. It imports
+aiokafka where it is needed: settings are checked with it by everybody, and most have no Kafka."""
 
 from __future__ import annotations
 
@@ -9,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-
-from aiokafka.helpers import create_ssl_context
 
 from consumer.errors import BrokerUrlInvalid
 
@@ -46,6 +45,8 @@ class KafkaSecurity:
         """The keyword arguments aiokafka takes. Raises BrokerUrlInvalid when a file cannot be used."""
         found: dict[str, Any] = {"security_protocol": self.security_protocol}
         if self.security_protocol.endswith("SSL"):
+            from aiokafka.helpers import create_ssl_context
+
             try:
                 found["ssl_context"] = create_ssl_context(
                     cafile=self.ca_file, certfile=self.cert_file, keyfile=self.key_file

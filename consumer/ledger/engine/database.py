@@ -7,13 +7,15 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, ExceptionContext, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from consumer.causes import of_database
 from consumer.errors import DatabaseMissing, LedgerError, LedgerLocked, LedgerUnavailable, SchemaOutdated
@@ -22,6 +24,9 @@ from consumer.ledger.engine.discretion import hide_values
 
 BUSY_TIMEOUT_S = 15.0
 COMMAND_TIMEOUT_S = 60.0
+RESTED_S = 1.0
+"""A PostgreSQL connection that lay unused for so long is pinged before it is used again. One that broke sooner is found
+by what is sent on it: LedgerUnavailable, and all connections are made anew."""
 POOL_SIZE = 10
 CHECK_WITHIN_S = 5.0
 LOCK_S = 30.0
@@ -276,7 +281,6 @@ def _postgresql(
         pool_size=pool_size,
         max_overflow=5,
         pool_timeout=10,
-        pool_pre_ping=True,
         hide_parameters=True,
         connect_args={
             "timeout": 10,
@@ -297,8 +301,25 @@ def _postgresql(
         },
     )
 
+    _ping_the_rested(engine)
+
     @event.listens_for(engine.sync_engine, "handle_error")
     def keep_discreet(context: ExceptionContext) -> None:
         hide_values(context.sqlalchemy_exception, context.original_exception)
 
     return engine
+
+
+def _ping_the_rested(engine: AsyncEngine) -> None:
+    """As `pool_pre_ping`, but one that was used a moment ago is taken as it is: a ping is three round trips."""
+    dialect = engine.dialect
+
+    @event.listens_for(engine.sync_engine, "checkin")
+    def note(_: Any, record: ConnectionPoolEntry) -> None:
+        record.info["used_at"] = monotonic()
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def ping(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+        used_at = record.info.get("used_at")
+        if used_at is not None and monotonic() - used_at > RESTED_S and not dialect._do_ping_w_event(connection):
+            raise InvalidatePoolError

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.engine import schema
+from consumer.ledger.engine import database, schema
 from consumer.ledger.handling import events
 from consumer.ledger.tables import EventRow
 from tests.contract.ledger.facts import NOW, event
@@ -134,3 +134,37 @@ async def test_writers_that_go_on_through_a_restart_store_what_they_were_told(
     async with ledger.reading() as session:
         there = set(await session.scalars(select(EventRow.__table__.c.id)))
     assert {f"evt_{number}" for number in acknowledged} <= there
+
+
+async def _cut_all(ledger: Database) -> None:
+    """End every connection of the ledger, which lie in its pool."""
+    other = Database(str(ledger.engine.url.render_as_string(hide_password=False)), pool_size=1)
+    try:
+        async with other.reading() as session:
+            others = "pid <> pg_backend_pid() AND datname = current_database()"
+            cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
+            assert (await session.execute(text(cut))).all()
+    finally:
+        await other.stop()
+
+
+async def test_a_connection_that_broke_while_it_rested_is_noticed_by_nobody(
+    ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await record(ledger, 1)
+    await _cut_all(ledger)
+    monkeypatch.setattr(database, "RESTED_S", 0.0)
+    await record(ledger, 2)
+    assert await stored(ledger) == 2
+
+
+async def test_one_that_broke_a_moment_after_it_was_used_fails_once(
+    ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "RESTED_S", 3600.0)
+    await asyncio.gather(*(record(ledger, number) for number in range(5)))
+    await _cut_all(ledger)
+    with pytest.raises(LedgerUnavailable):
+        await record(ledger, 5)
+    await record(ledger, 5)
+    assert await stored(ledger) == 6
