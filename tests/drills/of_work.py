@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consumer.sandbox.scenarios.stage import Stage as Shop
-from tests.drills.scene import Drill, Scene, drill, nothing
+from tests.drills.scene import Act, Drill, Scene, drill, nothing
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 
@@ -60,20 +60,24 @@ async def _paper(scene: Scene) -> None:
     (scene.found.folder / "broken").unlink()
 
 
-async def _lose_rows(scene: Scene) -> None:
-    """Somebody's hand slipped in the database: of an order and its payment nothing is in the books any more."""
-    scene.pay()
-    await scene.found.shipped(within_s=60)
-    order_id = scene.found.paid[-1]
-    await scene.type("reconcile")
+def _lose(*tables: str) -> Act:
+    """Somebody's hand slipped in the database: of an order nothing is left in these tables."""
 
-    async def is_in_the_books() -> bool:
-        return scene.in_ledger("SELECT count(*) FROM fulfilment_payment WHERE order_id = ?", order_id) == [(1,)]
+    async def strike(scene: Scene) -> None:
+        scene.pay()
+        await scene.found.shipped(within_s=60)
+        order_id = scene.found.paid[-1]
+        await scene.type("reconcile")
 
-    await eventually(is_in_the_books, within_s=60, what="the payment is in the books")
-    for table in ("fulfilment_payment", "fulfilment_order"):
-        scene.in_ledger(f"DELETE FROM {table} WHERE order_id = ?", order_id)
-    await scene.restart("console")
+        async def is_in_the_books() -> bool:
+            return scene.in_ledger("SELECT count(*) FROM fulfilment_payment WHERE order_id = ?", order_id) == [(1,)]
+
+        await eventually(is_in_the_books, within_s=60, what="the payment is in the books")
+        for table in tables:
+            scene.in_ledger(f"DELETE FROM {table} WHERE order_id = ?", order_id)
+        await scene.restart("console")
+
+    return strike
 
 
 async def _derive_it_again(scene: Scene) -> None:
@@ -96,6 +100,11 @@ WORK: tuple[Drill, ...] = (
         strike=_mismatch, cure=nothing, names=("WORD", "SUBJECT"),
     ),
     drill(
-        "rows of the ledger are lost", "MoneyUnexplained", "InvariantsBroken", strike=_lose_rows, cure=_derive_it_again
+        "an order is lost", "InvariantsBroken",
+        strike=_lose("fulfilment_order"), cure=_derive_it_again,
+    ),
+    drill(
+        "an order is lost with its payment", "MoneyUnexplained",
+        strike=_lose("fulfilment_payment", "fulfilment_order"), cure=_derive_it_again,
     ),
 )  # fmt: skip
