@@ -27,6 +27,7 @@ ASKED = (
     ("events", "list", "--order", ORDER),
     ("explain", "order", ORDER),
     ("status",),
+    ("replay", "plan", "--handler", HANDLER, "--status", "dead"),
 )
 
 

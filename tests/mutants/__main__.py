@@ -1,6 +1,6 @@
 """`make mutants`: single changes to the code that decides, each of which a test has to notice. Exit 1 when less than
-95 % of them are noticed. `make mutants MODULE=consumer/work/transition.py` (or a folder) plays a part; an interrupted
-run goes on where it was, as long as module and tests are the same."""
+95 % of them are noticed. `make mutants MODULE=consumer/work/transition.py` (or a folder) plays a part, `ONE_IN=50` a
+sample of all; an interrupted run goes on where it was, as long as module and tests are the same."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("modules", nargs="*", help="files or folders; all when left out, the decisive ones first")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="no longer than that; the next run goes on")
+    parser.add_argument("--one-in", type=int, default=1, help="a sample: one mutant in so many")
     parser.add_argument("--report", action="store_true", help="play nothing, show what earlier runs found")
     asked = parser.parse_args(arguments)
     try:
@@ -29,20 +30,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds: the copy is removed
-    tallies = _reported(modules) if asked.report else _played(modules, asked.minutes * 60)
+    tallies = _reported(modules) if asked.report else _played(modules, asked.minutes * 60, asked.one_in)
     _show(tallies)
     judged, killed = sum(one.judged for one in tallies), sum(one.killed for one in tallies)
+    _say(f"all: {killed} of {judged} noticed" + (f" ({killed / judged:.1%})" if judged else ""))
     return 0 if judged and killed >= BAR * judged else 1
 
 
-def _played(modules: list[str], seconds: float) -> list[Tally]:
+def _played(modules: list[str], seconds: float, one_in: int) -> list[Tally]:
     until, tallies = time.monotonic() + seconds, []
     with checkout():
         for module in modules:
             if time.monotonic() > until:
                 break
             _say(module)
-            tallies.append(play(module, until, _say))
+            tallies.append(play(module, until, _say, one_in))
     return tallies
 
 

@@ -58,6 +58,8 @@ def as_broker_error(error: sqlite3.Error, path: Path) -> BrokerError:
     """What an SQLite error means to a caller: damaged for good, or worth another try."""
     primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     reason = getattr(error, "sqlite_errorname", None) or str(error)
+    if path.exists() and not path.is_file():  # a folder, as a mount that nobody made a file for: SQLite says I/O error
+        return LogNotOpened(path=str(path), reason="it is no file")
     known = of_log_file(getattr(error, "sqlite_errorname", None))
     if known is not None:
         return known(path=str(path), reason=reason)
