@@ -29,7 +29,9 @@ PROCESSES: tuple[Drill, ...] = (
 
 DRILLS: Sequence[Drill] = (*PROCESSES, *READING, *LISTS, *WORK, *STORAGE, *STRANGERS)
 
+UNSIGNED = "webhooks are not signed here: while the ledger is away deliveries wait (LogBehind), and no event does"
 NOT_DRILLED: Mapping[str, str] = {
+    **dict.fromkeys(("ConsumerStale", "ConsumerStaleSlowly", "ConsumerRunsOverdue"), UNSIGNED),
     "ConsumerPaidThereNotHere": "younger than the last round of drills",
 }
 """Alerts that no drill fires yet, and why."""

@@ -56,7 +56,7 @@ async def _send(http: aiohttp.ClientSession, url: str, event_id: str) -> None:
 
 
 async def _lock_ledger(scene: Scene) -> None:
-    """Another process holds the ledger: events wait in the log."""
+    """Another process holds the ledger: deliveries wait in the log."""
     scene.lock = _locked(scene.ledger)
     scene.pay(3)
 
@@ -82,10 +82,6 @@ STORAGE: tuple[Drill, ...] = (
         "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "OutboxStuck",
         strike=_lock_log, cure=_unlock, lingers=("ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding"),
     ),
-    drill(
-        "the ledger is locked",
-        "Stale", "StaleSlowly", "RunsOverdue", "LedgerUnavailable",
-        strike=_lock_ledger, cure=_unlock, lingers=("Stale", "StaleSlowly"),
-    ),
+    drill("the ledger is locked", "LedgerUnavailable", strike=_lock_ledger, cure=_unlock),
     drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip
