@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -44,7 +45,8 @@ class SystemClock:
 
 class SharedClock:
     """The machine's steps, by the time that all processes agree on: whoever asked somebody else what time it is says so
-    with `follow`. A machine whose clock is wrong then delays nothing, and does nothing too soon."""
+    with `follow`. A machine whose clock is wrong then delays nothing, and does nothing too soon. `ahead`: how much the
+    machine's time is later than that."""
 
     def __init__(self, machine: Clock | None = None) -> None:
         self._machine: Clock = machine or SystemClock()
@@ -62,14 +64,16 @@ class SharedClock:
         """See Clock."""
         await self._machine.sleep(seconds)
 
-    def follow(self, shared: datetime) -> bool:
-        """It is that time now; whether this clock was moved for it. What an answer takes on its way moves nothing."""
-        ahead = self._machine.now() - shared
-        if abs(ahead) < AGREES:
-            ahead = timedelta(0)
-        if abs(ahead - self.ahead) < AGREES:
+    async def follow(self, ask: Callable[[], Awaitable[datetime]]) -> bool:
+        """Ask what time it is; whether this clock was moved for the answer. It was true at some moment between the
+        question and now: what those two leave possible moves nothing, however long the answer took."""
+        asked = self._machine.now()
+        shared = await ask()
+        earliest, latest = sorted((asked - shared, self._machine.now() - shared))
+        if earliest - AGREES < self.ahead < latest + AGREES:
             return False
-        self.ahead = ahead
+        agrees = earliest - AGREES < timedelta(0) < latest + AGREES
+        self.ahead = timedelta(0) if agrees else (earliest + latest) / 2
         return True
 
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer import __version__
 from consumer.clock import Clock, SharedClock
@@ -60,11 +61,14 @@ class Heartbeat:
 
     async def agree_on_time(self) -> None:
         """What is due is due by the database's clock, whatever this machine's says. Raises LedgerError."""
-        async with self._own().reading() as session:
-            self._follow(await shared_time(session))
+        try:
+            async with asyncio.timeout(LIMIT_S), self._own().reading() as session:
+                await self._follow(session)
+        except TimeoutError as error:
+            raise LedgerUnavailable(reason=f"no answer within {LIMIT_S:g} s") from error
 
-    def _follow(self, now: datetime) -> None:
-        if isinstance(self._clock, SharedClock) and self._clock.follow(now):
+    async def _follow(self, session: AsyncSession) -> None:
+        if isinstance(self._clock, SharedClock) and await self._clock.follow(lambda: shared_time(session)):
             _log.warning("clock_differs", ahead_s=round(self._clock.ahead.total_seconds(), 1))
 
     def _own(self) -> Database:
@@ -115,8 +119,8 @@ class Heartbeat:
         proofs = {name: _proof(problems.get(name)) for name in checks}
         proofs |= {name: Proof(code=error.code, reason=error.message) for name, error in refused.items()}
         async with self._own().transaction() as session:
+            await self._follow(session)
             now = await shared_time(session)
-            self._follow(now)
             self._started_at = self._started_at or now
             if self._was is None or self._was[0] != ready:
                 self._was = (ready, now)

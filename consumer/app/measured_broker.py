@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
 from consumer.broker import (
@@ -19,18 +19,21 @@ from consumer.broker import (
 from consumer.errors import BrokerError
 from consumer.telemetry.metrics import Metrics
 
+PASSING_S = 60.0
+"""What is refused no longer than this may have been the election of a leader: it says nothing once it is so old."""
 REFUSAL_COUNTS_S = 600.0
 
 
 class MeasuredBroker:
     """Does what `broker` does, and tells `metrics` how many records were acknowledged (`published`) or not (the error's
-    code; some of them may be durable all the same), and how long that took."""
+    code; some of them may be durable all the same), and how long that took. `seconds`: a clock that never goes back."""
 
-    def __init__(self, broker: Broker, metrics: Metrics) -> None:
+    def __init__(self, broker: Broker, metrics: Metrics, seconds: Callable[[], float] = perf_counter) -> None:
         self._broker = broker
         self._published = metrics.publishes
         self._refused: BrokerError | None = None
-        self._refused_at = 0.0
+        self._refused_since = self._refused_at = 0.0
+        self._now = seconds
         self._seconds = functools.cache(metrics.publish_seconds.labels)  # by topic: a look-up costs more than counting
 
     async def start(self) -> None:
@@ -88,20 +91,23 @@ class MeasuredBroker:
     @property
     def refusal(self) -> BrokerError | None:
         """What the last record was refused with, lately; None when it was taken. A broker that answers may refuse."""
-        if self._refused is None or perf_counter() - self._refused_at > REFUSAL_COUNTS_S:
-            return None
-        return self._refused
+        lasted_s = self._refused_at - self._refused_since
+        counts_s = REFUSAL_COUNTS_S if lasted_s >= PASSING_S else PASSING_S
+        return self._refused if self._now() - self._refused_at <= counts_s else None
 
     async def _measured(self, topic: str, records: int, publishing: Awaitable[None]) -> None:
-        began = perf_counter()
+        began = self._now()
         try:
             await publishing
         except BrokerError as error:
             self._published.inc((topic, error.code), records)
             # A record that is too large says nothing of the log.
             if error.retryable:
-                self._refused, self._refused_at = error, perf_counter()
+                self._refused_at = self._now()
+                if self._refused is None:
+                    self._refused_since = self._refused_at
+                self._refused = error
             raise
         self._refused = None
         self._published.inc((topic, "published"), records)
-        self._seconds(topic).observe(perf_counter() - began)
+        self._seconds(topic).observe(self._now() - began)

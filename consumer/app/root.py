@@ -31,7 +31,7 @@ from consumer.app.retention import Retention
 from consumer.app.sealing import seal_trail
 from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
-from consumer.clock import Clock, SharedClock
+from consumer.clock import Clock, SharedClock, SystemClock
 from consumer.console.query import query_routes
 from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError
 from consumer.events import Locators
@@ -77,7 +77,8 @@ class App:
         self, settings: Settings, *, clock: Clock | None = None, plugins: Mapping[str, ModuleType] | None = None
     ) -> None:
         self.settings = settings
-        self.clock: Clock = clock or SharedClock()
+        self.machine: Clock = clock or SystemClock()
+        self.clock: Clock = clock or SharedClock(self.machine)
         self.metrics = Metrics()
         self.connected = asyncio.Event()
         self.public_url: str | None = None
@@ -280,7 +281,7 @@ class App:
         receiver = Receiver(
             broker=self.broker,
             endpoints=[parts.endpoint(application, self.settings) for application in self.settings.applications],
-            clock=self.clock,
+            clock=self.machine,  # a signature's age is between the sender and this machine; no ledger has a say in it
             metrics=self.metrics,
             tracing=self.tracing,
             topic_prefix=self.settings.topic_prefix,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from shlex import quote
 from typing import Any
 
 from sqlalchemy import Table, and_, select, text
@@ -197,7 +198,7 @@ def _unserved(state: Mapping[str, Any]) -> list[Entry]:
 def _held(order_id: str, hold: str | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """What only an operator can move, and the command that does."""
     who = "an operator" if hold != Hold.ASKED else "the service's answer, or an operator"
-    waits = f"{who}: consumer say fulfilment.released {order_id} --reason …"
+    waits = f"{who}: consumer say fulfilment.released {quote(order_id)} --reason …"
     return ([{"at": None, "code": f"held.{hold}", "waits": waits}] if hold else []) + _found(findings)
 
 

@@ -4,6 +4,7 @@ brought it about; and what the runs that are not over wait for."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any, Final
 
 import orjson
@@ -92,7 +93,7 @@ async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> 
 def wait_of(row: Mapping[str, Any], handlers: Mapping[str, str]) -> Entry:
     """What a run that is not over waits for, as an entry's own words; nothing where its time is all it waits for."""
     if row["status"] == RunStatus.DEAD:
-        return {"waits": f"an operator: consumer dead redrive --event {row['event_id']} --reason …"}
+        return {"waits": f"an operator: consumer dead redrive --event {quote(row['event_id'])} --reason …"}
     if row["handler"] in handlers:
         return {"waits": handlers[row["handler"]]}
     if row["status"] == RunStatus.PARKED:

@@ -189,14 +189,16 @@ class Apply:
         """What goes on. It costs the same however much of the plan is done."""
         now = self._clock.now()
         async with self._database.reading() as session:
-            # In this order: what arrives between two of these looks is seen by the later one.
+            # In this order: what an item leaves, what its run emits and what works on that is seen by a later of these,
+            # also where a place in the outbox was given before what was committed first.
             left = await items.left(session, plan_id)
             newest = await items.newest_derived(session, plan_id)
             waiting = await items.on_way(session, plan_id, sent)
+            at_work = await items.working(session, plan_id, now)
             is_underway = await items.underway(session, plan_id, now, settled)
             working = await items.working(session, plan_id, now)
             row = await plans.get(session, plan_id)
-        is_quiet = not waiting and not is_underway and not working
+        is_quiet = not (waiting or at_work or is_underway or working)
         return _Look(row=row, left=left, waiting=waiting, working=working, is_quiet=is_quiet, settled=newest)
 
     async def _next(self, plan_id: str, room: int) -> Sequence[EventRow]:

@@ -16,7 +16,13 @@ from consumer.settings.application import (
     proof_problem,
 )
 from consumer.settings.fields import Role, Settings
-from consumer.settings.values import is_loopback, read_secret_text, secret_bytes
+from consumer.settings.values import (
+    CERTIFICATES_MAX_BYTES,
+    SECRET_FILE_MAX_BYTES,
+    is_loopback,
+    read_secret_text,
+    secret_bytes,
+)
 
 FACES = frozenset({Role.CONSOLE, Role.DEV, Role.DEMO})
 SECRET_MIN_BYTES = 16
@@ -162,7 +168,9 @@ def _kafka_problems(settings: Settings) -> Iterator[str]:
         if path is not None and "SSL" not in protocol:
             yield f"{name}: has no effect unless CONSUMER_KAFKA_SECURITY_PROTOCOL is SSL or SASL_SSL"
         elif path is not None:
-            yield from _unreadable(name, path)
+            yield from _unreadable(
+                name, path, CERTIFICATES_MAX_BYTES
+            )  # a bundle of authorities is larger than a secret
     if (settings.kafka_cert_file is None) is not (settings.kafka_key_file is None):
         yield "CONSUMER_KAFKA_KEY_FILE: a client certificate and its key go together"
     password = settings.kafka_sasl_password
@@ -177,8 +185,8 @@ def _kafka_problems(settings: Settings) -> Iterator[str]:
             yield f"{name}: has no effect unless CONSUMER_KAFKA_SECURITY_PROTOCOL begins with SASL"
 
 
-def _unreadable(name: str, path: Path) -> Iterator[str]:
+def _unreadable(name: str, path: Path, max_bytes: int = SECRET_FILE_MAX_BYTES) -> Iterator[str]:
     try:
-        read_secret_text(path)
+        read_secret_text(path, max_bytes)
     except ValueError as error:
         yield f"{name}: {error}"

@@ -15,6 +15,7 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 SECRET_FILE_MAX_BYTES = 64 * 1024
+CERTIFICATES_MAX_BYTES = 4 * 1024 * 1024
 EXPECTABLE = ("serve", "work", "sync", "console")
 DATABASE_SCHEMES = ("sqlite+aiosqlite", "postgresql+asyncpg")
 
@@ -215,18 +216,18 @@ def secret_bytes(secret: str, scheme: str) -> int:
         return 0
 
 
-def read_secret_text(path: Path) -> str:
+def read_secret_text(path: Path, max_bytes: int = SECRET_FILE_MAX_BYTES) -> str:
     """The content of a secret's file, without white space around it. Raises ValueError, naming the reason."""
     try:
         with path.open("rb") as file:
-            content = file.read(SECRET_FILE_MAX_BYTES + 1)
+            content = file.read(max_bytes + 1)
         text = content.decode("utf-8").strip()
     except UnicodeDecodeError as error:
         raise ValueError("the file is not UTF-8 text") from error
     except OSError as error:
         raise ValueError(f"the file cannot be read: {error.strerror or type(error).__name__}") from error
-    if len(content) > SECRET_FILE_MAX_BYTES:
-        raise ValueError(f"the file is over {SECRET_FILE_MAX_BYTES} bytes")
+    if len(content) > max_bytes:
+        raise ValueError(f"the file is over {max_bytes} bytes")
     if not text:
         raise ValueError("the file is empty")
     return text

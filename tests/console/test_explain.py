@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import timedelta
 
 import pytest
@@ -34,6 +35,19 @@ async def test_an_order_says_why_it_waits_and_for_what(sqlite_ledger: Database, 
     ]
     assert [entry["code"] for entry in found["next"]] == ["read", "finding.amount_mismatch", "held.amount_mismatch"]
     answer(found)
+
+
+async def test_a_command_to_be_copied_is_one_command(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: A50
+    order_id = "A1; echo $HOME"
+    said_ = {"session_id": "s1", "order_id": order_id, "expected_amount": "10"}
+    await projections.feed(own("checkout.registered", f"order:{order_id}", said_))
+    await projections.feed(said("order.paid", "evt_1", order_id=order_id, amount="9"))
+    async with sqlite_ledger.reading() as session:
+        found = await explain_order(session, "default", order_id)
+    [held] = [entry for entry in found["next"] if entry["code"] == "held.amount_mismatch"]
+    command = held["waits"].partition(": ")[2]
+    assert shlex.split(command)[:4] == ["consumer", "say", "fulfilment.released", order_id]
 
 
 async def test_a_subscription_says_its_policy_and_its_next_read(

@@ -1,4 +1,4 @@
-"""Drills of what is stored."""
+"""Drills of what is stored: the log, the ledger, the archives, and what strangers send."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def _locked(path: Path) -> sqlite3.Connection:
 
 async def _unlock(scene: Scene) -> None:
     assert scene.lock is not None
-    if scene.noise is not None:
-        scene.noise.cancel()
-        await asyncio.gather(scene.noise, return_exceptions=True)
+    await scene.be_quiet()
     with closing(scene.lock) as lock:
         lock.execute("ROLLBACK")
 
@@ -57,10 +55,33 @@ async def _send(http: aiohttp.ClientSession, url: str, event_id: str) -> None:
             await answer.read()
 
 
+async def _lock_ledger(scene: Scene) -> None:
+    """Another process holds the ledger: deliveries wait in the log."""
+    scene.lock = _locked(scene.ledger)
+    scene.pay(3)
+
+
+async def _fill_archive(scene: Scene) -> None:
+    """Retention is switched on, there is something old, and the folder of the archives is no folder."""
+    folder = scene.found.folder / "archives"
+    folder.write_text("something else has this name")
+    scene.in_ledger("UPDATE events SET recorded_at = '2020-01-01 00:00:00.000000'")
+    await scene.restart("sync", CONSUMER_RETENTION="1d", CONSUMER_ARCHIVE_DIR=str(folder))
+
+
+async def _mend_archive(scene: Scene) -> None:
+    """Make room; a restart looks at once, instead of five minutes later."""
+    folder = scene.found.folder / "archives"
+    folder.unlink()
+    await scene.restart("sync")
+
+
 STORAGE: tuple[Drill, ...] = (
     drill(
         "the log takes nothing",
         "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "OutboxStuck",
         strike=_lock_log, cure=_unlock, lingers=("ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding"),
     ),
+    drill("the ledger is locked", "LedgerUnavailable", strike=_lock_ledger, cure=_unlock),
+    drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip

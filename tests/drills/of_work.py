@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from consumer.sandbox.scenarios.stage import Stage as Shop
-from tests.drills.scene import Drill, Scene, drill
+from tests.drills.scene import Act, Drill, Scene, drill, nothing
 from tests.support.merchant.plugin import install_plugin
+from tests.support.ports import eventually
 
 SHIP = "warehouse:ship"
 LABELS = """
@@ -21,10 +22,7 @@ async def print_label(event, ctx):
 async def _pause(scene: Scene) -> None:
     await scene.type("handlers", "pause", SHIP, "--reason", "a drill")
     scene.pay()
-
-
-async def _resume(scene: Scene) -> None:
-    await scene.type("handlers", "resume", SHIP, "--reason", "a drill")
+    scene.names |= {"NAME": SHIP, "ORDER_ID": scene.found.paid[-1]}
 
 
 async def _close_warehouse(scene: Scene) -> None:
@@ -44,12 +42,8 @@ async def _mismatch(scene: Scene) -> None:
     words = [word for one in said for word in ("--set", one)]
     await scene.type("say", "checkout.registered", session.order_id, *words, "--reason", "a drill", "--yes")
     shop.pay(session)
-    scene.orders = [session.order_id]
+    scene.names |= {"WORD": "fulfilment.released", "SUBJECT": session.order_id}
     scene.found.paid.append(session.order_id)
-
-
-async def _released(scene: Scene) -> None:
-    await scene.type("say", "fulfilment.released", *scene.orders, "--reason", "the customer paid the rest", "--yes")
 
 
 async def _no_paper(scene: Scene) -> None:
@@ -59,16 +53,58 @@ async def _no_paper(scene: Scene) -> None:
     installed = install_plugin(scene.found.folder, "labels_plugin", LABELS.format(broken=str(broken)))
     await scene.restart("work", **installed)
     scene.pay()
+    scene.names["NAME"] = "labels:print"
 
 
 async def _paper(scene: Scene) -> None:
     (scene.found.folder / "broken").unlink()
-    await scene.type("dead", "redrive", "--handler", "labels:print", "--reason", "there is paper", "--yes")
+
+
+def _lose(*tables: str) -> Act:
+    """Somebody's hand slipped in the database: of an order nothing is left in these tables."""
+
+    async def strike(scene: Scene) -> None:
+        scene.pay()
+        await scene.found.shipped(within_s=60)
+        order_id = scene.found.paid[-1]
+        await scene.type("reconcile")
+
+        async def is_in_the_books() -> bool:
+            return scene.in_ledger("SELECT count(*) FROM fulfilment_payment WHERE order_id = ?", order_id) == [(1,)]
+
+        await eventually(is_in_the_books, within_s=60, what="the payment is in the books")
+        for table in tables:
+            scene.in_ledger(f"DELETE FROM {table} WHERE order_id = ?", order_id)
+        await scene.restart("console")
+
+    return strike
+
+
+async def _derive_it_again(scene: Scene) -> None:
+    """With `work` stopped. A console that begins looks at once, instead of within the hour."""
+    await scene.stop("work")
+    await scene.type("rebuild", "all", "--yes")
+    await scene.start("work")
+    await scene.restart("console")
 
 
 WORK: tuple[Drill, ...] = (
-    drill("a handler is paused", "HandlerPaused", "PaidUnfulfilled", strike=_pause, cure=_resume),
+    drill(
+        "a handler is paused", "HandlerPaused", "PaidUnfulfilled",
+        strike=_pause, cure=nothing, names=("NAME", "ORDER_ID"),
+    ),
     drill("the warehouse is away", "HandlerWaiting", strike=_close_warehouse, cure=_open_warehouse),
-    drill("a handler gave up", "DeadRuns", strike=_no_paper, cure=_paper),
-    drill("an order was paid with too little", "FindingsOpen", strike=_mismatch, cure=_released),
-)
+    drill("a handler gave up", "DeadRuns", strike=_no_paper, cure=_paper, names=("NAME",)),
+    drill(
+        "an order was paid with too little", "FindingsOpen",
+        strike=_mismatch, cure=nothing, names=("WORD", "SUBJECT"),
+    ),
+    drill(
+        "an order is lost", "InvariantsBroken",
+        strike=_lose("fulfilment_order"), cure=_derive_it_again,
+    ),
+    drill(
+        "an order is lost with its payment", "MoneyUnexplained",
+        strike=_lose("fulfilment_payment", "fulfilment_order"), cure=_derive_it_again,
+    ),
+)  # fmt: skip

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 SPEED = 20
 RANGE_LEAST_S = 5
+FOR_MOST_S = 30
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SECONDS = re.compile(r"(?<=> )(60|120|300|900)\b|(?<=> bool )(60)\b")
 """What a threshold in seconds looks like; the others are shares and counts."""
+
+
+@cache
+def alerts() -> dict[str, dict[str, Any]]:
+    """Every alert by its name, as the file has it."""
+    groups = yaml.safe_load((RULES / "alerts.yml").read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
 
 
 def write_shortened(folder: Path) -> list[Path]:
@@ -19,9 +31,10 @@ def write_shortened(folder: Path) -> list[Path]:
 
 
 def shortened(text: str) -> str:
-    """Windows, what an alert waits for, and thresholds in seconds. The names of recorded rows stay. Pure."""
+    """Windows, what an alert waits for (`FOR_MOST_S` at most), and thresholds in seconds. The names of recorded rows
+    stay. Pure."""
     text = re.sub(r"\[([\dsmhd:]+)\]", lambda found: f"[{_each(found[1])}]", text)
-    text = re.sub(r"(?<=for: )(\d+)([smhd])", lambda found: _less(found[1], found[2], 1), text)
+    text = re.sub(r"(?<=for: )(\d+)([smhd])", lambda found: _less(found[1], found[2], 1, FOR_MOST_S), text)
     return _SECONDS.sub(lambda found: str(int(found[0]) // SPEED), text)
 
 
@@ -29,8 +42,9 @@ def _each(windows: str) -> str:
     return ":".join(_less(window[:-1], window[-1], RANGE_LEAST_S) for window in windows.split(":"))
 
 
-def _less(number: str, unit: str, least_s: int) -> str:
-    return f"{max(least_s, int(number) * _UNITS[unit] // SPEED)}s"
+def _less(number: str, unit: str, least_s: int, most_s: int | None = None) -> str:
+    seconds = max(least_s, int(number) * _UNITS[unit] // SPEED)
+    return f"{seconds if most_s is None else min(seconds, most_s)}s"
 
 
 def _written(path: Path, text: str) -> Path:

@@ -4,44 +4,58 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.drills.watcher import Watcher
 from tests.promises.deployment import Deployment
-from tests.support.ports import free_port
+from tests.support.ports import eventually, free_port
 from tests.support.process import ConsumerProcess, command
+
+REASON = "TEXT"
 
 
 @dataclass
 class Scene:
-    """A whole deployment that is watched. `orders`, `lock`, `kept`, `noise`: what a strike leaves for its cure."""
+    """A whole deployment that is watched. `names`: what stands for the capitals of a runbook. `lock`, `kept`, `noise`:
+    what a strike leaves for its cure."""
 
     found: Deployment
     watcher: Watcher
     processes: dict[str, ConsumerProcess]
-    orders: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=lambda: {REASON: "a drill"})
     lock: sqlite3.Connection | None = None
     kept: dict[str, str] = field(default_factory=dict)
     noise: asyncio.Task[None] | None = None
 
     async def start(self, role: str) -> None:
-        """Start the role anew, as its supervisor would, and have it watched."""
-        self.processes[role] = self.found.process(role)
-        self.processes[role].spawn()
-        await self.processes[role].ready()
+        """Start the role anew, as its supervisor would, and wait until it is watched."""
+        process = self.processes[role] = self.found.process(role)
+        process.spawn()
+        await process.ready()
         self.look()
+
+        async def is_seen() -> bool:
+            return await self.watcher.sees(process.addresses["internal_url"])
+
+        await eventually(is_seen, within_s=60, every_s=0.2, what=f"Prometheus sees the new {role}")
+
+    async def stop(self, role: str) -> None:
+        """Have it end, as its supervisor would."""
+        await asyncio.to_thread(self.processes[role].stop)
 
     async def restart(self, role: str, **settings: str) -> None:
         """Stop it and start it with more settings; `kept` has what was there before."""
-        await asyncio.to_thread(self.processes[role].stop)
+        await self.stop(role)
         self.kept |= {name: self.found.environ.get(name, "") for name in settings}
         self.found.environ |= settings
         await self.start(role)
 
     async def as_before(self, role: str) -> None:
         """Stop it and start it with the settings that were there before."""
-        await asyncio.to_thread(self.processes[role].stop)
+        await self.stop(role)
         for name, value in self.kept.items():
             if value:
                 self.found.environ[name] = value
@@ -59,15 +73,36 @@ class Scene:
         for _ in range(count):
             self.found.pay_order()
 
-    async def type(self, *words: str) -> None:
-        """A command of a runbook, as written there; AssertionError when it fails."""
-        done = await asyncio.to_thread(command, *words, environ=self.found.environ)
-        assert done.returncode == 0, f"consumer {' '.join(words)}: {done.stderr}"
+    async def type(self, *words: str, exits: Collection[int] = (0,)) -> str:
+        """An operator types a command on a terminal, and says yes when asked; what it printed. AssertionError when it
+        ends otherwise than with these codes, or with a traceback."""
+        done = await asyncio.to_thread(command, *words, environ=self.found.environ, within_s=180, on_terminal="y\n")
+        said = f"consumer {' '.join(words)}: {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+        assert done.returncode in exits, said
+        assert "Traceback" not in done.stderr, said
+        return done.stdout
 
     def hear(self, *, at_work: bool) -> None:
         """Webhooks go to `serve`, or where nobody listens."""
         port = self.found.environ["CONSUMER_PORT"] if at_work else free_port()
         self.found.sandbox.set_webhook_url(f"http://127.0.0.1:{port}/webhooks/default")
+
+    async def be_quiet(self) -> None:
+        """Whatever a strike left to make noise ends."""
+        if self.noise is not None:
+            self.noise.cancel()
+            await asyncio.gather(self.noise, return_exceptions=True)
+            self.noise = None
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger's file."""
+        return self.found.folder / "consumer.db"
+
+    def in_ledger(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+        """A statement of somebody who has the file in hand; its rows."""
+        with closing(sqlite3.connect(self.ledger, timeout=20)) as ledger, ledger:
+            return ledger.execute(statement, values).fetchall()
 
 
 Act = Callable[[Scene], Awaitable[None]]
@@ -75,19 +110,27 @@ Act = Callable[[Scene], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Drill:
-    """`alerts`: all of them must fire. `strike` and `cure`: the fault, and what its runbook says. `lingers`: those that
-    look back over hours, and fall silent long after the cure."""
+    """`alerts`: all of them must fire. `strike`: the fault; `cure`: what mends its cause, beside the commands of the
+    runbook. `names`: the words in capitals that its strike gives a meaning. `lingers`: those that look back over hours,
+    and fall silent long after the cure."""
 
     name: str
     alerts: frozenset[str]
     strike: Act
     cure: Act
+    names: frozenset[str] = frozenset()
     lingers: frozenset[str] = frozenset()
 
 
-def drill(name: str, *alerts: str, strike: Act, cure: Act, lingers: tuple[str, ...] = ()) -> Drill:
+def drill(
+    name: str, *alerts: str, strike: Act, cure: Act, names: tuple[str, ...] = (), lingers: tuple[str, ...] = ()
+) -> Drill:
     """A drill for these alerts, whose names begin with `Consumer`."""
-    return Drill(name, _named(alerts), strike, cure, _named(lingers))
+    return Drill(name, _named(alerts), strike, cure, frozenset((*names, REASON)), _named(lingers))
+
+
+async def nothing(_: Scene) -> None:
+    """A cure that is all in the runbook's commands."""
 
 
 def _named(alerts: tuple[str, ...]) -> frozenset[str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.drills.__main__ import alerts
-from tests.drills.drills import DRILLS
+from tests.drills import runbook
+from tests.drills.drills import DRILLS, NOT_DRILLED
 from tests.drills.play import play, scene
-from tests.drills.rules import RULES, shortened, write_shortened
+from tests.drills.rules import RULES, alerts, shortened, write_shortened
 from tests.support.tools import need_program
 
 
@@ -21,16 +21,35 @@ def test_shortened_rules_are_the_same_rules(tmp_path: Path) -> None:
     done = subprocess.run([promtool, "check", "rules", *write_shortened(tmp_path)], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     [group] = yaml.safe_load(shortened((RULES / "alerts.yml").read_text()))["groups"]
-    assert {rule["alert"] for rule in group["rules"]} == alerts()
-    text = "expr: a_seconds > 300 and b:rate5m[5m] > 14.4 * 0.001 and avg(c > bool 60)[1h:1m]\nfor: 2m"
+    assert {rule["alert"] for rule in group["rules"]} == alerts().keys()
+    text = "expr: a_seconds > 300 and b:rate5m[5m] > 14.4 * 0.001 and avg(c > bool 60)[1h:1m]\nfor: 2m\nfor: 65m"
     assert shortened(text) == (
-        "expr: a_seconds > 15 and b:rate5m[15s] > 14.4 * 0.001 and avg(c > bool 3)[180s:5s]\nfor: 6s"
+        "expr: a_seconds > 15 and b:rate5m[15s] > 14.4 * 0.001 and avg(c > bool 3)[180s:5s]\nfor: 6s\nfor: 30s"
     )
 
 
-def test_every_drill_is_for_alerts_that_there_are() -> None:
-    assert {name for drill in DRILLS for name in drill.alerts} <= alerts()
+def test_every_alert_is_fired_by_a_drill_or_named_with_why_not() -> None:
+    drilled = {name for drill in DRILLS for name in drill.alerts}
+    assert drilled | NOT_DRILLED.keys() == alerts().keys()
+    assert not drilled & NOT_DRILLED.keys()
     assert len({drill.name for drill in DRILLS}) == len(DRILLS)
+
+
+def test_every_command_of_a_runbook_is_typed_in_a_drill() -> None:
+    for path in runbook.runbooks(alerts().keys() - NOT_DRILLED.keys()):
+        named = [drill.names for drill in DRILLS if path in runbook.runbooks(drill.alerts)]
+        for line in (*runbook.diagnosis(path), *runbook.cure(path)):
+            assert any(runbook.placeholders(line) <= names for names in named), f"{path.name}: {line}"
+
+
+def test_a_line_of_a_runbook_is_what_a_shell_makes_of_it() -> None:
+    names, environ = {"NAME": "shop:ship", "TEXT": "a drill"}, {"FOLDER": "/a b"}
+    assert runbook.words('dead redrive --handler NAME --reason TEXT', names, environ) == [
+        "dead", "redrive", "--handler", "shop:ship", "--reason", "a drill",
+    ]  # fmt: skip
+    typed = runbook.words('prune --archive "$FOLDER" --dry-run', {}, environ)
+    assert typed == ["prune", "--archive", "/a b", "--dry-run"]
+    assert runbook.words("say WORD SUBJECT", names, environ) is None
 
 
 # case: O5

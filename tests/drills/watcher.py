@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -25,17 +26,29 @@ class Watcher:
     def watch(self, internal_urls: Sequence[str]) -> None:
         """These are the processes now; Prometheus notices by itself."""
         written = self._targets.with_suffix(".new")
-        written.write_text(json.dumps([{"targets": [url.removeprefix("http://") for url in internal_urls]}]))
+        written.write_text(json.dumps([{"targets": [_instance(url) for url in internal_urls]}]))
         written.replace(self._targets)
 
     async def firing(self) -> set[str]:
         """The names of the alerts that fire now; AssertionError while it does not answer."""
+        found = await self._ask("alerts")
+        return {one["labels"]["alertname"] for one in found["alerts"] if one["state"] == "firing"}
+
+    async def sees(self, internal_url: str) -> bool:
+        """Whether it has looked at this process; AssertionError while it does not answer."""
+        found = await self._ask("query", query=f'up{{instance="{_instance(internal_url)}"}} == 1')
+        return bool(found["result"])
+
+    async def _ask(self, what: str, **words: str) -> Any:
         try:
-            async with aiohttp.ClientSession() as http, http.get(f"{self._url}/api/v1/alerts") as answer:
-                found = await answer.json()
+            async with aiohttp.ClientSession() as http, http.get(f"{self._url}/api/v1/{what}", params=words) as answer:
+                return (await answer.json())["data"]
         except aiohttp.ClientError as error:
             raise AssertionError("Prometheus does not answer") from error
-        return {one["labels"]["alertname"] for one in found["data"]["alerts"] if one["state"] == "firing"}
+
+
+def _instance(internal_url: str) -> str:
+    return internal_url.removeprefix("http://")
 
 
 @contextmanager

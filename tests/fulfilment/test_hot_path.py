@@ -12,7 +12,7 @@ from sqlalchemy import event as sqlalchemy_event
 from consumer.events import Trust
 from consumer.ledger import Database
 from tests.fulfilment.confirmed import said
-from tests.support.handling.projections import Projections
+from tests.support.handling.projections import Projections, own
 
 
 @contextmanager
@@ -52,3 +52,19 @@ async def test_an_order_that_is_asked_about_first_costs_no_finding(
     # Whether the row is new, its lock, and its one change.
     assert len(timer) <= 2, timer
     assert len(orders.of_type("fulfilment.requested")) == 1
+
+
+async def test_behind_a_registered_order_the_next_ones_are_two(sqlite_ledger: Database, orders: Projections) -> None:
+    """A batch of a merchant who registers: only the first is inserted in vain."""
+    for name in ("A1", "A2", "A3"):
+        registration = {"session_id": f"cs_{name}", "order_id": name, "customer": "c", "expected_amount": "10"}
+        await orders.feed(own("checkout.registered", f"order:{name}", registration))
+    paid = [said("order.paid", f"evt_{name}", order_id=name, amount="10") for name in ("A1", "A2", "A3")]
+    with statements(sqlite_ledger) as sent:
+        await orders.feed_together(paid)
+    assert len(sent) == 3 + 2 + 2, sent
+    with statements(sqlite_ledger) as mixed:  # an unknown one among known ones is looked for, and then inserted
+        again = [said("order.paid", f"evt_2{name}", order_id=name, amount="10") for name in ("B1", "A1", "B2")]
+        await orders.feed_together(again)
+    assert len(mixed) == 1 + 2 + 2, mixed
+    assert len(orders.of_type("fulfilment.requested")) == 5

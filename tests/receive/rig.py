@@ -19,7 +19,7 @@ from standardwebhooks import Webhook
 from consumer.broker import GroupReport
 from consumer.broker.base import Broker, Message, Record, Subscription, TopicConfig, TopicReport
 from consumer.broker.embedded.broker import EmbeddedBroker
-from consumer.clock import DrivenClock
+from consumer.clock import Clock, DrivenClock
 from consumer.events import Locators
 from consumer.receive.authenticity import Authenticity, StandardWebhooks
 from consumer.receive.decide import Endpoint
@@ -184,7 +184,7 @@ class Rig:
         return self.metrics.registry.get_sample_value("consumer_receive_requests_total", labels) or 0.0
 
 
-def signature(body: bytes, clock: DrivenClock, age_s: float = 0, secret: str = SECRET) -> dict[str, str]:
+def signature(body: bytes, clock: Clock, age_s: float = 0, secret: str = SECRET) -> dict[str, str]:
     """The headers that the library `standardwebhooks` would send."""
     stamp = int(clock.now().timestamp() - age_s)
     signed = Webhook(secret).sign("msg_1", datetime.fromtimestamp(stamp, UTC), body.decode())

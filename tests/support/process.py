@@ -132,14 +132,33 @@ def ended(*processes: ConsumerProcess) -> Iterator[None]:
             process.stop()
 
 
-def command(*arguments: str, environ: Mapping[str, str], within_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Run `consumer ...` to its end."""
+def command(
+    *arguments: str, environ: Mapping[str, str], within_s: float = 60.0, on_terminal: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `consumer ...` to its end. `on_terminal`: its input is a terminal, where somebody types this."""
     inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
-    return subprocess.run(
-        [sys.executable, "-m", "consumer", *arguments],
-        env=inherited | dict(environ),
-        capture_output=True,
-        text=True,
-        timeout=within_s,
-        check=False,
-    )
+    with _terminal(on_terminal) as stdin:
+        return subprocess.run(
+            [sys.executable, "-m", "consumer", *arguments],
+            env=inherited | dict(environ),
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+            check=False,
+        )
+
+
+@contextmanager
+def _terminal(typed: str | None) -> Iterator[int | None]:
+    """A terminal's descriptor, what is typed already waiting there."""
+    if typed is None:
+        yield None
+        return
+    keyboard, terminal = os.openpty()
+    try:
+        os.write(keyboard, typed.encode())
+        yield terminal
+    finally:
+        os.close(terminal)
+        os.close(keyboard)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from consumer.app.measured_broker import MeasuredBroker
 from consumer.broker import EmbeddedBroker, Message, TopicConfig
-from consumer.errors import BrokerError
+from consumer.errors import BrokerError, BrokerUnavailable
 from consumer.telemetry.metrics import Metrics
 
 
@@ -28,3 +29,45 @@ async def test_records_are_counted_by_outcome(tmp_path: Path) -> None:
     assert 'consumer_broker_publishes_total{outcome="published",topic="t"} 4.0' in text
     assert f'consumer_broker_publishes_total{{outcome="{refused.value.code}",topic="t"}} 1.0' in text
     assert 'consumer_broker_publish_seconds_count{topic="t"} 2.0' in text
+
+
+class Election(EmbeddedBroker):
+    """A log that takes no record while `lasts`."""
+
+    lasts = True
+
+    async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
+        if self.lasts:
+            raise BrokerUnavailable
+
+
+async def test_a_refusal_is_told_while_it_may_last(tmp_path: Path) -> None:
+    log, at = Election(tmp_path / "log.db"), [0.0]
+    broker = MeasuredBroker(log, Metrics(), lambda: at[0])
+
+    async def publish(when_s: float) -> None:
+        at[0] = when_s
+        with suppress(BrokerUnavailable):
+            await broker.publish("t", Message(key=b"k", value=b"v"))
+
+    def is_told(when_s: float) -> bool:
+        at[0] = when_s
+        return broker.refusal is not None
+
+    await publish(0)
+    await publish(8)
+    assert [is_told(when_s) for when_s in [9, 67, 69]] == [True, True, False], (
+        "an election is over by then, and nobody wrote since"
+    )
+    await publish(300)
+    assert [is_told(when_s) for when_s in [301, 899, 901]] == [True, True, False], (
+        "refused for minutes, and never taken"
+    )
+    log.lasts = False
+    await publish(950)
+    log.lasts = True
+    assert [is_told(when_s) for when_s in [951]] == [False]
+    await publish(1000)
+    assert [is_told(when_s) for when_s in [1001, 1061]] == [True, False], (
+        "it was taken meanwhile: this is the first one again"
+    )

@@ -25,7 +25,7 @@ QUARANTINE_GROWS = 20
 REFUSED_STUCK = 3
 UNFULFILLED_LATE_S = 300.0
 WALK_LATE_S = 900.0
-HELD_UP_S = 60.0
+HELD_UP_S = 40.0
 ORDERS_WAIT = frozenset({"credentials_refused", "retention_gap", "paid_there_but_not_here"})
 
 

@@ -25,14 +25,18 @@ class RecentPages:
     def __init__(self, *, pages: int, pages_max: int) -> None:
         self._pages = pages
         self._reads: deque[PageRead] = deque(maxlen=max(pages, pages_max) + 1)
+        self._forgotten: datetime | None = None
 
     def add(self, read: PageRead) -> None:
         """A page was read; the oldest step may be forgotten."""
+        if len(self._reads) == self._reads.maxlen:
+            self._forgotten = max(filter(None, (self._forgotten, self._reads[0].newest_at)), default=None)
         self._reads.append(read)
 
     def clear(self) -> None:
         """The walk goes on elsewhere."""
         self._reads.clear()
+        self._forgotten = None
 
     @property
     def cursors(self) -> tuple[Cursor | None, ...]:
@@ -54,6 +58,10 @@ class RecentPages:
             if time is not None and read.newest_at is not None and read.newest_at > time:
                 return _ref(self._reads[max(0, number - 1)])
         return None
+
+    def has_forgotten(self, time: datetime) -> bool:
+        """Whether an event younger than `time` was on a page that is forgotten."""
+        return self._forgotten is not None and self._forgotten > time
 
     @property
     def end(self) -> PageRef | None:

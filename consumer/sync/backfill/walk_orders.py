@@ -251,6 +251,11 @@ class _WithTail(OrderedWalk):
     _tail_from: Cursor | None = None
     _tail_leads: bool | None = field(default=None)
 
+    def __post_init__(self) -> None:
+        """What a walk of the newest left is of no use here: it passes over what is young."""
+        if self.bookmark.resume is not None and self.bookmark.resume.begun_to is not None:
+            self.bookmark = replace(self.bookmark, resume=None)
+
     async def _find_tail(self) -> bool:
         """Whether the stored cursor still leads to where the last walk ended (cases B10, B11). Asked once a walk."""
         if self._tail_leads is None:
@@ -292,16 +297,13 @@ class _WithTail(OrderedWalk):
 
     def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
         """Before what is young, not where this walk is: it may have come too early for what is listed there."""
-        if self.bookmark.resume is None and self.timed:
-            begin = recent.before(self.now - SERVICE_SKEW - self.overlap)
-            if begin is not None and begin.cursor is None:
-                return self.bookmark
-            cursor = begin.cursor if begin is not None and begin.cursor is not None else cursor
-        return self._cut_at(cursor)
-
-    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:  # noqa: ARG002 - all that is passed over is old
-        """Not what a walk of the newest left, which passes over what is young."""
-        return begun_to is None
+        if self.bookmark.resume is not None or not self.timed:
+            return self._cut_at(cursor)
+        old = self.now - SERVICE_SKEW - self.overlap
+        begin = recent.before(old)
+        if begin is None:
+            return self.bookmark if recent.has_forgotten(old) else self._cut_at(cursor)
+        return self.bookmark if begin.cursor is None else self._cut_at(begin.cursor)
 
     def _begun_to(self) -> datetime | None:
         newest_at = self.pager.newest_at

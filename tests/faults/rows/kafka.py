@@ -94,7 +94,7 @@ async def _right_ca(scene: Scene) -> None:
 
 
 async def _plain(scene: Scene) -> None:
-    """A deployment that forgot TLS and login."""
+    """A deployment with another mechanism than the broker's users have."""
     await scene.restart(*READERS, CONSUMER_KAFKA_SASL_MECHANISM="PLAIN")
 
 

@@ -34,29 +34,16 @@ def _hung(role: str) -> Fault:
     return fault(role, "hung", f"no_{role}", strike=strike, cure=cure)
 
 
-def _no_handler_left(scene: Scene) -> None:
-    scene.pay()
-
-
-async def _without_warehouse(scene: Scene) -> None:
-    """A deployment that forgot the merchant's plugin."""
-    await scene.restart("work", PYTHONPATH="")
-
-
 async def _settings_typo(scene: Scene) -> None:
     """Every process goes on; who looks has a settings file that is not the one they run with."""
-    scene.kept["setting CONSUMER_WORK_BATCH"] = ""
     scene.found.environ["CONSUMER_WORK_BATCH"] = "many"
 
 
 async def _no_typo(scene: Scene) -> None:
-    del scene.kept["setting CONSUMER_WORK_BATCH"]
     del scene.found.environ["CONSUMER_WORK_BATCH"]
 
 
 OF_ROLES = tuple(make(role) for make in (_killed, _stopped, _hung) for role in ROLES)
 OF_DEPLOYS = (
-    fault("work", "without the merchant's plugin", "handlers_gone", "paid_unfulfilled", "no_shipper",
-          strike=_without_warehouse, cure=lambda scene: scene.as_before("work")),
     fault("settings", "with a bad value", "settings_invalid", strike=_settings_typo, cure=_no_typo),
 )  # fmt: skip

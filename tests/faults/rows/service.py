@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable
 
@@ -115,14 +114,9 @@ async def _resume(scene: Scene) -> None:
     await scene.type("handlers", "resume", SHIP, "--reason", "a drill")
 
 
-async def _settle(scene: Scene) -> None:
-    await asyncio.sleep(0)
-
-
 OF_THE_API = (
     _secret("with wrong credentials", lambda secret: secret[:-4] + "xxxx", "credentials_refused"),
-    _secret("with an empty secret file", lambda _: "", "secret_file_broken", "credentials_broken", "no_credentials",
-            "reading_held_up", "settings_invalid"),
+    _secret("with an empty secret file", lambda _: "", "reading_held_up", "settings_invalid"),
     fault("API", "of another application", "wrong_application", "reading_held_up", strike=_swap, cure=_swap_back),
     fault("API", "refused", "reading_held_up", strike=_refuse, cure=_accept),
     fault("API", "hung", "reading_held_up", strike=_hang, cure=_flow),

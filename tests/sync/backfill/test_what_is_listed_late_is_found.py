@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from consumer.sync.backfill.bookmark import Bookmark
+from consumer.sync.backfill.bookmark import Bookmark, Resume
 from consumer.sync.backfill.policy import WalkPolicy
-from tests.sync.scripted_list import Follower, ScriptedList, feed_policy, growing
+from consumer.sync.backfill.recent_pages import PageRead, RecentPages
+from tests.sync.scripted_list import START, Follower, ScriptedList, feed_policy, growing
 
 LATE_S = 16
 LATE_ACTION = st.one_of(
@@ -151,3 +152,31 @@ async def test_a_mark_from_before_there_were_sweeps_is_gone_on_from_and_the_next
     service.add(LATE_S)
     await follower.go()
     assert follower.seen == service.ids
+
+
+async def test_where_a_walk_of_the_newest_was_cut_leads_no_walk_of_a_list_that_is_oldest_first() -> None:
+    # case: B12, B34
+    service = ScriptedList(newest_first=False)
+    service.add(30)
+    service.now += timedelta(hours=1)
+    left = Resume(head_ids=("evt_0",), cursor="evt_29", begun_to=START)
+    follower = Follower(service, bookmark=Bookmark(resume=left))
+    await follower.go(pages=3)
+    assert follower.bookmark.resume is not None
+    assert follower.bookmark.resume.cursor == "evt_8", "it goes on where it was cut itself"
+    await follower.go()
+    assert follower.seen == service.ids
+
+
+def test_young_pages_that_are_forgotten_are_known_to_have_been_there() -> None:
+    # case: B34
+    young, old = START, START - timedelta(days=1)
+    recent = RecentPages(pages=1, pages_max=2)
+    for number, newest_at in enumerate([young, old, old, old]):
+        assert not recent.has_forgotten(old)
+        recent.add(PageRead(cursor=f"c{number}", ids=(), newest_at=newest_at))
+    assert recent.before(old) is None
+    assert recent.has_forgotten(old)
+    assert not recent.has_forgotten(young)
+    recent.clear()
+    assert not recent.has_forgotten(old)

@@ -1,0 +1,84 @@
+"""Drills of what strangers send: forged deliveries, and connections that say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from tests.drills.scene import Drill, Scene, drill
+from tests.support.ports import eventually
+
+ROOM_BYTES = 1024 * 1024
+FORGED, FORGED_BYTES = 10, 300_000
+"""Three of them fill the room; fewer than twenty lie in quarantine then, where twenty would be told for ten minutes."""
+SILENT = 150
+USED_UP = 0.95
+
+
+async def _flood(scene: Scene) -> None:
+    """More is forged than there is room for."""
+    await scene.restart("sync", CONSUMER_UNPROVED_MAX_BYTES=str(ROOM_BYTES), CONSUMER_CONFIRM_PATIENCE_S="5")
+    url = scene.processes["serve"].addresses["public_url"] + "/webhooks"
+    async with aiohttp.ClientSession() as http:
+        for number in range(FORGED):
+            body = {"id": f"evt_forged_{number}", "type": "order.paid", "data": {"note": "x" * FORGED_BYTES}}
+            async with http.post(url, json=body) as answer:
+                assert answer.status == 200
+
+
+async def _give_up_the_rest(scene: Scene) -> None:
+    """The flood is over, and what waited was denied until patience ended."""
+
+    async def nothing_waits() -> bool:
+        return scene.in_ledger("SELECT count(*) FROM hints") == [(0,)]
+
+    await eventually(nothing_waits, within_s=120, every_s=1.0, what="no hint waits")
+
+
+async def _be_many(scene: Scene) -> None:
+    """Senders connect and say nothing, again and again."""
+    process = scene.processes["serve"]
+    limit = round((_used(process.pid) + SILENT) / USED_UP)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    port = urlsplit(process.addresses["public_url"]).port
+    assert port is not None
+    scene.noise = asyncio.create_task(_silent_ones(port))
+
+
+def _used(pid: int) -> int:
+    """How many descriptors the process has open."""
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+async def _silent_ones(port: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(SILENT):
+            group.create_task(_silent(port))
+
+
+async def _silent(port: int) -> None:
+    while True:
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                await reader.read()  # until the other side has had enough
+            finally:
+                writer.close()
+        await asyncio.sleep(0.1)
+
+
+async def _fewer(scene: Scene) -> None:
+    """The proxy bounds connections, and the process starts with the limit it should have."""
+    await scene.be_quiet()
+    await scene.restart("serve")
+
+
+STRANGERS: tuple[Drill, ...] = (
+    drill("more is forged than there is room for", "Flooded", strike=_flood, cure=_give_up_the_rest),
+    drill("senders say nothing", "DescriptorsUsedUp", strike=_be_many, cure=_fewer),
+)
