@@ -134,7 +134,14 @@ class ApplicationSync:
         )
         self.refresh = Refresh(api, database, publisher, clock=clock, metrics=self.metrics, policy=policy.refresh)
         self.canary = Canary(
-            api, database, clock=clock, token=token, metrics=self.metrics, every_s=policy.canary_every_s
+            api,
+            database,
+            clock=clock,
+            token=token,
+            metrics=self.metrics,
+            first_walk=self.backfill.first_walk,
+            history=policy.backfill.history,
+            every_s=policy.canary_every_s,
         )
         self._client = api.client
         self._leader_gauges = LeaderGauges(api, database, self.backfill.first_walk, clock=clock, metrics=self.metrics)

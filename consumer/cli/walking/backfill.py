@@ -22,6 +22,7 @@ from consumer.cli.walking.lead import BACKFILL, COMMAND, SYNC, Led, Wait, lease_
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar, shown_duration
 from consumer.errors import UsageError
 from consumer.settings import Role
+from consumer.sync.backfill import history
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.role import ApplicationSync
 
@@ -68,7 +69,7 @@ def backfill(
     if seed and not dry_run:
         consent("archive what the ledger lacks as history, so that no handler ever acts on it?", yes=yes)
     options = BackfillOptions(full=full, since=begin, until=end, seed=seed, dry_run=dry_run)
-    raise typer.Exit(run(_backfill(options, application, output)))
+    raise typer.Exit(run(_backfill(options, application, output, yes=yes)))
 
 
 def _check_window(begin: datetime | None, end: datetime | None, now: datetime) -> None:
@@ -79,7 +80,7 @@ def _check_window(begin: datetime | None, end: datetime | None, now: datetime) -
         raise UsageError("--until must be later than --since")
 
 
-async def _backfill(options: BackfillOptions, application: str | None, output: Output) -> int:
+async def _backfill(options: BackfillOptions, application: str | None, output: Output, *, yes: bool) -> int:
     """The exit code: 0 when each application was walked, or another process does it; see `told` for the others."""
     settings = settings_for(Role.OPERATE)
     lease_s = sync_policy(settings).lease_s
@@ -87,6 +88,7 @@ async def _backfill(options: BackfillOptions, application: str | None, output: O
     async with open_syncing(
         settings, application=application, publishes=not options.dry_run, command=command
     ) as syncing:
+        await _consent_to_history(syncing, options, yes=yes)
 
         async def walk(one: ApplicationSync) -> dict[str, Any]:
             found, predicted_s = await _walk(one, options, syncing, lease_s)
@@ -100,6 +102,23 @@ async def _backfill(options: BackfillOptions, application: str | None, output: O
     say_unread(syncing, output)
     output.document({"walks": [*walks, *(one.shown() for one in failures)], "without_credentials": syncing.unread})
     return told(failures, walked=bool(walks))
+
+
+async def _consent_to_history(syncing: Syncing, options: BackfillOptions, *, yes: bool) -> None:
+    """Ask before history that was left alone is acted on: what was fulfilled elsewhere would be fulfilled again (case
+    B30). Raises as `consent`, and LedgerError."""
+    if options.seed or options.dry_run or options.reads_bookmark:
+        return
+    left: dict[str, int] = {}
+    for name, one in syncing.applications.items():
+        floor = await one.backfill.start.floor()
+        async with syncing.database.reading() as session:
+            count = await history.left_alone(session, name)
+        if count and (options.since is None or floor is None or options.since < floor):
+            left[name] = count
+    if left:
+        told = ", ".join(f"{name}: at least {count}" for name, count in left.items())
+        consent(f"act on events from before the first walk, which were left alone ({told})?", yes=yes)
 
 
 def say_unread(syncing: Syncing, output: Output) -> None:

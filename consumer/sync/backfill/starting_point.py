@@ -102,6 +102,11 @@ class StartingPoint:
         async with self._database.reading() as session:
             return Bookmark.load(await sync_state.load(session, self.application, WALK))
 
+    async def floor(self) -> datetime | None:
+        """What is older than this is history; None before the first walk of all has begun. Raises LedgerError."""
+        began = await self._first_walk.began()
+        return None if began is None else began - self._policy.history
+
     async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
         """From when on events are acted on: what is older when the first walk of all begins is history."""
         if options.dry_run:

@@ -8,14 +8,16 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from consumer.events import parse_time
-from consumer.payments import Cursor
+from consumer.sync.canary.ends import Place
 
 LATE: Final = timedelta(minutes=5)
-FORGOTTEN_AFTER: Final = timedelta(days=7)
+EVENTS_FORGOTTEN_AFTER: Final = timedelta(days=7)
 MISSING_MAX: Final = 500
+HISTORY_MAX: Final = 1000
 SHOWN: Final = 3
 
 Kind = Literal["event", "order"]
+ORDER: Final = "order:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,30 +25,37 @@ class Sightings:
     """Things are named `event:ID` and `order:ID`, an order by the merchant's id.
 
     `missing`: since when each has been seen there and not here, by our own clock: the service need not show times.
-    `history`: what was not here at the first look, since it happened before we came; None before that look.
-    `cursors`: where the newest part of a list is that begins with its oldest.
+    `looked_at`: the last look; whatever came since is not known to be missing.
+    `history`: what shows no time and stood at the end of a list when that was read first: it happened before we came.
+    `places`: how far each list is known.
     """
 
     missing: Mapping[str, datetime] = field(default_factory=dict)
-    history: frozenset[str] | None = None
-    cursors: Mapping[str, Cursor | None] = field(default_factory=dict)
+    looked_at: datetime | None = None
+    history: frozenset[str] = frozenset()
+    places: Mapping[str, Place] = field(default_factory=dict)
 
-    def late(self, now: datetime) -> Late | None:
-        """What is later than any healthy path takes; None where nothing is."""
-        late = {name: since for name, since in self.missing.items() if now - since >= LATE}
+    def late(self) -> Late | None:
+        """What was later at the last look than any healthy path takes; None where nothing was."""
+        late = {name: since for name, since in self.missing.items() if self.is_late(name)}
         if not late:
             return None
         oldest_first = sorted(late, key=late.__getitem__)
-        orders = [name.partition(":")[2] for name in oldest_first if name.startswith("order:")]
-        events = [name.partition(":")[2] for name in oldest_first if name.startswith("event:")]
+        orders = [name.partition(":")[2] for name in oldest_first if name.startswith(ORDER)]
+        events = [name.partition(":")[2] for name in oldest_first if not name.startswith(ORDER)]
         return Late(len(orders), len(events), late[oldest_first[0]], (*orders, *events)[:SHOWN])
+
+    def is_late(self, name: str) -> bool:
+        """Whether it was at the last look."""
+        return self.looked_at is not None and name in self.missing and self.looked_at - self.missing[name] >= LATE
 
     def dump(self) -> dict[str, Any]:
         """As JSON, for the ledger."""
         return {
             "missing": {name: since.isoformat() for name, since in self.missing.items()},
-            "history": None if self.history is None else sorted(self.history),
-            "cursors": dict(self.cursors),
+            "looked_at": None if self.looked_at is None else self.looked_at.isoformat(),
+            "history": sorted(self.history),
+            "places": {kind: place.dump() for kind, place in self.places.items()},
         }
 
     @classmethod
@@ -54,11 +63,11 @@ class Sightings:
         """From JSON; a fresh one for None."""
         state = state or {}
         found = {name: parse_time(since) for name, since in (state.get("missing") or {}).items()}
-        history = state.get("history")
         return cls(
             missing={name: since for name, since in found.items() if since is not None},
-            history=None if history is None else frozenset(history),
-            cursors=dict(state.get("cursors") or {}),
+            looked_at=parse_time(state.get("looked_at")),
+            history=frozenset(state.get("history") or ()),
+            places={kind: Place.load(place) for kind, place in (state.get("places") or {}).items()},
         )
 
 
@@ -72,18 +81,41 @@ class Late:
     ids: tuple[str, ...]
 
 
-def after(
-    before: Sightings, listed: Sequence[str], here: Container[str], now: datetime, cursors: Mapping[str, Cursor | None]
-) -> Sightings:
+@dataclass(kw_only=True)
+class Shown:
+    """What one look showed, by name. `news`: what we should have; `undated`: what shows no time, where an end of a list
+    was read for the first time."""
+
+    news: list[str] = field(default_factory=list)
+    undated: list[str] = field(default_factory=list)
+
+    def add(self, name: str, at: datetime | None, *, floor: datetime, is_first: bool) -> None:
+        """`at`: when it happened, as far as that is shown; what happened before `floor` is history (case B30)."""
+        if at is None and is_first:
+            self.undated.append(name)
+        elif at is None or at >= floor:
+            self.news.append(name)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All of them."""
+        return (*self.news, *self.undated)
+
+
+def after(before: Sightings, shown: Shown, here: Container[str], now: datetime, *, expects: bool) -> Sightings:
     """What is known after a look that showed these. What was missing is asked for until it is here, also when newer
-    ones have pushed it off the page."""
-    absent = [name for name in dict.fromkeys((*before.missing, *listed)) if name not in here]
-    if before.history is None:
-        return Sightings(history=frozenset(absent), cursors=cursors)
-    missing = {name: before.missing.get(name, now) for name in absent if name not in before.history}
-    kept = [name for name, since in missing.items() if now - since < FORGOTTEN_AFTER][:MISSING_MAX]
+    ones have pushed it off the page: an order for ever, an event for a week. `expects`: the first walk is over, so that
+    what is new should be here. Where nobody looked for as long, nothing becomes late: most likely nobody walked."""
+    history = [name for name in dict.fromkeys((*before.history, *shown.undated)) if name not in here]
+    news = [name for name in shown.news if name not in before.history] if expects else []
+    absent = [name for name in dict.fromkeys((*before.missing, *news)) if name not in here]
+    has_paused = before.looked_at is not None and now - before.looked_at > LATE
+    since = {name: now if has_paused and not before.is_late(name) else before.missing.get(name, now) for name in absent}
+    orders = [name for name in absent if name.startswith(ORDER)]
+    events = [name for name in absent if not name.startswith(ORDER) and now - since[name] < EVENTS_FORGOTTEN_AFTER]
     return Sightings(
-        missing={name: missing[name] for name in kept},
-        history=before.history.intersection(listed).intersection(absent),
-        cursors=cursors,
+        missing={name: since[name] for name in (*orders, *events)[:MISSING_MAX]},
+        looked_at=now,
+        history=frozenset(history[:HISTORY_MAX]),
+        places=before.places,
     )

@@ -1,14 +1,16 @@
 """Canary: what the service shows as its newest events and its newest paid orders, against the ledger.
 
 Every other alarm concludes from what our own parts say. This one asks the two ends only: money that was taken there and
-is not known here is seen, whatever lies between looks fine. It costs two reads a look.
+is not known here is seen, whatever lies between looks fine. It costs two reads a look, one more for a list whose order
+cannot be told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
@@ -19,12 +21,15 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import QUARANTINED, delivered_only
 from consumer.ledger.reading import observations, sync_state
-from consumer.payments import ApiError, Cursor, Page, Priority
-from consumer.sync.api import ApplicationApi, held_up_s
+from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
+from consumer.retry import Lasting
+from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import starting_point
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
+from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.page import understand
-from consumer.sync.canary.sightings import Sightings, after
+from consumer.sync.canary.ends import PAGE, Place, look
+from consumer.sync.canary.sightings import ORDER, SHOWN, Late, Shown, Sightings, after
 from consumer.sync.chunks import chunks
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
@@ -33,9 +38,9 @@ from consumer.sync.observation import PAID, status_of
 LOG = structlog.get_logger()
 
 WALK: Final = "canary"
+MISSING: Final = "paid_there_but_not_here"
 EVERY_S: Final = 120.0
-PAGE: Final = 100
-PAGES_AT_ONCE: Final = 5
+BLIND_AFTER: Final = timedelta(hours=1)
 KINDS: Final = ("event", "order")
 
 
@@ -45,7 +50,8 @@ async def load(session: AsyncSession, application: str) -> Sightings:
 
 
 class Canary:
-    """Looks every `every_s`, once the events have been walked to their end. `token`: see Backfill."""
+    """Looks every `every_s`. `token`: see Backfill; `history`: what is older than that when the `first_walk` begins is
+    history."""
 
     def __init__(
         self,
@@ -55,6 +61,8 @@ class Canary:
         clock: Clock,
         token: Callable[[], int],
         metrics: StageMetrics,
+        first_walk: FirstWalk,
+        history: timedelta,
         every_s: float = EVERY_S,
     ) -> None:
         self._application = api.application
@@ -65,63 +73,77 @@ class Canary:
         self._token = token
         self._metrics = metrics
         self._every_s = every_s
-        self._has_rested = False
+        self._first_walk = first_walk
+        self._began_at: datetime | None = None
+        self._history = history
+        self._late = Lasting(clock.monotonic)
+        self._has_run = False
         self.failure = StageFailure(f"canary {api.application}")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`; the first look comes after a rest, so that a start has other things to read."""
+        """Until `stop`. What was missing is asked for at once. So is a list that was never looked at: what stands there
+        without a time is history. Otherwise the first look waits, so that a start has other things to read."""
         await run_repeatedly(self._step, stop=stop, clock=self._clock, failure=self.failure)
 
     async def _step(self) -> float:
-        if self._has_rested:
+        if self._has_run or await self._is_urgent():
             await self.look()
-        self._has_rested = True
+        self._has_run = True
         return self._every_s
 
+    async def _is_urgent(self) -> bool:
+        async with self._database.reading() as session:
+            before = await load(session, self._application)
+        return bool(before.missing) or before.looked_at is None
+
     async def look(self) -> None:
-        """One look. Raises PaymentsError, LedgerError, LeaseLost."""
+        """One look. One list that cannot be read does not keep the other from being compared. Raises PaymentsError,
+        also where the newest of a list were not reached for an hour, LedgerError, LeaseLost."""
         async with self._database.reading() as session:
             bookmark = Bookmark.load(await sync_state.load(session, self._application, starting_point.WALK))
             before = await load(session, self._application)
-        if bookmark.walked_at is None:
-            return
-        cursors: dict[str, Cursor | None] = {}
-        listed: list[str] = []
-        is_there = True
-        for kind, lists in (("event", self._resources.events.list), ("order", self._resources.orders.list)):
-            items, cursors[kind] = await self._newest(lists, bookmark.order, before.cursors.get(kind))
-            is_there = is_there and items is not None
-            listed += self._names(kind, items or ())
+        now = self._clock.now()
+        floor = (await self._first_walk.began() or now) - self._history
+        shown, places = Shown(), dict(before.places)
+        failures: list[PaymentsError] = []
+        orders = {"event": bookmark.order, "order": ListOrder.UNKNOWN}
+        for kind, lister in (("event", self._resources.events), ("order", self._resources.orders)):
+            try:
+                found = await look(lister, places.get(kind, Place()), orders[kind], self._locators, now)
+            except PaymentsError as error:
+                failures.append(error)
+                continue
+            places[kind] = found.place
+            for items, is_first in ((found.old, True), (found.new, False)):
+                for name, at in self._named(kind, items):
+                    shown.add(name, at, floor=floor, is_first=is_first)
+        if len(failures) == len(orders):
+            raise failures[0]
+        await self._keep(replace(before, places=places), shown, expects=bookmark.walked_at is not None)
+        if failures:
+            raise failures[0]
+        self._check_sight(places, now)
+
+    async def _keep(self, before: Sightings, shown: Shown, *, expects: bool) -> None:
         now = self._clock.now()
         async with self._database.transaction() as session:
-            found = replace(before, cursors=cursors)
-            if is_there:
-                here = await self._here(session, [*before.missing, *listed])
-                found = after(before, listed, here, now, cursors)
+            here = await self._here(session, list(dict.fromkeys((*before.missing, *before.history, *shown.names))))
+            found = after(before, shown, here, now, expects=expects)
             await sync_state.keep(session, self._application, WALK, found.dump(), token=self._token(), now=now)
+        if dropped := [_id(name) for name in before.missing if name not in found.missing and name not in here]:
+            LOG.error(
+                "what the ledger lacks is asked for no longer", application=self._application, count=len(dropped),
+                ids=dropped[:SHOWN],
+            )  # fmt: skip
         self._show(found)
 
-    async def _newest(
-        self, lists: Callable[..., Any], order: ListOrder, cursor: Cursor | None
-    ) -> tuple[Sequence[Any] | None, Cursor | None]:
-        """The newest, and where to look for them the next time. A list that begins with its oldest is followed to its
-        end, a few pages a look; None until it is there."""
-        if order is not ListOrder.OLDEST_FIRST:
-            head: Page[Any] = await lists(limit=PAGE)
-            return head.items, None
-        items: list[Any] = []
-        try:
-            for _ in range(PAGES_AT_ONCE):
-                page: Page[Any] = await lists(limit=PAGE, cursor=cursor)
-                items += page.items
-                if page.next_cursor is None:
-                    return items, cursor
-                cursor = page.next_cursor
-        except ApiError as error:
-            if cursor is None or error.retryable or held_up_s(error) is not None:
-                raise
-            return None, None  # the cursor is not taken any more: from the beginning
-        return None, cursor
+    def _check_sight(self, places: Mapping[str, Place], now: datetime) -> None:
+        """Raises UnexpectedAnswer for a list whose newest were not reached for too long: what is missing there is not
+        seen."""
+        self._began_at = self._began_at or now
+        for kind, place in places.items():
+            if now - max(place.seen_at or self._began_at, self._began_at) >= BLIND_AFTER:
+                raise UnexpectedAnswer("the newest of a list are not reached", list=f"{kind}s")
 
     async def _here(self, session: AsyncSession, names: Sequence[str]) -> frozenset[str]:
         """Which of these the ledger has: an event handled or put aside with its reason, an order known to be paid."""
@@ -141,27 +163,35 @@ class Canary:
         return frozenset(here)
 
     def _show(self, found: Sightings) -> None:
-        late = found.late(self._clock.now())
-        orders = sum(name.startswith("order:") for name in found.missing)
+        late = found.late()
+        orders = sum(name.startswith(ORDER) for name in found.missing)
         self._metrics.gauge("missing_order", self._application, orders)
         self._metrics.gauge("missing_event", self._application, len(found.missing) - orders)
         age_s = 0.0 if late is None else (self._clock.now() - late.since).total_seconds()
         self._metrics.gauge("missing_s", self._application, age_s)
-        if late is not None:
+        self._say(late)
+
+    def _say(self, late: Late | None) -> None:
+        if late is None:
+            if self._late.code is not None:
+                LOG.info("the ledger has what it lacked", application=self._application, after_s=self._late.for_s)
+            self._late.over()
+        elif self._late.says(MISSING):
             LOG.error(
                 "the service shows what the ledger lacks",
-                code="paid_there_but_not_here",
+                code=MISSING,
                 application=self._application,
                 orders=late.orders,
                 events=late.events,
                 ids=late.ids,
             )
 
-    def _names(self, kind: str, items: Sequence[Any]) -> list[str]:
+    def _named(self, kind: str, items: Sequence[Any]) -> list[tuple[str, datetime | None]]:
+        """Each by its name, with when it happened. An order's times say nothing of when it was paid."""
         if kind == "order":
-            return [f"order:{one.order_id}" for one in items if one.is_paid and one.order_id is not None]
+            return [(f"order:{one.order_id}", None) for one in items if one.is_paid and one.order_id is not None]
         listed = understand(items, self._locators, application=self._application, now=self._clock.now())
-        return [f"event:{one.id}" for one in listed.events]
+        return [(f"event:{one.id}", one.occurred_at) for one in listed.events]
 
 
 def _id(name: str) -> str:

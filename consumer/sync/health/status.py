@@ -66,7 +66,7 @@ async def application_status(
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
         refused_at=refused_at(circuit, now, walked_at=bookmark.walked_at),
-        missing=(await canary.load(session, application)).late(now),
+        missing=(await canary.load(session, application)).late(),
         held_up=await stalled_stages(session, application, now),
     )
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Never
 
@@ -74,6 +77,29 @@ async def test_one_application_that_fails_keeps_no_other_from_its_walk(shop: Sho
     assert line.startswith(f"error[invalid_api_credentials]: {name}: ")
     read = await shop.call("backfill", "--full", **shop.beside(name))
     assert read.stdout.startswith("default: ")
+
+
+def _left_alone(environ: dict[str, str], began: datetime) -> None:
+    """The first walk began then, and left three events alone."""
+    kept = {"history": {"events": 3}, "first_walk": {"began": began.isoformat()}}
+    with closing(sqlite3.connect(environ["CONSUMER_DATABASE_URL"].partition("///")[2])) as ledger, ledger:
+        for walk, state in kept.items():
+            row = ("default", walk, 0, json.dumps(state).encode(), began.isoformat(" "))
+            ledger.execute(
+                "INSERT INTO bookmarks (application, walk, token, state, updated_at) VALUES (?,?,?,?,?)", row
+            )
+
+
+async def test_history_that_was_left_alone_is_acted_on_with_consent_only(shop: Shop, environ: dict[str, str]) -> None:
+    # case: B30
+    now = datetime.now(UTC)
+    _left_alone(environ, now - timedelta(days=1))
+    for words in (("--full",), ("--since", "7d")):
+        asked = await shop.call("backfill", *words)
+        assert (asked.returncode, asked.stderr[:12], asked.stdout) == (2, "error[usage]", "")
+    for words in (("--full", "--dry-run"), ("--since", "1h"), ("--full", "--yes"), ("--full",)):
+        done = await shop.call("backfill", *words)
+        assert done.returncode == 0, (words, done.stderr)
 
 
 async def _certified(shop: Shop, file: Path, *more: str) -> Called:

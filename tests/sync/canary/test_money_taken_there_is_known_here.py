@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import sync_state
+from consumer.payments import PaymentsError, UnexpectedAnswer
 from consumer.sync.backfill import starting_point
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
-from consumer.sync.canary.sightings import LATE, Late, Sightings
-from consumer.sync.canary.stage import PAGES_AT_ONCE, Canary, load
+from consumer.sync.backfill.cutover import FirstWalk
+from consumer.sync.backfill.policy import BackfillPolicy
+from consumer.sync.canary.ends import PAGES_AT_ONCE
+from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, Late, Sightings
+from consumer.sync.canary.stage import BLIND_AFTER, Canary, load
 from consumer.sync.health.status import application_status
 from tests.sync.conftest import World
 from tests.sync.reconciling import listing, order
-from tests.sync.service import Json
+from tests.sync.service import EventsList, Json
 
 LATE_S = LATE.total_seconds()
+HISTORY = BackfillPolicy().history
 
 
 async def walked(world: World, order: ListOrder = ListOrder.NEWEST_FIRST) -> None:
@@ -26,6 +32,7 @@ async def walked(world: World, order: ListOrder = ListOrder.NEWEST_FIRST) -> Non
     mark = Bookmark(order=order, walked_at=world.clock.now()).dump()
     async with world.database.transaction() as session:
         await sync_state.keep(session, "default", starting_point.WALK, mark, token=1, now=world.clock.now())
+    await FirstWalk(world.database, "default", token=lambda: 1).begin(world.clock.now(), world.clock.now())
 
 
 def shows(world: World, *, orders: list[Json] | None = None, listed: list[Json] | None = None) -> None:
@@ -34,8 +41,9 @@ def shows(world: World, *, orders: list[Json] | None = None, listed: list[Json] 
     world.service.lists["/v1/events"] = listing(listed or [])
 
 
-def event(number: int) -> Json:
-    return {"id": f"evt_{number}", "type": "order.paid", "data": {"object": {"order_id": f"A-{number}"}}}
+def event(number: int, at: datetime | None = None) -> Json:
+    shown = {"id": f"evt_{number}", "type": "order.paid", "data": {"object": {"order_id": f"A-{number}"}}}
+    return shown if at is None else shown | {"created_at": at.isoformat()}
 
 
 async def recorded(world: World, number: int, event_type: str = "order.paid") -> None:
@@ -54,8 +62,17 @@ async def recorded(world: World, number: int, event_type: str = "order.paid") ->
         await events.record(session, [found], world.clock.now())
 
 
-def canary(world: World) -> Canary:
-    return Canary(world.api, world.database, clock=world.clock, token=lambda: 1, metrics=world.metrics)
+def canary(world: World, *, every_s: float = 120.0) -> Canary:
+    return Canary(
+        world.api,
+        world.database,
+        clock=world.clock,
+        token=lambda: 1,
+        metrics=world.metrics,
+        first_walk=FirstWalk(world.database, "default", token=lambda: 1),
+        history=HISTORY,
+        every_s=every_s,
+    )
 
 
 async def told(world: World) -> Late | None:
@@ -63,6 +80,13 @@ async def told(world: World) -> Late | None:
     async with world.database.reading() as session:
         app_id = world.api.client.credentials.app_id
         return (await application_status(session, "default", app_id, world.clock.now())).missing
+
+
+async def five_minutes(world: World, stage: Canary) -> None:
+    """They pass, and it goes on looking."""
+    for _ in range(2):
+        world.clock.advance(LATE_S / 2)
+        await stage.look()
 
 
 async def kept(world: World) -> Sightings:
@@ -79,11 +103,11 @@ async def test_a_paid_order_and_its_event_that_never_came_are_told_after_five_mi
     shows(world, orders=[order(1, "PAID"), order(2, "PENDING")], listed=[event(1)])
     await stage.look()
     assert await told(world) is None, "a healthy path takes a while, too"
-    world.clock.advance(LATE_S)
-    await stage.look()
-    since = world.clock.now() - LATE
-    assert await told(world) == Late(1, 1, since, ("A-1", "evt_1"))
-    assert world.metrics.value("missing_s", "default") == LATE_S
+    await five_minutes(world, stage)
+    found = await told(world)
+    assert found is not None
+    assert (found.orders, found.events, found.ids) == (1, 1, ("A-1", "evt_1"))
+    assert LATE_S <= world.metrics.value("missing_s", "default") < LATE_S + 10
     assert world.metrics.value("missing_order", "default") == 1
     await recorded(world, 1)
     await stage.look()
@@ -92,31 +116,110 @@ async def test_a_paid_order_and_its_event_that_never_came_are_told_after_five_mi
 
 
 # case: B30
-async def test_what_was_there_before_us_is_history(world: World) -> None:
-    await walked(world)
+async def test_what_shows_no_time_and_was_there_before_us_is_history(world: World) -> None:
     shows(world, orders=[order(1, "PAID")], listed=[event(1)])
     stage = canary(world)
     await stage.look()
+    await walked(world)
     shows(world, orders=[order(2, "PAID"), order(1, "PAID")], listed=[event(1)])
     await stage.look()
-    world.clock.advance(LATE_S)
+    await five_minutes(world, stage)
     found = await told(world)
     assert found is not None
     assert found.ids == ("A-2",)
 
 
-async def test_before_the_first_walk_nothing_is_asked(world: World) -> None:
+# case: B30
+async def test_what_shows_its_time_is_history_by_that_alone_at_the_first_look_too(world: World) -> None:
+    await walked(world)
+    now = world.clock.now()
+    shows(world, listed=[event(2, now), event(1, now - HISTORY - timedelta(seconds=1))])
+    await canary(world).look()
+    assert set((await kept(world)).missing) == {"event:evt_2"}, "no worker, from the first minute on"
+
+
+def _refusing(pages: EventsList) -> EventsList:
+    return lambda cursor, limit: 400 if cursor == "200" else pages(cursor, limit)
+
+
+# case: B11, B30
+async def test_a_list_that_is_read_again_from_its_beginning_shows_history_and_no_loss(world: World) -> None:
+    now = world.clock.now()
+    old = [event(number, now - timedelta(days=9, seconds=-number)) for number in range(250)]
+    paid = [order(number, "PAID") for number in range(250)]
+    shows(world, orders=paid, listed=old)
+    stage = canary(world)
+    await stage.look()
+    await walked(world, ListOrder.OLDEST_FIRST)
+    for name in ("/v1/orders", "/v1/events"):
+        world.service.lists[name] = _refusing(world.service.lists[name])
+    await stage.look()
+    shows(world, orders=[*paid, order(999, "PAID")], listed=[*old, event(999, now)])
+    await stage.look()
+    assert set((await kept(world)).missing) == {"order:A-999", "event:evt_999"}
+
+
+async def test_before_the_first_walk_is_over_nothing_is_missing(world: World) -> None:
+    shows(world)
+    stage = canary(world)
+    await stage.look()
+    shows(world, orders=[order(1, "PAID")], listed=[event(1, world.clock.now())])
+    await stage.look()
+    assert not (await kept(world)).missing
+    await walked(world)
+    await stage.look()
+    assert set((await kept(world)).missing) == {"order:A-1", "event:evt_1"}
+
+
+# case: B27
+async def test_one_sighting_is_not_late_because_nobody_looks_any_more(world: World) -> None:
+    await walked(world)
+    shows(world)
+    stage = canary(world)
+    await stage.look()
+    shows(world, orders=[order(1, "PAID")])
+    await stage.look()
+    world.clock.advance(10 * LATE_S)
+    assert await told(world) is None, "it may have come since"
+    world.service.failing["/v1/orders"] = world.service.failing["/v1/events"] = 404
+    with pytest.raises(PaymentsError):
+        await stage.look()
+    assert await told(world) is None, "nobody could walk either"
+    world.service.failing.clear()
+    await canary(world).look()
+    assert await told(world) is None, "the walk that brings it takes a while"
+    await five_minutes(world, stage)
+    assert await told(world) is not None
+    world.clock.advance(10 * LATE_S)
+    await stage.look()
+    assert await told(world) is not None, "what was late is"
+
+
+async def test_a_new_leader_asks_at_once_for_what_was_missing_and_for_nothing_else(world: World) -> None:
+    await walked(world)
+    shows(world)
+    await canary(world).look()
+    calls = world.service.calls["/v1/orders"]
+    await canary(world)._step()
+    assert world.service.calls["/v1/orders"] == calls
     shows(world, orders=[order(1, "PAID")])
     await canary(world).look()
-    assert not world.service.calls["/v1/orders"]
-    assert await kept(world) == Sightings()
+    await recorded(world, 1)
+    await canary(world)._step()
+    assert not (await kept(world)).missing
 
 
-async def test_a_look_costs_two_reads(world: World) -> None:
+async def test_a_look_costs_two_reads_where_the_order_is_known(world: World) -> None:
     await walked(world)
-    shows(world, orders=[order(number, "PAID") for number in range(300)], listed=[event(n) for n in range(300)])
-    await canary(world).look()
-    assert world.service.calls.total() == 2
+    orders = [order(number, "PAID") for number in range(300, 0, -1)]
+    shows(world, orders=orders, listed=[event(n) for n in range(300)])
+    stage = canary(world)
+    await stage.look()
+    shows(world, orders=[order(301, "PAID"), *orders], listed=[event(n) for n in range(300)])
+    before = world.service.calls.total()
+    await stage.look()
+    assert world.service.calls.total() == before + 2
+    assert set((await kept(world)).missing) == {"order:A-301"}
 
 
 async def test_what_newer_ones_push_off_the_page_is_still_missing(world: World) -> None:
@@ -137,31 +240,104 @@ async def test_what_newer_ones_push_off_the_page_is_still_missing(world: World) 
 
 
 # case: U6
-async def test_a_list_that_begins_with_its_oldest_is_followed_to_its_end(world: World) -> None:
-    await walked(world, ListOrder.OLDEST_FIRST)
+@pytest.mark.parametrize("events_order", [ListOrder.OLDEST_FIRST, ListOrder.NEWEST_FIRST])
+async def test_each_list_is_followed_to_its_own_newest_end(world: World, events_order: ListOrder) -> None:
+    await walked(world, events_order)
     before = [order(number, "PAID") for number in range(650)]
     shows(world, orders=before)
     stage = canary(world)
     await stage.look()
-    assert world.service.calls["/v1/orders"] == PAGES_AT_ONCE
+    assert world.service.calls["/v1/orders"] == 1 + PAGES_AT_ONCE
     await stage.look()
     shows(world, orders=[*before, order(999, "PAID")])
     await stage.look()
     assert set((await kept(world)).missing) == {"order:A-999"}
     calls = world.service.calls["/v1/orders"]
     await stage.look()
-    assert world.service.calls["/v1/orders"] == calls + 1, "from where it was"
+    assert world.service.calls["/v1/orders"] == calls + 2, "its head, and from where it was"
 
 
-@pytest.mark.parametrize("age", [timedelta(days=8)])
-async def test_what_the_service_no_longer_means_is_forgotten(world: World, age: timedelta) -> None:
+# case: B15
+async def test_an_empty_page_ends_a_list_and_what_comes_after_it_is_seen(world: World) -> None:
+    await walked(world)
+    before = [order(number, "PAID") for number in range(200)]
+
+    def endless(orders: list[Json]) -> None:
+        pages = listing(orders)
+
+        def page(cursor: str | None, limit: int) -> Json:
+            shown = pages(cursor, limit)
+            assert isinstance(shown, dict)
+            return shown | {"next_cursor": int(cursor or 0) + limit}
+
+        world.service.lists["/v1/orders"] = page
+
+    shows(world)
+    stage = canary(world)
+    endless(before)
+    for _ in range(3):
+        await stage.look()
+    endless([*before, order(999, "PAID")])
+    await stage.look()
+    assert set((await kept(world)).missing) == {"order:A-999"}
+
+
+async def test_one_list_that_cannot_be_read_hides_nothing_of_the_other(world: World) -> None:
     await walked(world)
     shows(world)
     stage = canary(world)
     await stage.look()
-    shows(world, listed=[event(1)])
+    shows(world, listed=[event(1, world.clock.now())])
+    world.service.failing["/v1/orders"] = 404
+    with pytest.raises(PaymentsError):
+        await stage.look()
+    assert set((await kept(world)).missing) == {"event:evt_1"}
+
+
+async def test_a_list_whose_newest_are_not_reached_for_an_hour_is_told(world: World) -> None:
+    await walked(world)
+    shows(world)
+    numbers = iter(range(1, 10_000))
+    world.service.lists["/v1/orders"] = lambda _cursor, _limit: {
+        "items": [order(number) for number in (next(numbers), next(numbers))],
+        "next_cursor": next(numbers),
+    }
+    stage = canary(world)
+    await stage.look()
+    world.clock.advance(BLIND_AFTER.total_seconds())
+    with pytest.raises(UnexpectedAnswer):
+        await stage.look()
+
+
+async def test_a_missing_order_is_never_forgotten_and_an_event_not_silently(world: World) -> None:
+    await walked(world)
+    shows(world)
+    stage = canary(world)
+    await stage.look()
+    shows(world, orders=[order(1, "PAID")], listed=[event(1)])
     await stage.look()
     shows(world)
-    world.clock.advance(age.total_seconds())
+    await five_minutes(world, stage)
+    world.clock.advance(EVENTS_FORGOTTEN_AFTER.total_seconds())
+    with capture_logs() as logs:
+        await stage.look()
+    assert set((await kept(world)).missing) == {"order:A-1"}
+    assert [line["ids"] for line in logs if "no longer" in line["event"]] == [["evt_1"]]
+
+
+async def test_it_is_said_now_and_then_and_once_that_it_is_over(world: World) -> None:
+    await walked(world)
+    shows(world)
+    stage = canary(world)
     await stage.look()
-    assert not (await kept(world)).missing
+    shows(world, orders=[order(1, "PAID")])
+    with capture_logs() as logs:
+        for _ in range(60):
+            await stage.look()
+            world.clock.advance(120)
+        await recorded(world, 1)
+        await stage.look()
+        await stage.look()
+    said = [line for line in logs if line.get("code") == "paid_there_but_not_here"]
+    assert 1 < len(said) < 10
+    assert [line["event"] for line in logs if line["log_level"] == "info"] == ["the ledger has what it lacked"]

@@ -1,0 +1,116 @@
+"""Ends: the newest of one list, whichever of its two ends that is (case U6). Nothing documents the order of a list.
+
+Where the times of its items show the newest first, or it was seen to grow at its head, the first page is enough.
+Elsewhere it is followed to its other end as well, a few pages a look, and read on from there each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from consumer.events import Locators, first, parse_time
+from consumer.payments import ApiError, Cursor, Page
+from consumer.sync.api import held_up_s
+from consumer.sync.backfill.bookmark import ListOrder, order_of
+
+PAGE: Final = 100
+PAGES_AT_ONCE: Final = 5
+
+
+class Lister(Protocol):
+    """A list of the service."""
+
+    async def list(self, *, limit: int = PAGE, cursor: Cursor | None = None) -> Page[Any]:
+        """One page; `cursor` is the `next_cursor` of the page before."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """How far one list is known. `head`: the ids on its first page; `grows_there`: it was seen to grow there.
+    `cursor`: of the last page read towards the other end; `tail`: the ids that stood there once it was reached.
+    `seen_at`: when its newest were last seen, whichever end that is."""
+
+    head: tuple[str, ...] = ()
+    grows_there: bool = False
+    cursor: Cursor | None = None
+    tail: tuple[str, ...] = ()
+    seen_at: datetime | None = None
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON, for the ledger."""
+        return asdict(self) | {"seen_at": None if self.seen_at is None else self.seen_at.isoformat()}
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> Place:
+        """From JSON."""
+        return cls(
+            head=tuple(state.get("head") or ()),
+            grows_there=bool(state.get("grows_there")),
+            cursor=state.get("cursor"),
+            tail=tuple(state.get("tail") or ()),
+            seen_at=parse_time(state.get("seen_at")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What one look showed: `old` when an end was reached for the first time, `new` ever after."""
+
+    new: Sequence[Any]
+    old: Sequence[Any]
+    place: Place
+
+
+async def look(lister: Lister, before: Place, order: ListOrder, locators: Locators, now: datetime) -> Look:
+    """One look at a list; `order` as it is known from elsewhere. Raises PaymentsError."""
+    head = await lister.list(limit=PAGE)
+    ids = _ids(head.items)
+    grew = bool(ids) and ids[0] not in before.head and any(one in before.head for one in ids)
+    place = replace(before, head=ids or before.head, grows_there=before.grows_there or grew)
+    by_time = order_of([parse_time(first(item.raw, locators.time)) for item in head.items])
+    if by_time is ListOrder.UNKNOWN:
+        by_time = ListOrder.NEWEST_FIRST if place.grows_there else order
+    is_first = before.seen_at is None and not before.head
+    is_whole = head.next_cursor is None or not head.items
+    if is_whole or by_time is ListOrder.NEWEST_FIRST:
+        shown = replace(place, cursor=None, tail=ids if is_whole else (), seen_at=now)
+        return Look(new=(), old=head.items, place=shown) if is_first else Look(new=head.items, old=(), place=shown)
+    tail = await _tail(lister, place, now, was_empty=before.seen_at is not None and not before.head)
+    return replace(tail, old=(*head.items, *tail.old)) if is_first else tail
+
+
+async def _tail(lister: Lister, place: Place, now: datetime, *, was_empty: bool) -> Look:
+    """The end that is not the head. Behind what stood there the last time everything is new, wherever it was begun."""
+    new: list[Any] = []
+    last: Page[Any] | None = None
+    is_at_end, is_beyond = False, was_empty
+    for _ in range(PAGES_AT_ONCE):
+        cursor = place.cursor if last is None else last.next_cursor
+        try:
+            page = await lister.list(limit=PAGE, cursor=cursor)
+        except ApiError as error:
+            if cursor is None or error.retryable or held_up_s(error) is not None:
+                raise
+            return Look(new=new, old=(), place=replace(place, cursor=None))  # from the beginning
+        is_beyond = is_beyond or any(one in place.tail for one in _ids(page.items))
+        new += page.items if is_beyond else ()
+        is_at_end = page.next_cursor is None or not page.items
+        if page.items:
+            last, place = page, replace(place, cursor=cursor)
+        if is_at_end:
+            break
+    shown = () if last is None else last.items
+    if is_beyond:  # should this look be cut by a burst, the next one begins behind what it showed
+        place = replace(place, tail=_ids(shown) or place.tail)
+    if not is_at_end:
+        return Look(new=new, old=(), place=place)
+    old = () if is_beyond else shown
+    return Look(new=new, old=old, place=replace(place, tail=_ids(shown) or place.tail, seen_at=now))
+
+
+def _ids(items: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(item.id for item in items if item.id is not None)
