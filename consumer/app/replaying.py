@@ -12,9 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.app import parts
 from consumer.app.options import option_problems
 from consumer.broker import open_broker
-from consumer.clock import Clock, SystemClock
+from consumer.clock import Clock
 from consumer.errors import SettingsError
 from consumer.ledger import Database
+from consumer.ledger.engine.database_time import shared_clock
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Event, Handler
 from consumer.replay.apply import Apply
@@ -52,12 +53,11 @@ class Trier:
         return Tried(None if isinstance(outcome, Failed) else ctx, RunStatus(result.status), result.code)
 
 
-def planner(database: Database, registry: Registry, settings: Settings, clock: Clock | None = None) -> Planner:
+def planner(database: Database, registry: Registry, settings: Settings, clock: Clock) -> Planner:
     """Makes plans with these handlers. Raises SettingsError when a plugin refuses its options."""
     problems = option_problems(registry, settings.handler_options)
     if problems:
         raise SettingsError(problems)
-    clock = clock or SystemClock()
     trier = Trier(Contexts(clock, settings.handler_options))
     return Planner(
         database=database,
@@ -72,11 +72,9 @@ def registry_for(settings: Settings) -> Registry:
 
 
 @asynccontextmanager
-async def applying(
-    database: Database, settings: Settings, *, rate_per_s: float, clock: Clock | None = None
-) -> AsyncIterator[Apply]:
+async def applying(database: Database, settings: Settings, *, rate_per_s: float) -> AsyncIterator[Apply]:
     """What applies a plan, on the deployment's log. Raises BrokerError when that does not answer."""
-    clock = clock or SystemClock()
+    clock = await shared_clock(database)
     broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
     try:
         await broker.start()

@@ -11,10 +11,11 @@ from typing import Any
 from consumer.app import log_parts, parts
 from consumer.app.registering import registering
 from consumer.broker import Broker, open_broker
-from consumer.clock import Clock, SystemClock
+from consumer.clock import Clock
 from consumer.errors import BrokerUnavailable, UsageError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from consumer.ledger.engine.database_time import shared_clock
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import BudgetStore, CheckoutSession, MemoryBudgetStore
 from consumer.settings import Settings
@@ -51,7 +52,7 @@ async def open_syncing(
     """
     async with AsyncExitStack() as stack:
         database = await opened_ledger(stack, settings)
-        clock = SystemClock()
+        clock = await shared_clock(database)
         apis = await opened_apis(stack, settings, database, clock, application)
         broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings), clock=clock)
         stack.push_async_callback(broker.stop)

@@ -29,6 +29,7 @@ from consumer.cli.filters import (
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import UsageError
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import dead, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.tables import RunStatus
@@ -166,7 +167,7 @@ def discard(
     """Give the dead runs that fit up, so that nothing waits for them; `--undo` takes it back. With `--handler`: also
     the runs that wait for it, when no worker has it any more."""
     verb, act = ("restore", dead.restore) if undo else ("discard", dead.discard)
-    waiting_at = datetime.now(UTC) if wanted.handler is not None and not undo else None
+    waiting_at = run(_now()) if wanted.handler is not None and not undo else None
     wanted = replace(wanted, limit=limit, discarded=undo, waiting_at=waiting_at)
     _act(wanted, everything, reason, yes, as_json, verb, act)
 
@@ -207,6 +208,11 @@ async def _require_handler(name: str) -> None:
     raise UsageError("there is no such handler", handler=name[:100], near=near or None)
 
 
+async def _now() -> datetime:
+    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+        return await shared_time(session)
+
+
 async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
     async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
         return await dead.search(session, wanted)
@@ -214,7 +220,7 @@ async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
 
 async def _do(found: Sequence[DeadRun], reason: str, act: Act) -> int:
     async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
-        return await act(session, found, by=_operator(), reason=reason, now=datetime.now(UTC))
+        return await act(session, found, by=_operator(), reason=reason, now=await shared_time(session))
 
 
 def _operator() -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Annotated, Any
 
 import orjson
@@ -29,6 +29,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.cli.repairing.replay_bar import ReplayBar
 from consumer.errors import NotFound, PlanMoved, PlanOver, UsageError
+from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.candidates import Pair, PlanFilter
 from consumer.ledger.plans.tables import PlanItemRow, PlanRow
@@ -72,11 +73,8 @@ def plan_command(
 ) -> None:
     """Freeze which dead runs (with --handler: also pairs that never ran) would be done again, and show what that would
     do. Nothing is done."""
-    now = datetime.now(UTC)
     _check_plan(status, handler, reason, force=force, new_effect_key=new_effect_key)
     wanted = PlanFilter(
-        since=parse_moment(since, now),
-        until=parse_moment(until, now),
         type=event_type,
         handler=handler,
         status=status,
@@ -89,7 +87,7 @@ def plan_command(
         reason_code=reason_code,
         forced=force,
     )
-    shown = run(_plan(wanted, reason, renews_keys=new_effect_key))
+    shown = run(_plan(wanted, since, until, reason, renews_keys=new_effect_key))
     output = Output(as_json)
     output.document(shown)
     _say_plan(output, shown)
@@ -113,12 +111,17 @@ def _check_plan(
         raise UsageError("--new-effect-key goes with --force")
 
 
-async def _plan(wanted: PlanFilter, reason: str | None, *, renews_keys: bool) -> dict[str, Any]:
+async def _plan(
+    wanted: PlanFilter, since: str | None, until: str | None, reason: str | None, *, renews_keys: bool
+) -> dict[str, Any]:
     settings = settings_for(Role.OPERATE)
     registry = registry_for(settings)
     async with ledger(settings) as database:
+        clock = await shared_clock(database)
+        now = clock.now()
+        wanted = replace(wanted, since=parse_moment(since, now), until=parse_moment(until, now))
         with ReplayBar("planning") as bar:
-            made = planner(database, registry, settings)
+            made = planner(database, registry, settings, clock)
             return await made.make(
                 wanted,
                 by=operator(),
@@ -261,7 +264,7 @@ def cancel(plan: PlanId, reason: Reason, yes: Yes = False, as_json: Json = False
 
     async def end() -> int:
         async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
-            left = await plans.cancel(session, plan, by=operator(), reason=why, now=datetime.now(UTC))
+            left = await plans.cancel(session, plan, by=operator(), reason=why, now=await shared_time(session))
             if left is None:
                 raise PlanOver(plan=plan)
             return left
@@ -283,7 +286,7 @@ async def _get(plan_id: str) -> PlanRow:
 async def _show(plan_id: str, with_items: bool) -> tuple[PlanRow, dict[str, int], Sequence[tuple[Pair, PlanItemRow]]]:
     row = await _get(plan_id)
     async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
-        progress = await items.progress(session, plan_id, datetime.now(UTC))
+        progress = await items.progress(session, plan_id, await shared_time(session))
         listed = await items.of_plan(session, plan_id, ITEMS_SHOWN) if with_items else []
     return row, {**progress.items, "working": progress.working, "waiting": progress.waiting}, listed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from consumer.console.vocabulary import WORDS
 from consumer.console.words import check
 from consumer.console.words import say as say_word
 from consumer.errors import UsageError
+from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Role
 
 
@@ -40,14 +40,14 @@ def say(
 
     async def look() -> None:
         async with ledger(settings) as database, database.reading() as session:
-            now = datetime.now(UTC)
+            now = await shared_time(session)
             await check(session, word, subject, application=application, by=who, reason=why, now=now, data=given)
             if word == MARKED_PAID and not unknown:
                 await require_known_order(session, subject, application=application)
 
     async def write() -> str:
         async with ledger(settings) as database, database.transaction() as session:
-            now = datetime.now(UTC)
+            now = await shared_time(session)
             return await say_word(
                 session, word, subject, application=application, by=who, reason=why, now=now, data=given
             )

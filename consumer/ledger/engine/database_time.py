@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.clock import SharedClock
+from consumer.ledger.engine.database import Database
+
 
 async def database_time(session: AsyncSession) -> datetime | None:
     """The time of a PostgreSQL server; None on SQLite, which has no time of its own."""
@@ -25,3 +28,11 @@ async def shared_time(session: AsyncSession) -> datetime:
     # Raw: func.now() is whole seconds. Asked of SQLite, so that no process brings a clock of its own.
     told = await session.scalar(text("SELECT strftime('%Y-%m-%dT%H:%M:%f+00:00', 'now')"))
     return datetime.fromisoformat(str(told))
+
+
+async def shared_clock(database: Database) -> SharedClock:
+    """A clock that was asked to agree with the database's once: for a command. Raises LedgerError."""
+    clock = SharedClock()
+    async with database.reading() as session:
+        await clock.follow(lambda: shared_time(session))
+    return clock

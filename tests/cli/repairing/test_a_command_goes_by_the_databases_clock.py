@@ -1,0 +1,116 @@
+"""A command that repairs goes by the clock of the database, as the roles do: an operator's machine may be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.app.syncing import open_syncing
+from consumer.broker import EmbeddedBroker
+from consumer.ledger import Database
+from consumer.plugin import Context, Event, handles
+from consumer.settings import Role, load_settings
+from tests.support.desk import Desk
+from tests.support.ports import eventually
+from tests.work.workshop import Workshop, make_topics, order_paid
+
+BEHIND = timedelta(hours=3)
+SLACK = timedelta(minutes=1)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Of the ledger that the tests look into; a log, and credentials that nobody is asked about."""
+    return {
+        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
+        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
+        "CONSUMER_LOG_LEVEL": "error",
+        "SVC_BASE_URL": "http://127.0.0.1:9",
+        "SVC_APP_ID": "svc_app_shop",
+        "SVC_APP_SECRET": "svc_sk_live_0123456789",
+    }
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> EmbeddedBroker:
+    """With its topics."""
+    found = EmbeddedBroker(tmp_path / "log.db")
+    await found.start()
+    await make_topics(found)
+    return found
+
+
+def it_is_earlier_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the database's clock is BEHIND this machine's."""
+
+    async def earlier(_: AsyncSession) -> datetime:
+        return datetime.now(UTC) - BEHIND
+
+    monkeypatch.setattr("consumer.ledger.engine.database_time.database_time", earlier)
+
+
+def is_there(at: datetime | str) -> bool:
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return abs(moment - datetime.now(UTC) + BEHIND) < SLACK
+
+
+# case: R10
+async def test_what_is_redriven_is_due_at_once(
+    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @handles("order.paid", attempts=1, name="test:broken")
+    async def broken(event: Event, ctx: Context) -> None:
+        raise ValueError("not yet")
+
+    shop, desk = Workshop(sqlite_ledger, log, [broken]), Desk(environ)
+    await shop.publish(order_paid(1))
+    async with shop.working():
+        await eventually(lambda: shop.count("test:broken", "dead", 1))
+    await log.stop()
+    it_is_earlier_there(monkeypatch)
+    await asyncio.to_thread(desk.ask, "dead", "redrive", "--all", "--reason", "repaired", "--yes")
+    [run] = await shop.runs("test:broken")
+    assert run.next_at is not None
+    assert is_there(run.next_at)
+
+
+# case: R1
+async def test_a_plan_is_of_the_databases_time(
+    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.stop()
+    desk = Desk(environ)
+    it_is_earlier_there(monkeypatch)
+    plan = (await asyncio.to_thread(desk.ask, "replay", "plan", "--since", "1h"))["id"]
+    shown = await asyncio.to_thread(desk.ask, "replay", "show", plan)
+    assert is_there(shown["created_at"])
+    assert is_there(datetime.fromisoformat(shown["filters"]["since"]) + timedelta(hours=1))
+    for act in ("apply", "cancel"):
+        plan = (await asyncio.to_thread(desk.ask, "replay", "plan"))["id"]
+        await asyncio.to_thread(desk.ask, "replay", act, plan, "--reason", "a drill", "--yes")
+        assert is_there((await asyncio.to_thread(desk.ask, "replay", "show", plan))["ended_at"])
+
+
+# case: F8
+async def test_what_is_said_is_said_at_the_databases_time(
+    sqlite_ledger: Database, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it_is_earlier_there(monkeypatch)
+    words = ("say", "fulfilment.marked_paid", "A1", "--unknown", "--reason", "paid by wire", "--yes")
+    await asyncio.to_thread(Desk(environ).ask, *words)
+    async with sqlite_ledger.reading() as session:
+        assert is_there(f"{await session.scalar(text('SELECT created_at FROM outbox'))}+00:00")
+
+
+async def test_who_walks_the_list_agrees_with_the_roles(
+    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.stop()
+    it_is_earlier_there(monkeypatch)
+    async with open_syncing(load_settings(environ, Role.OPERATE), publishes=False) as syncing:
+        assert is_there(syncing.clock.now())
