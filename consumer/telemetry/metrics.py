@@ -221,6 +221,12 @@ class Metrics:
             "How long the oldest of them has been missing; 0 below five minutes",
             "application",
         )
+        self.last_seen = self._gauge(
+            "sync_last_seen_at",
+            "Leader only: when the newest of the list were last looked at (event, order), in epoch seconds",
+            "application",
+            "kind",
+        )
         self.wrong_application = self._gauge(
             "sync_wrong_application", "1 while the credentials are another application's", "application"
         )

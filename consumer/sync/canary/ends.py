@@ -96,8 +96,10 @@ async def _tail(lister: Lister, place: Place, now: datetime, *, was_empty: bool)
             if cursor is None or error.retryable or held_up_s(error) is not None:
                 raise
             return Look(new=new, old=(), place=replace(place, cursor=None))  # from the beginning
-        is_beyond = is_beyond or any(one in place.tail for one in _ids(page.items))
-        new += page.items if is_beyond else ()
+        known = (number for number, one in enumerate(page.items) if is_beyond or one.id in place.tail)
+        begins = next(known, len(page.items))
+        is_beyond = is_beyond or begins < len(page.items)
+        new += page.items[begins:]
         is_at_end = page.next_cursor is None or not page.items
         if page.items:
             last, place = page, replace(place, cursor=cursor)

@@ -169,6 +169,9 @@ class Canary:
         self._metrics.gauge("missing_event", self._application, len(found.missing) - orders)
         age_s = 0.0 if late is None else (self._clock.now() - late.since).total_seconds()
         self._metrics.gauge("missing_s", self._application, age_s)
+        for listed, place in found.places.items():
+            if place.seen_at is not None:
+                self._metrics.gauge(f"last_seen_{listed}", self._application, place.seen_at.timestamp())
         self._say(late)
 
     def _say(self, late: Late | None) -> None:

@@ -27,7 +27,7 @@ FLAGS: Final = (
     "missing_order",
     "missing_s",
 )
-TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history")
+TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history", "last_seen_event", "last_seen_order")
 
 
 class LeaderGauges:

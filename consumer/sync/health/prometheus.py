@@ -55,6 +55,8 @@ GAUGES: Final = {
     "last_reconcile_at": ("last_reconcile", ()),
     "missing_event": ("missing_here", ("event",)),
     "missing_order": ("missing_here", ("order",)),
+    "last_seen_event": ("last_seen", ("event",)),
+    "last_seen_order": ("last_seen", ("order",)),
     "missing_s": ("missing_here_seconds", ()),
     **{f"held_up_{stage}": ("held_up", (stage,)) for stage in STAGES},
 }

@@ -154,7 +154,7 @@ async def test_a_list_that_is_read_again_from_its_beginning_shows_history_and_no
     for name in ("/v1/orders", "/v1/events"):
         world.service.lists[name] = _refusing(world.service.lists[name])
     await stage.look()
-    shows(world, orders=[*paid, order(999, "PAID")], listed=[*old, event(999, now)])
+    shows(world, orders=[*paid[30:], order(999, "PAID")], listed=[*old, event(999, now)])
     await stage.look()
     assert set((await kept(world)).missing) == {"order:A-999", "event:evt_999"}
 
@@ -288,10 +288,13 @@ async def test_one_list_that_cannot_be_read_hides_nothing_of_the_other(world: Wo
     stage = canary(world)
     await stage.look()
     shows(world, listed=[event(1, world.clock.now())])
+    world.clock.advance(60)
     world.service.failing["/v1/orders"] = 404
     with pytest.raises(PaymentsError):
         await stage.look()
     assert set((await kept(world)).missing) == {"event:evt_1"}
+    seen = [world.metrics.value(f"last_seen_{kind}", "default") for kind in ("event", "order")]
+    assert seen[0] > seen[1] > 0
 
 
 async def test_a_list_whose_newest_are_not_reached_for_an_hour_is_told(world: World) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from consumer.clock import DrivenClock
 from consumer.reason import Reason
+from consumer.sync.canary.stage import KINDS
 from consumer.sync.health import prometheus as exposition
 from consumer.sync.health.prometheus import APART, COUNTERS, GAUGES, Exposition
 from consumer.sync.health.stalled import STAGES
@@ -51,6 +52,7 @@ def test_every_figure_of_the_stages_has_a_declared_metric() -> None:
         "stage": STAGES,
         "one.kind": tuple(STATUSES),
         "kind": tuple(STATUSES),
+        "listed": KINDS,
     }
     counted = re.compile(r"metrics\.(?:gauge|count)\(f?\"([a-z_{}.]+)\"")
     found = set()
