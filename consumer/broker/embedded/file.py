@@ -84,7 +84,12 @@ class LogFile:
         self._pending_bytes = 0
         self._flusher: asyncio.Task[None] | None = None
         self._closing = False
-        self.write_failed = False
+        self._write_failure: BrokerError | None = None
+
+    @property
+    def write_failed(self) -> bool:
+        """Whether the last transaction failed."""
+        return self._write_failure is not None
 
     async def open(self) -> None:
         """Open or create the file. Raises BrokerUnavailable, LogCorrupt, or BrokerError for somebody else's file."""
@@ -152,7 +157,7 @@ class LogFile:
         self._pending_bytes += job.size_bytes
         if self._flusher is None or self._flusher.done():
             self._flusher = loop.create_task(self._flush())
-        timer = loop.call_later(timeout_s, _expire, job.done)
+        timer = loop.call_later(timeout_s, self._expire, job.done)
         try:
             return await job.done
         finally:
@@ -176,16 +181,22 @@ class LogFile:
                 self._fail(jobs, BrokerUnavailable("the log was closed before the record was written"))
                 raise
             else:
-                self.write_failed = False
+                self._write_failure = None
                 for job, result in zip(jobs, results, strict=True):
                     if not job.done.done():
                         job.done.set_result(result)
 
     def _fail(self, jobs: Iterable[_Job], error: BrokerError) -> None:
-        self.write_failed = True
+        self._write_failure = error
         for job in jobs:
-            if not job.done.done():  # one exception object each: a shared one would collect everybody's traceback
-                job.done.set_exception(type(error)(error.message, **error.fields))
+            if not job.done.done():
+                job.done.set_exception(_another(error))
+
+    def _expire(self, done: asyncio.Future[Any]) -> None:
+        """Who waits less long than SQLite does for a lock is told why the last one failed."""
+        if not done.done():
+            late = BrokerUnavailable("the log file did not answer in time")
+            done.set_exception(_another(self._write_failure or late))
 
     def _take(self) -> list[_Job]:
         """The next transaction's jobs, without those whose caller has given up (fewer late duplicates)."""
@@ -296,6 +307,6 @@ def identity_of(connection: sqlite3.Connection) -> str | None:
     return None if found is None else str(found[0])
 
 
-def _expire(done: asyncio.Future[Any]) -> None:
-    if not done.done():
-        done.set_exception(BrokerUnavailable("the log file did not answer in time"))
+def _another(error: BrokerError) -> BrokerError:
+    """The same once more: a shared exception would collect everybody's traceback."""
+    return type(error)(error.message, **error.fields)

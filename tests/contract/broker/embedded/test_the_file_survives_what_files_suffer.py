@@ -15,7 +15,7 @@ from consumer.broker import EmbeddedBroker, Message, Partition, TopicConfig
 from consumer.broker.embedded import broker as embedded_module
 from consumer.broker.embedded.schema import delete_old
 from consumer.clock import DrivenClock
-from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt
+from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt, LogLocked
 from tests.contract.broker.conftest import message, read, values
 from tests.support.ports import eventually
 
@@ -140,6 +140,22 @@ async def test_a_full_disk_is_unavailable_and_room_makes_it_work_again(broker: E
     member = broker.subscribe(["t"], "g")
     await member.start()
     assert values(await read(member, 2)) == ["before", "after"]
+
+
+async def test_a_locked_file_is_told_as_such_also_to_who_waits_less_long_than_its_lock(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_module, "READY_WITHIN_S", 0.05)
+    holder = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(LogLocked):
+        await broker.publish("t", message("first"))
+    for _ in range(3):
+        with pytest.raises(LogLocked):
+            await broker.check()
+    holder.execute("ROLLBACK")
+    await eventually(broker.ready, within_s=15)
+    holder.close()
 
 
 async def test_many_publishers_share_transactions(broker: EmbeddedBroker) -> None:
