@@ -31,14 +31,20 @@ class MeasuredBroker:
     def __init__(self, broker: Broker, metrics: Metrics, seconds: Callable[[], float] = perf_counter) -> None:
         self._broker = broker
         self._published = metrics.publishes
+        self._not_started: BrokerError | None = None
         self._refused: BrokerError | None = None
         self._refused_since = self._refused_at = 0.0
         self._now = seconds
         self._seconds = functools.cache(metrics.publish_seconds.labels)  # by topic: a look-up costs more than counting
 
     async def start(self) -> None:
-        """See Broker."""
-        await self._broker.start()
+        """See Broker. Why it could not is what `check` tells until it can."""
+        try:
+            await self._broker.start()
+        except BrokerError as error:
+            self._not_started = error
+            raise
+        self._not_started = None
 
     async def stop(self, timeout_s: float = 10.0) -> None:
         """See Broker."""
@@ -83,6 +89,8 @@ class MeasuredBroker:
     async def check(self) -> bool:
         """See Broker."""
         if not await self._broker.check():
+            if (why := self._not_started) is not None:
+                raise type(why)(why.message, **why.fields)
             return False
         if isinstance(self._broker, EmbeddedBroker):
             self._refused = None  # it has just written

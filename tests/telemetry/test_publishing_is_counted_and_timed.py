@@ -71,3 +71,20 @@ async def test_a_refusal_is_told_while_it_may_last(tmp_path: Path) -> None:
     assert [is_told(when_s) for when_s in [1001, 1061]] == [True, False], (
         "it was taken meanwhile: this is the first one again"
     )
+
+
+async def test_why_it_did_not_start_is_told_until_it_does(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.mkdir()
+    broker = MeasuredBroker(EmbeddedBroker(path), Metrics())
+    assert not await broker.check()
+    with pytest.raises(BrokerError) as why:
+        await broker.start()
+    for _ in range(2):
+        with pytest.raises(BrokerError) as told:
+            await broker.check()
+        assert told.value.line() == why.value.line()
+    path.rmdir()
+    await broker.start()
+    assert await broker.check()
+    await broker.stop()
