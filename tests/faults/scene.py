@@ -76,9 +76,10 @@ class Scene:
         os.kill(self.processes[role].pid, number)
 
     async def stop(self, *roles: str) -> None:
-        """Stop these roles, all by default, as their supervisor would."""
+        """Stop these roles, all by default, as their supervisor would. Who plays lets go of the ledger's file, too."""
         chosen = [self.processes[role] for role in roles or ROLES]
         await asyncio.gather(*(asyncio.to_thread(process.stop) for process in chosen))
+        await self.found.database.stop()
 
     async def start(self, *roles: str) -> None:
         """Start these roles anew, all by default; nobody waits until they are ready."""
