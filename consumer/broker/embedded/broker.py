@@ -117,6 +117,11 @@ class EmbeddedBroker:
         """See the Protocol."""
         return await asyncio.to_thread(inspect_groups, self._path, groups)
 
+    async def probe(self, topics: Iterable[str]) -> None:  # noqa: ARG002 - the Protocol's
+        """See the Protocol: all topics are in one file."""
+        await self._open_file().write(touch, READY_WITHIN_S)
+        self._written_at = time.monotonic()
+
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol (cases I1, I2, I22)."""
         file = self._open_file()
@@ -180,8 +185,7 @@ class EmbeddedBroker:
         if file is None:
             return False
         if file.write_failed or time.monotonic() - self._written_at >= TOUCH_EVERY_S:
-            await file.write(touch, READY_WITHIN_S)
-            self._written_at = time.monotonic()
+            await self.probe(())
         await file.read(data_version, READY_WITHIN_S)
         return True
 

@@ -127,6 +127,15 @@ class Comparison:
                 requests = [ReadRequest(kind="subscription", object_id=one) for one in absent]
                 await read_requests.ask(session, self.application, requests, self._clock.now())
 
+    async def tell_new(self, found: Sequence[Observation]) -> None:
+        """Publish the payments among these that were not observed yet, or not with this status."""
+        whole = [one for one in found if is_whole(one)]
+        async with self._database.reading() as session:
+            last = await observations.last(session, self.application, "payment", [one.object_id for one in whole])
+        known = {(object_id, status_of(one.state)) for object_id, one in last.items()}
+        news = [one for one in whole if (one.object_id, one.status) not in known]
+        await self._publish(news, DriftReport(application=self.application))
+
     # --- comparing and publishing ------------------------------------------------------------------------------
 
     async def _compared(

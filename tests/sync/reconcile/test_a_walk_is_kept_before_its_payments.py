@@ -64,7 +64,8 @@ async def test_payments_alone_are_tried_again_and_history_among_them_is_remember
     assert world.service.calls["/v1/orders"] == orders, "the big lists are not read for them again"
     payments = world.service.calls["/v1/payments"]
     await stage._step()
-    assert world.service.calls["/v1/payments"] == payments
+    assert world.service.calls["/v1/payments"] <= payments + 3, "its two ends are looked at"
+    assert await seen(world) == []
     lists(world, orders=[order(1, "PAID")], payments=[*PAYMENTS, {"id": "pay_new", "status": "SUCCEEDED"}])
     await stage.once()
     assert await seen(world) == [("payment:pay_new", "SUCCEEDED")]
