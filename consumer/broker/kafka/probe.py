@@ -22,7 +22,8 @@ NOTHING: Final = b""
 
 async def probe(client: Any, topic: str, within_s: float) -> None:
     """`client`: aiokafka's network client; `topic` was there when it was looked for. Raises by its own code what the
-    broker refuses (TopicForbidden, TopicUnknown); a broker that does not answer, or a leader that is being elected, is nobody's refusal."""
+    broker refuses (TopicForbidden, TopicUnknown); a broker that does not answer, or a leader that is being elected, is
+    nobody's refusal."""
     try:
         async with asyncio.timeout(within_s):
             await _ask(client, topic, within_s)

@@ -31,6 +31,7 @@ from consumer.ledger.reading import heard, quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
 from consumer.reason import Reason
+from consumer.telemetry.way import on_the_way_of
 from consumer.wire import SEED, is_replay, plan_of, unpack_event
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
@@ -150,14 +151,16 @@ class Ingest:
         except LedgerError:
             raise
         except Exception as error:  # noqa: BLE001 - stored as the failure of its runs, below
-            _log.exception("event_breaks_its_transaction", application=event.application, event_id=event.id)
+            with on_the_way_of(event):
+                _log.exception("event_breaks_its_transaction", application=event.application)
             cause = error
         try:
             return await self._store([incoming], [], Way.SINGLY, broken=failed(cause))
         except LedgerError:
             raise
         except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
-            _log.exception("event_cannot_be_stored", application=event.application, event_id=event.id)
+            with on_the_way_of(event):
+                _log.exception("event_cannot_be_stored", application=event.application)
             return await self._store([], [(event_delivery(event), Reason.NOT_STORABLE)], Way.SINGLY)
 
     def _decode(self, records: Sequence[Record]) -> tuple[list[Incoming], list[tuple[Delivery, Reason]]]:
@@ -213,8 +216,9 @@ class Ingest:
             for one in again:
                 await self._handle_again(session, unit, lanes, registry, one, way, broken)
             for incoming in fresh:
-                for handler in registry.wanting(incoming.event.type):
-                    await self._handle(session, unit, lanes, handler, incoming, new[incoming.id], way, broken)
+                with on_the_way_of(incoming.event):
+                    for handler in registry.wanting(incoming.event.type):
+                        await self._handle(session, unit, lanes, handler, incoming, new[incoming.id], way, broken)
             await session.flush()
             await unit.store(session)
             await heard.note(session, _heard_late(arrived, new, unit.now))
@@ -369,7 +373,8 @@ def _contradicts(event: Event, first: Event, sha256: str | None) -> bool:
 
 def _other_body(event: Event) -> Delivery:
     """The same body is kept once, however often it comes."""
-    _log.warning("other_body_of_a_known_event", application=event.application, event_id=event.id)
+    with on_the_way_of(event):
+        _log.warning("other_body_of_a_known_event", application=event.application)
     return replace(event_delivery(event), id="other:" + hashlib.sha256(event.raw).hexdigest()[:40])
 
 
