@@ -30,6 +30,11 @@ def trace_id(about: Event | Delivery) -> str:
     return hashlib.sha256(f"{about.application}\0{about.id}".encode()).hexdigest()[:32]
 
 
+def onwards(cause: Event) -> str:
+    """The traceparent of what comes of it: of the same trace."""
+    return cause.traceparent or f"00-{trace_id(cause)}-{trace_id(cause)[:16]}-00"
+
+
 def on_the_way_of(event: Event) -> AbstractContextManager[None]:
     """Inside, every line of this task says which event is being processed."""
     return structlog.contextvars.bound_contextvars(trace_id=trace_id(event), event_id=event.id)
