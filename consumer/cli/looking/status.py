@@ -17,6 +17,7 @@ from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import Application, Limit
 from consumer.cli.looking.log import ask, judge_log, remembered
+from consumer.cli.looking.room import judge_room, rooms
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
@@ -167,6 +168,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             return Look(findings=[told])  # nothing was set up here yet
         return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])
     look = await ask(settings)
+    low = [finding for room in rooms(settings) for finding in judge_room(room)]
     found.groups = list(look.groups)
     registry = registry_of(settings)
     found.findings = judge(
@@ -175,7 +177,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         queues=open_queues,
         broken_plugins=[plugin.plugin for plugin in registry.broken],
         left_out=left_out(registry, settings.handlers),
-        log=judge_log(look, figures.at, memories=memories, statuses=found.reading, processes=found.processes),
+        log=[*judge_log(look, figures.at, memories=memories, statuses=found.reading, processes=found.processes), *low],
         shippers=who_fulfils(registry.handlers),
         application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
