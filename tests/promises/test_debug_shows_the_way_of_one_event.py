@@ -19,8 +19,8 @@ WEBHOOK = (("serve", "webhook_stored"), ("sync", "hint_kept"), ("sync", "event_p
 
 # case: O1
 async def test_through_all_processes(tmp_path: Path) -> None:
-    told = {"CONSUMER_LOG_LEVEL": "debug", "CONSUMER_LOG_FORMAT": "json"}
-    async with deployment(tmp_path, **embedded(tmp_path), **told) as found:
+    async with deployment(tmp_path, **embedded(tmp_path)) as found:
+        found.environ |= {"CONSUMER_LOG_LEVEL": "debug", "CONSUMER_LOG_FORMAT": "json"}
         found.environ["CONSUMER_SYNC_INTERVAL_S"] = "60"  # the webhook is to be the first to tell
         processes = [found.process(role) for role in ROLES]
         async with started(*processes):
