@@ -20,6 +20,7 @@ from tests.support.proxy import TcpProxy
 
 ROLES = ("serve", "work", "sync", "console")
 ROOM_MIB = 400
+WITHIN_S = 60.0
 FULL_PIECE = 1 << 20
 
 
@@ -129,13 +130,15 @@ Act = Callable[[Scene], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Fault:
-    """`what` happens to `where`; any of `codes` names the true cause. `cure` is what the finding asks for."""
+    """`what` happens to `where`; any of `codes` names the true cause. `cure` is what the finding asks for. `within_s`:
+    the bar of this one, where only a late order can show it."""
 
     where: str
     what: str
     codes: frozenset[str]
     strike: Act
     cure: Act
+    within_s: float = WITHIN_S
 
     @property
     def name(self) -> str:
@@ -143,9 +146,9 @@ class Fault:
         return f"{self.where} {self.what}"
 
 
-def fault(where: str, what: str, *codes: str, strike: Act, cure: Act) -> Fault:
+def fault(where: str, what: str, *codes: str, strike: Act, cure: Act, within_s: float = WITHIN_S) -> Fault:
     """A fault; any of these codes names its cause."""
-    return Fault(where, what, frozenset(codes), strike, cure)
+    return Fault(where, what, frozenset(codes), strike, cure, within_s)
 
 
 @contextmanager
