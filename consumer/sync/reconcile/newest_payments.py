@@ -1,5 +1,5 @@
-"""NewestPayments: a payment is told a little after the service lists it, not by the next walk. What it is the second of,
-or of what nobody knows, a handler finds (cases F29, F38).
+"""NewestPayments: a payment is told a little after the service lists it, not by the next walk. What it is the second
+of, or of what nobody knows, a handler finds (cases F29, F38).
 
 A little after: its `order.paid` is on its way, and until that is here every payment looks like money of no order.
 """
