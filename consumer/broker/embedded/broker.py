@@ -7,7 +7,6 @@ heartbeats are told in machine time; what is written into a record, its age and 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +31,7 @@ from consumer.broker.groups import GroupReport
 from consumer.broker.membership import Membership
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge, TopicUnknown
-
-LOG = logging.getLogger(__name__)
+from consumer.telemetry.logs import Condition
 
 WATCH_EVERY_S = 0.05
 RETENTION_EVERY_S = 60.0
@@ -227,6 +225,7 @@ class EmbeddedBroker:
     async def _watch(self, file: LogFile) -> None:
         """Notice what other processes (and other members here) wrote."""
         seen = -1
+        blind = Condition("log_not_watched")
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             if not self._subscriptions:
@@ -234,9 +233,10 @@ class EmbeddedBroker:
             try:
                 version = await file.read(data_version)
             except BrokerError as error:
-                LOG.warning("the log file could not be watched: %s", error.line())
+                blind.lasts(error)
                 await asyncio.sleep(1.0)
                 continue
+            blind.over()
             if version != seen:
                 seen = version
                 for subscription in self._subscriptions:
@@ -244,11 +244,13 @@ class EmbeddedBroker:
 
     async def _retain(self, file: LogFile) -> None:
         """Delete old records in bounded steps, at once while there is more to delete, else once a minute."""
+        kept = Condition("old_records_not_deleted")
         while True:
             try:
                 deleted = await self._delete_old(file)
+                kept.over()
             except BrokerError as error:
-                LOG.warning("old records could not be deleted: %s", error.line())
+                kept.lasts(error)
                 deleted = 0
             await asyncio.sleep(0.1 if deleted else RETENTION_EVERY_S)
 

@@ -9,13 +9,12 @@ from aiokafka.errors import KafkaError
 
 from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
 from consumer.broker.groups import GroupReport
-from consumer.broker.kafka.causes import why_unreachable
+from consumer.broker.kafka.causes import probe, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
 from consumer.broker.kafka.groups import inspect_groups
 from consumer.broker.kafka.inspection import inspect
 from consumer.broker.kafka.lanes import TopicLanes, size_of
 from consumer.broker.kafka.member import KafkaSubscription
-from consumer.broker.kafka.probe import probe
 from consumer.broker.kafka.publisher import KafkaPublisher
 from consumer.broker.kafka.topics import RECORD_OVERHEAD_BYTES, FoundTopic, KafkaTopics
 from consumer.broker.membership import Membership

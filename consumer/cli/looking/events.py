@@ -31,8 +31,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter, Found
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
-from consumer.telemetry.masking import masked
-from consumer.telemetry.redaction import REDACTED
+from consumer.telemetry.redaction import REDACTED, masked
 
 app = typer.Typer(help="The recorded events.", no_args_is_help=True)
 

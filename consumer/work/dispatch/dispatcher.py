@@ -20,6 +20,7 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Context, Handler
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.way import on_the_way_of, tell
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store
@@ -68,6 +69,7 @@ class Dispatcher:
         self._on_emitted = on_emitted
         self._wake = asyncio.Event()
         self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
+        self._unclaimed = Condition("claim_failed")
         self._busy: Counter[str] = Counter()
         self._hung: set[str] = set()
         self._upcoming: list[datetime] = []
@@ -144,8 +146,10 @@ class Dispatcher:
                 if handler and room > 0:
                     started += await self._claim_for(handler, room)
         except LedgerError as error:
-            _log.warning("claim_failed", code=error.code)
+            self._unclaimed.lasts(error)
             await self._clock.sleep(RETRY_S)
+        else:
+            self._unclaimed.over()
         return started
 
     def _room(self, handler: Handler, now: datetime) -> int:

@@ -20,6 +20,7 @@ from consumer.ledger.handling import outbox
 from consumer.ledger.tables import OutboxRow
 from consumer.ledger.tenure import Tenure
 from consumer.telemetry import way
+from consumer.telemetry.logs import Condition
 from consumer.wire import own_event, pack_event
 
 ROLE = "relay"
@@ -48,6 +49,7 @@ class Relay:
         self._topic = topic
         self._clock = clock
         self._wake = asyncio.Event()
+        self._waits = Condition("relay_waits")
         self._tenure = Tenure(database, role=ROLE, holder=worker, clock=clock, lease_s=LEASE_S)
 
     def wake(self) -> None:
@@ -66,9 +68,10 @@ class Relay:
             try:
                 published = await self.once()
             except (BrokerError, LedgerError) as error:
-                _log.warning("relay_waits", code=error.code)
+                self._waits.lasts(error)
                 await self._clock.sleep(RETRY_S)
                 continue
+            self._waits.over()
             if published < BATCH:
                 await self._wait()
         await self._step_down()
