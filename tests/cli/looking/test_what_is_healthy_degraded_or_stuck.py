@@ -114,6 +114,7 @@ def stuck(since: datetime, *, stage: str = "backfill", code: str = "cursor_loop"
         (replace(READING, walked_at=LONG_AGO), "walk_late"),
         (replace(READING, walked_at=None), "never_walked"),
         (replace(READING, held_up=(stuck(LONG_AGO),)), "reading_held_up"),
+        (replace(READING, held_up=(replace(stuck(NOW), code="wrong_application"),)), "reading_held_up"),
         (ApplicationStatus(application="club", has_credentials=False, hints=3), "no_credentials"),
     ],
 )
