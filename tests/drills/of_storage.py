@@ -9,9 +9,11 @@ from pathlib import Path
 
 import aiohttp
 
+from consumer.sandbox.config import DEFAULT_WEBHOOK_SECRET
 from tests.drills.scene import Drill, Scene, drill
 
 AT_ONCE, EVERY_S = 4, 0.5
+SIGNED = {"CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": DEFAULT_WEBHOOK_SECRET}
 
 
 def _locked(path: Path) -> sqlite3.Connection:
@@ -56,7 +58,7 @@ async def _send(http: aiohttp.ClientSession, url: str, event_id: str) -> None:
 
 
 async def _lock_ledger(scene: Scene) -> None:
-    """Another process holds the ledger: deliveries wait in the log."""
+    """Another process holds the ledger: events, proved by their signature, wait in the log."""
     scene.lock = _locked(scene.ledger)
     scene.pay(3)
 
@@ -82,6 +84,10 @@ STORAGE: tuple[Drill, ...] = (
         "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "OutboxStuck",
         strike=_lock_log, cure=_unlock, lingers=("ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding"),
     ),
-    drill("the ledger is locked", "LedgerUnavailable", strike=_lock_ledger, cure=_unlock),
+    drill(
+        "the ledger is locked",
+        "LedgerUnavailable", "Stale", "StaleSlowly", "RunsOverdue",
+        strike=_lock_ledger, cure=_unlock, settings=SIGNED,
+    ),
     drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,22 @@ class Watcher:
         """The names of the alerts that fire now; AssertionError while it does not answer."""
         found = await self._ask("alerts")
         return {one["labels"]["alertname"] for one in found["alerts"] if one["state"] == "firing"}
+
+    async def fired_since(self, since: datetime) -> set[str]:
+        """The names of the alerts that fired at any moment since then, and now."""
+        seconds = math.ceil((datetime.now(UTC) - since).total_seconds())
+        found = await self._ask("query", query=f'last_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
+        return {one["metric"]["alertname"] for one in found["result"]}
+
+    async def evaluated_since(self, since: datetime) -> set[str]:
+        """The names of the alerts that were evaluated since then, without an error."""
+        groups = (await self._ask("rules", type="alert"))["groups"]
+        return {
+            rule["name"]
+            for group in groups
+            for rule in group["rules"]
+            if rule["health"] == "ok" and datetime.fromisoformat(rule["lastEvaluation"]) > since
+        }
 
     async def sees(self, internal_url: str) -> bool:
         """Whether it has looked at this process; AssertionError while it does not answer."""

@@ -112,11 +112,6 @@ class Scene:
         for _ in range(count):
             self.found.pay_order()
 
-    def hear(self, *, at_work: bool) -> None:
-        """Webhooks go to `serve`, or where nobody listens."""
-        port = self.found.environ["CONSUMER_PORT"] if at_work else "9"
-        self.found.sandbox.set_webhook_url(f"http://127.0.0.1:{port}/webhooks/default")
-
     async def type(self, *words: str) -> None:
         """A command; AssertionError when it fails."""
         done = await asyncio.to_thread(command, *words, environ=self.found.environ)

@@ -106,7 +106,7 @@ async def _story(found: Deployment, back_up: Backup) -> None:
 def _at_work(found: Deployment, when: str) -> Any:
     """All roles; webhooks arrive."""
     roles = [found.process(role, f"{role}-{when}") for role in ("serve", "work", "sync")]
-    found.sandbox.set_webhook_url(f"http://127.0.0.1:{found.environ['CONSUMER_PORT']}/webhooks/default")
+    found.hear(at_work=True)
     return started(*roles)
 
 
