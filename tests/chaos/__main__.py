@@ -39,9 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("what", nargs="?", choices=("all", *PLAYS), default="all")
     parser.add_argument("--part", choices=tuple(outages.PARTS), action="append", help="one outage only; repeatable")
-    parser.add_argument(
-        "--hours", type=float, default=1.0, help="how long an outage lasts, or a backup is old, in the sandbox's time"
-    )
+    parser.add_argument("--hours", type=float, default=1.0, help="of an outage, or a backup's age: the sandbox's time")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long strangers send")
     parser.add_argument(
         "--rate", type=int, help=f"events a second meanwhile; as it is: {RATE}, and {RESTORE_RATE} for restore"

@@ -1,4 +1,4 @@
-"""Restore: the ledger is put back to where it stood an hour ago, beside Kafka and a service that went on (cases O7, G7).
+"""Restore: the ledger is put back to where it stood an hour ago, beside Kafka and a service that went on.
 
 What is typed is what `deploy/backup.md` says. `serve` goes on all the time.
 """

@@ -1,7 +1,8 @@
 """The ledger is restored from a backup, beside a log and a service that went on: what it lacks is read again, from the
 log and from the service. Every order and every access is right, an operator's word is not forgotten, and nothing is
-done twice: an effect that it has forgotten is called again with the key it had. What is typed is what `deploy/backup.md`
-says. An hour of business lies between in `python -m tests.chaos restore`.
+done twice: an effect that it has forgotten is called again with the key it had.
+
+What is typed is what `deploy/backup.md` says. In `python -m tests.chaos restore` an hour of business lies between.
 """
 
 from __future__ import annotations
