@@ -25,6 +25,7 @@ PROCESSES: tuple[Drill, ...] = (
     _dead("work", "NoWorker", "GroupWithoutMembers", "LogBehind", orders=2),
     _dead("sync", "NoSync", "NeverWalked"),
     _dead("serve", "NobodyReceives"),
+    _dead("console", "NoConsole"),
 )
 
 DRILLS: Sequence[Drill] = (*PROCESSES, *READING, *LISTS, *WORK, *STORAGE, *STRANGERS)

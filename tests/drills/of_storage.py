@@ -81,7 +81,7 @@ async def _mend_archive(scene: Scene) -> None:
 STORAGE: tuple[Drill, ...] = (
     drill(
         "the log takes nothing",
-        "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "OutboxStuck",
+        "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "LogUnavailable", "OutboxStuck",
         strike=_lock_log, cure=_unlock, lingers=("ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding"),
     ),
     drill(
