@@ -12,7 +12,9 @@ import aiohttp
 from consumer.sandbox.config import DEFAULT_WEBHOOK_SECRET
 from tests.drills.scene import Drill, Scene, drill
 
-AT_ONCE, EVERY_S = 4, 0.5
+AT_ONCE, EVERY_S = 8, 0.5
+LONG_S = 480.0
+"""Over thirty webhooks have to be refused, and each is held for seconds first."""
 SIGNED = {"CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": DEFAULT_WEBHOOK_SECRET}
 
 
@@ -83,6 +85,7 @@ STORAGE: tuple[Drill, ...] = (
         "the log takes nothing",
         "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "LogUnavailable", "OutboxStuck",
         strike=_lock_log, cure=_unlock, lingers=("ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding"),
+        fires_within_s=LONG_S,
     ),
     drill(
         "the ledger is locked",
