@@ -6,17 +6,17 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import aiohttp
 
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from tests.support.load import SECRET, Sending, paid_orders
+from tests.support.load import SECRET, paid_orders
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
@@ -25,8 +25,6 @@ FEW, MANY = 2, 8
 PARTITIONS = 16
 AT_ONCE = 16
 STEADY_S, SETTLE_S = 8.0, 4.0
-AT_MOST_OF_LOAD_S = 240.0
-"""Signatures are made before, and hold for five minutes."""
 HANDLED_WITHIN_S = 120.0
 AT_MOST_S = 2.0
 """Longest wait at the 99th percentile."""
@@ -103,21 +101,20 @@ class Load:
 
     async def run(self, over: asyncio.Event) -> None:
         """Until `over`."""
-        sendings, began = iter(paid_orders(int(self.per_s * AT_MOST_OF_LOAD_S), 0)), time.monotonic()
+        began = time.monotonic()
         async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as group:
             for place in range(AT_ONCE):
-                group.create_task(self._send(http, sendings, began + place / self.per_s, over))
+                group.create_task(self._send(http, began + place / self.per_s, over, place))
 
-    async def _send(
-        self, http: aiohttp.ClientSession, sendings: Iterator[Sending], began: float, over: asyncio.Event
-    ) -> None:
-        for number, sending in enumerate(sendings):
+    async def _send(self, http: aiohttp.ClientSession, began: float, over: asyncio.Event, place: int) -> None:
+        for number in count():
             due_s = began + number * AT_ONCE / self.per_s - time.monotonic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due_s)):
                     await over.wait()
             if over.is_set():
                 return
+            [sending] = paid_orders(1, 0, first=number * AT_ONCE + place)
             async with http.post(self.address, data=sending.body, headers=sending.headers) as answer:
                 assert answer.status == 200, await answer.text()
             self.answered[sending.event_id] = time.time()
