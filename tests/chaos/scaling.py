@@ -86,7 +86,7 @@ class Scaled:
     def table(self) -> str:
         """As text."""
         head = "| workers | s | orders | p50 s | p99 s | longest pause s |\n|---|---|---|---|---|---|"
-        twice = sum(count > 1 for count in self.handled.values())
+        twice = sum(times > 1 for times in self.handled.values())
         rows = "\n".join(one.row for one in self.phases)
         return f"{head}\n{rows}\n{self.sent} orders, {self.sent - len(self.handled)} lost, {twice} handled twice"
 
