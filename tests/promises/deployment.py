@@ -169,6 +169,11 @@ class Deployment:
         """How many rows; 0 while the database is away."""
         return int(await self.one(f"SELECT count(*) FROM {what}") or 0)
 
+    async def type(self, *words: str) -> None:
+        """An operator's command; the service answers meanwhile. AssertionError when it fails."""
+        done = await asyncio.to_thread(command, *words, environ=self.environ)
+        assert done.returncode == 0, f"consumer {' '.join(words)}: {done.stdout}{done.stderr}"
+
     async def standing(self) -> ApplicationStatus:
         """How the reading of the service stands, as `status` tells it."""
         async with self.database.reading() as session:

@@ -20,7 +20,6 @@ from consumer.ledger import Database
 from tests.promises.deployment import Deployment, deployment, embedded, started
 from tests.support.ports import eventually
 from tests.support.postgres import create_database, dumped, restored
-from tests.support.process import command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -77,7 +76,7 @@ async def _story(found: Deployment, back_up: Backup) -> None:
         await _live(found, "early")
         restore = await back_up()
         await _live(found, "late")
-        _say(found, "access.complimentary_granted", "a guest", "entitlement=default")
+        await _say(found, "access.complimentary_granted", "a guest", "entitlement=default")
         await eventually(lambda: _knows(found, "SELECT 1 FROM access_source"), within_s=30, what="the gift is known")
         calls, right = found.warehouse.calls.copy(), await _state(found)
     found.pay_order()  # while all is down
@@ -85,7 +84,7 @@ async def _story(found: Deployment, back_up: Backup) -> None:
     found.environ["CONSUMER_DATABASE_URL"] = url = await restore()
     found.database = Database(url)
     assert await _state(found) != right, "an older ledger"
-    _type(found, "db", "upgrade")
+    await found.type("db", "upgrade")
     async with _at_work(found, "after"):
         await found.shipped(within_s=60)
         await eventually(
@@ -93,7 +92,7 @@ async def _story(found: Deployment, back_up: Backup) -> None:
         )
         await found.settled(within_s=60)
         await found.healthy()
-        _type(found, "reconcile", "--dry-run")  # exit 0: nothing differs
+        await found.type("reconcile", "--dry-run")  # exit 0: nothing differs
         again = await _state(found)
         assert [one for one in right["orders"] if one not in again["orders"]] == []
         assert len(again["orders"]) == len(found.paid)
@@ -122,14 +121,9 @@ async def _live(found: Deployment, when: str) -> None:
     await found.settled(within_s=60)
 
 
-def _say(found: Deployment, word: str, subject: str, *more: str) -> None:
+async def _say(found: Deployment, word: str, subject: str, *more: str) -> None:
     given = [part for one in more for part in ("--set", one)]
-    _type(found, "say", word, subject, *given, "--reason", "a gift", "--yes")
-
-
-def _type(found: Deployment, *words: str) -> None:
-    done = command(*words, environ=found.environ)
-    assert done.returncode == 0, done.stdout + done.stderr
+    await found.type("say", word, subject, *given, "--reason", "a gift", "--yes")
 
 
 async def _knows(found: Deployment, statement: str) -> bool:

@@ -15,7 +15,6 @@ from sqlalchemy import text
 from consumer.ledger import Database
 from tests.promises.deployment import Deployment, deployment, embedded, started
 from tests.support.ports import eventually
-from tests.support.process import command
 
 ORDERS = 4
 ACCESS = "SELECT customer, entitlement, allowed FROM access_entitlement"
@@ -39,15 +38,15 @@ async def test_in_files(tmp_path: Path) -> None:
         _lose("consumer.db", tmp_path)
         _lose("log.db", tmp_path)
         found.database = Database(places["database_url"])
-        _type(found, "db", "upgrade")
-        _type(found, "backfill", "--seed", "--full", "--yes")
+        await found.type("db", "upgrade")
+        await found.type("backfill", "--seed", "--full", "--yes")
         async with _at_work(found, "after"):
             await eventually(lambda: _is(found, right), within_s=60, what="access is as it was")
             found.pay_order()
             await found.shipped(within_s=60)
             await found.settled(within_s=60)
             await found.healthy()
-            _type(found, "reconcile", "--dry-run")  # exit 0: nothing differs
+            await found.type("reconcile", "--dry-run")  # exit 0: nothing differs
         assert found.warehouse.calls - calls == {found.paid[-1]: 1}, "what was sold before is not even asked for"
         found.assert_one_parcel_each()
 
@@ -64,11 +63,6 @@ def _lose(name: str, folder: Path) -> None:
     assert found
     for path in found:
         path.unlink()
-
-
-def _type(found: Deployment, *words: str) -> None:
-    done = command(*words, environ=found.environ)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 async def _is(found: Deployment, right: list[tuple[Any, ...]]) -> bool:
