@@ -94,11 +94,11 @@ async def _open_warehouse(scene: Scene) -> None:
 
 
 async def _pause(scene: Scene) -> None:
-    await scene.type("handlers", "pause", SHIP, "--reason", "a drill")
+    await scene.found.type("handlers", "pause", SHIP, "--reason", "a drill")
 
 
 async def _resume(scene: Scene) -> None:
-    await scene.type("handlers", "resume", SHIP, "--reason", "a drill")
+    await scene.found.type("handlers", "resume", SHIP, "--reason", "a drill")
 
 
 OF_THE_API = (
