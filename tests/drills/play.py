@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.drills import runbook
 from tests.drills.rules import alerts
-from tests.drills.scene import Drill, Scene
+from tests.drills.scene import READY_WITHIN_S, Drill, Scene
 from tests.drills.watcher import watching
 from tests.promises.deployment import deployment, embedded, started
 from tests.support.ports import eventually
@@ -56,12 +56,12 @@ async def scene(folder: Path, settings: Mapping[str, str] | None = None) -> Asyn
         secret.write_text(found.sandbox.config.app_secret)
         with watching(folder) as watcher:
             here = Scene(found, watcher, {role: found.process(role) for role in ROLES})
-            async with started(*here.processes.values()):
+            async with started(*here.processes.values(), within_s=READY_WITHIN_S):
                 try:
                     here.look()
                     found.hear(at_work=True)
                     here.pay()
-                    await found.shipped(within_s=60)
+                    await found.shipped(within_s=READY_WITHIN_S)
                     await _quiet(here)
                     yield here
                 finally:

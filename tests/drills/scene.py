@@ -16,6 +16,7 @@ from tests.support.process import ConsumerProcess, command
 
 REASON = "TEXT"
 FIRES_WITHIN_S = 240.0
+READY_WITHIN_S = 180.0
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Scene:
         """Start the role anew, as its supervisor would, and wait until it is watched."""
         process = self.processes[role] = self.found.process(role)
         process.spawn()
-        await process.ready()
+        await process.ready(READY_WITHIN_S)
         self.look()
 
         async def is_seen() -> bool:

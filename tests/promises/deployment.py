@@ -220,13 +220,13 @@ async def deployment(
 
 
 @asynccontextmanager
-async def started(*processes: ConsumerProcess) -> AsyncIterator[None]:
+async def started(*processes: ConsumerProcess, within_s: float = 60.0) -> AsyncIterator[None]:
     """Started, ready, and stopped at the end whatever happens."""
     with ended(*processes):
         for process in processes:
             process.spawn()
         for process in processes:
-            await process.ready()
+            await process.ready(within_s)
         yield
 
 
