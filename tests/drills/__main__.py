@@ -33,7 +33,10 @@ def main(wanted: list[str]) -> int:
                 print(asyncio.run(_played(known[name], Path(folder))), flush=True)
             except (AssertionError, RuntimeError, subprocess.TimeoutExpired) as error:
                 failed += 1
-                print(f"| {name} | FAILED: {str(error)[:300]} {error.__cause__!s:.600} | | |", flush=True)
+                print(
+                    f"| {name} | FAILED: {str(error)[:200]} … {str(error)[-600:]} {error.__cause__!s:.600} | | |",
+                    flush=True,
+                )
     return 1 if failed else 0
 
 
