@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.drills import runbook
 from tests.drills.rules import alerts
-from tests.drills.scene import READY_WITHIN_S, Drill, Scene
+from tests.drills.scene import Drill, Scene
 from tests.drills.watcher import watching
-from tests.promises.deployment import deployment, embedded, started
+from tests.promises.deployment import READY_WITHIN_S, deployment, embedded, started
 from tests.support.ports import eventually
 from tests.support.process import command
 
@@ -56,7 +56,7 @@ async def scene(folder: Path, settings: Mapping[str, str] | None = None) -> Asyn
         secret.write_text(found.sandbox.config.app_secret)
         with watching(folder) as watcher:
             here = Scene(found, watcher, {role: found.process(role) for role in ROLES})
-            async with started(*here.processes.values(), within_s=READY_WITHIN_S):
+            async with started(*here.processes.values()):
                 try:
                     here.look()
                     found.hear(at_work=True)

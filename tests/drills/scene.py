@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.drills.watcher import Watcher
-from tests.promises.deployment import Deployment
+from tests.promises.deployment import READY_WITHIN_S, Deployment
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, command
 
 REASON = "TEXT"
 FIRES_WITHIN_S = 240.0
-READY_WITHIN_S = 180.0
 
 
 @dataclass

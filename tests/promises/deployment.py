@@ -29,6 +29,8 @@ from tests.support.process import ConsumerProcess, command, ended
 NOWHERE = 9
 """A port of the loopback where nobody listens."""
 SILENT_WALKS = 4
+READY_WITHIN_S = 180.0
+"""On a machine that does other things, too."""
 
 
 class Places(TypedDict):
@@ -220,13 +222,13 @@ async def deployment(
 
 
 @asynccontextmanager
-async def started(*processes: ConsumerProcess, within_s: float = 60.0) -> AsyncIterator[None]:
+async def started(*processes: ConsumerProcess) -> AsyncIterator[None]:
     """Started, ready, and stopped at the end whatever happens."""
     with ended(*processes):
         for process in processes:
             process.spawn()
         for process in processes:
-            await process.ready(within_s)
+            await process.ready(READY_WITHIN_S)
         yield
 
 

@@ -22,7 +22,7 @@ ACCESS = "SELECT customer, entitlement, allowed FROM access_entitlement"
 
 # case: G7, B30, B19
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 async def test_in_files(tmp_path: Path) -> None:
     places = embedded(tmp_path)
     async with deployment(tmp_path, **places) as found:
