@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.drills import runbook
-from tests.drills.rules import alerts
+from tests.drills.rules import SPEED, alerts
 from tests.drills.scene import Drill, Scene
 from tests.drills.watcher import watching
 from tests.promises.deployment import READY_WITHIN_S, deployment, embedded, started
@@ -46,15 +46,15 @@ class Played:
 
 
 @asynccontextmanager
-async def scene(folder: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Scene]:
-    """All roles on the embedded log, watched by Prometheus, healthy, and no alert fires."""
+async def scene(folder: Path, settings: Mapping[str, str] | None = None, speed: int = SPEED) -> AsyncIterator[Scene]:
+    """All roles on the embedded log, watched by Prometheus, healthy, and no alert fires. `speed`: see `rules`."""
     secret = folder / "secret"
     async with deployment(folder, **embedded(folder), CONSUMER_EXPECT=",".join(ROLES)) as found:
         del found.environ["SVC_APP_SECRET"]
         found.environ["SVC_APP_SECRET_FILE"] = str(secret)
         found.environ |= settings or {}
         secret.write_text(found.sandbox.config.app_secret)
-        with watching(folder) as watcher:
+        with watching(folder, speed) as watcher:
             here = Scene(found, watcher, {role: found.process(role) for role in ROLES})
             async with started(*here.processes.values()):
                 try:

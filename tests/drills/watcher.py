@@ -70,11 +70,12 @@ def _instance(internal_url: str) -> str:
 
 
 @contextmanager
-def watching(folder: Path) -> Iterator[Watcher]:
-    """Prometheus in a process of its own, on the loopback; skips where there is none."""
+def watching(folder: Path, speed: int) -> Iterator[Watcher]:
+    """Prometheus in a process of its own, on the loopback; all times in its rules are divided by `speed`. Skips where
+    there is none."""
     program = need_program("prometheus", "Debian's package prometheus")
     address = f"127.0.0.1:{free_port()}"
-    rules = write_shortened(folder)
+    rules = write_shortened(folder, speed)
     watcher = Watcher(folder, f"http://{address}")
     watcher.watch([])
     (folder / "prometheus.yml").write_text(
