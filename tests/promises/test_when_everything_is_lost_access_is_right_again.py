@@ -44,7 +44,6 @@ async def test_in_files(tmp_path: Path) -> None:
             await eventually(lambda: _is(found, right), within_s=60, what="access is as it was")
             found.pay_order()
             await found.shipped(within_s=60)
-            await found.settled(within_s=60)
             await found.healthy()
             await found.type("reconcile", "--dry-run")  # exit 0: nothing differs
         assert found.warehouse.calls - calls == {found.paid[-1]: 1}, "what was sold before is not even asked for"
