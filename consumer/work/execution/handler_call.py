@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from consumer.errors import HandlerError
-from consumer.plugin import Context, Event, Handler
+from consumer.plugin import Handler
 from consumer.retry import Failure
 from consumer.telemetry.loop_watch import where
 from consumer.work.outcome import Failed, Outcome
@@ -86,9 +86,9 @@ def calling(handler: Handler) -> Iterator[HandlerCall]:
         _current.reset(token)
 
 
-async def entered(function: Callable[[Event, Context], Awaitable[object]], event: Event, ctx: Context) -> object:
+async def entered(function: Callable[..., Awaitable[object]], *given: Any) -> object:
     """Call the handler. On the stack this frame is the border: what lies inside is the handler's doing."""
-    work, call = function(event, ctx), _current.get()
+    work, call = function(*given), _current.get()
     if call is not None:
         call.work = work
     return await work
