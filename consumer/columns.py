@@ -32,11 +32,18 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlmodel import SQLModel
 
 from consumer.document import storable
 
 PACKED = b"\x00zlib\x00"
 PACKED_FROM_BYTES = 512
+
+
+class TableRow(SQLModel):
+    """The base of tables. Rows are not validated: no validators, a third of what tables cost a start, are built."""
+
+    model_config = {"defer_build": True}
 
 
 class UtcDateTime(TypeDecorator[datetime]):

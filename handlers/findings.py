@@ -13,14 +13,14 @@ from typing import Any
 
 from sqlalchemy import JSON, String, Table, and_, bindparam, true, update
 from sqlalchemy.sql.dml import ReturningUpdate
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 
-from consumer.plugin import Context, UtcDateTime, Words, insert_into
+from consumer.plugin import Context, TableRow, UtcDateTime, Words, insert_into
 
 SYSTEM = "system"
 
 
-class Finding(SQLModel):
+class Finding(TableRow):
     """The columns of a finding; unique by (application, kind, subject)."""
 
     application: str = Field(primary_key=True, sa_type=String(64))

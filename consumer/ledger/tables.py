@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Table, Text, UniqueConstraint, false, text
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 
-from consumer.columns import PackedBytes, UtcDateTime, serial
+from consumer.columns import PackedBytes, TableRow, UtcDateTime, serial
 
 APPLICATION_CHARS = 64
 HANDLER_CHARS = 200
@@ -41,7 +41,7 @@ def time_column(nullable: bool = False) -> Any:
     return Field(default=None, sa_column=Column(UtcDateTime, nullable=nullable))
 
 
-class LedgerRow(SQLModel):
+class LedgerRow(TableRow):
     """The base of the ledger's own tables."""
 
     __table__: ClassVar[Table]

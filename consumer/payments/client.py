@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
-
-import aiohttp
 
 from consumer.clock import Clock, SystemClock
 from consumer.payments.budget import Priority, Scope
@@ -30,6 +28,9 @@ from consumer.payments.resources import (
 from consumer.payments.shared_budget import Budget, MemoryBudgetStore
 from consumer.payments.terms import SessionTerms
 from consumer.payments.transport import Attempt, Transport
+
+if TYPE_CHECKING:
+    import aiohttp
 
 
 class Resources:

@@ -67,7 +67,7 @@ class Record(BaseModel):
     anew, keys in the order they came, so that the same item always gives the same bytes.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
     id: Id = None
 

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import aiohttp
-from yarl import URL
 
 from consumer import __version__
 from consumer.clock import Clock
@@ -31,6 +29,9 @@ from consumer.payments.errors import (
     ServiceUnreachable,
 )
 from consumer.payments.shared_budget import Budget
+
+if TYPE_CHECKING:  # a command that only looks opens no connection: aiohttp would be a fifth of its start
+    import aiohttp
 
 USER_AGENT = f"payments-consumer/{__version__}"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -128,7 +129,7 @@ class Transport:
         self._circuit = circuit
         self._session = session
         self._owns_session = session is None
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=min(timeout_s, 10.0))
+        self._timeout_s = timeout_s
         self._max_answer_bytes = max_answer_bytes
         self._on_attempt = on_attempt
         self._chance = chance
@@ -136,6 +137,8 @@ class Transport:
 
     async def start(self) -> None:
         """Open the connections' pool, unless one was given."""
+        import aiohttp
+
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -261,6 +264,9 @@ class Transport:
 
     async def _exchange(self, call: Call, authorization: str) -> Answer:
         """One request and its whole answer. No redirect is followed, with or without credentials (case C27)."""
+        import aiohttp
+        from yarl import URL
+
         if self._session is None:
             raise PaymentsError("the client is not started")
         headers = {
@@ -284,7 +290,7 @@ class Transport:
                 data=call.body,
                 headers=headers,
                 allow_redirects=False,
-                timeout=self._timeout,
+                timeout=aiohttp.ClientTimeout(total=self._timeout_s, connect=min(self._timeout_s, 10.0)),
             ) as response:
                 if (theirs := told_time(response.headers)) is not None:
                     answered_at = self._clock.now()

@@ -14,7 +14,7 @@ An *effect* handler (the default) talks to the outside: it runs outside transact
 
 from __future__ import annotations
 
-from consumer.columns import UtcDateTime, Words, among_given, each_given, insert_into
+from consumer.columns import TableRow, UtcDateTime, Words, among_given, each_given, insert_into
 from consumer.events import Event, Source, Trust, parse_time
 from consumer.payload import Payload
 from consumer.plugin.context import Context
@@ -93,6 +93,7 @@ __all__ = [
     "SubscriptionEvent",
     "SubscriptionObserved",
     "SubscriptionRecord",
+    "TableRow",
     "Trust",
     "Unreadable",
     "UtcDateTime",

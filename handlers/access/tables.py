@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, String, Table, text
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 
-from consumer.plugin import UtcDateTime, Words
+from consumer.plugin import TableRow, UtcDateTime, Words
 from handlers.findings import Finding
 
 
@@ -24,7 +24,7 @@ def _flag() -> Any:
     return Field(default=False, sa_column=Column(Boolean, nullable=False))
 
 
-class AccessSubscription(SQLModel, table=True):
+class AccessSubscription(TableRow, table=True):
     """One subscription: `handlers.access.subscription.Subscription` as a row."""
 
     __tablename__ = "access_subscription"
@@ -69,7 +69,7 @@ class AccessSubscription(SQLModel, table=True):
     awaits_since: datetime | None = _time()
 
 
-class AccessCustomer(SQLModel, table=True):
+class AccessCustomer(TableRow, table=True):
     """One customer: its row lock puts decisions about the customer in a line; `as_of` is the time of the last one."""
 
     __tablename__ = "access_customer"
@@ -80,7 +80,7 @@ class AccessCustomer(SQLModel, table=True):
     as_of: datetime = _time(nullable=False)
 
 
-class AccessEntitlement(SQLModel, table=True):
+class AccessEntitlement(TableRow, table=True):
     """The standing decision for (customer, entitlement); `version` counts its changes, each of which was emitted."""
 
     __tablename__ = "access_entitlement"
@@ -103,7 +103,7 @@ class AccessEntitlement(SQLModel, table=True):
     braked: bool = _flag()
 
 
-class AccessSource(SQLModel, table=True):
+class AccessSource(TableRow, table=True):
     """An operator's complimentary grant or hold on a customer (case A42); `ended_at` when it was lifted."""
 
     __tablename__ = "access_source"
@@ -122,7 +122,7 @@ class AccessSource(SQLModel, table=True):
     ended_at: datetime | None = _time()
 
 
-class AccessLink(SQLModel, table=True):
+class AccessLink(TableRow, table=True):
     """Whose a checkout is, as the merchant registered it (the customer link)."""
 
     __tablename__ = "access_link"
@@ -136,7 +136,7 @@ class AccessLink(SQLModel, table=True):
     registered_at: datetime = _time(nullable=False)
 
 
-class AccessBrake(SQLModel, table=True):
+class AccessBrake(TableRow, table=True):
     """How many grants reads alone took back in the running window."""
 
     __tablename__ = "access_brake"

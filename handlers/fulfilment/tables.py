@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import BigInteger, Column, Index, String, Table, text
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 
-from consumer.plugin import UtcDateTime, Words
+from consumer.plugin import TableRow, UtcDateTime, Words
 from handlers.findings import Finding
 
 
@@ -20,7 +20,7 @@ def _time(*, nullable: bool = True) -> Any:
     return Field(default=None, sa_column=Column(UtcDateTime, nullable=nullable))
 
 
-class FulfilmentOrder(SQLModel, table=True):
+class FulfilmentOrder(TableRow, table=True):
     """One order: `handlers.fulfilment.order.Order` as a row. Outlives every pruning (case B35)."""
 
     __tablename__ = "fulfilment_order"
@@ -53,7 +53,7 @@ class FulfilmentOrder(SQLModel, table=True):
     unfulfillable_at: datetime | None = _time()
 
 
-class FulfilmentCheckout(SQLModel, table=True):
+class FulfilmentCheckout(TableRow, table=True):
     """One checkout session: what the merchant registered for it, and what its events said."""
 
     __tablename__ = "fulfilment_checkout"
@@ -73,7 +73,7 @@ class FulfilmentCheckout(SQLModel, table=True):
     completed_at: datetime | None = _time()
 
 
-class FulfilmentPayment(SQLModel, table=True):
+class FulfilmentPayment(TableRow, table=True):
     """One SUCCEEDED payment, as a read showed it: the source of duplicate and orphan money (cases F28, F29, B33)."""
 
     __tablename__ = "fulfilment_payment"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -25,11 +26,11 @@ LEDGER = {"sqlalchemy", "sqlmodel", "pydantic"}
 """What a command that looks into the ledger needs."""
 
 
-def _called(*arguments: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+def _called(*arguments: str, folder: Path | None = None) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """How the call ended, and what it imported of what is heavy."""
-    bare = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
     command = [sys.executable, "-W", "ignore", "-c", LOADED, *arguments]
-    done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     return done, set(done.stderr.split("\n")[-2].split())
 
 
@@ -60,6 +61,13 @@ def test_who_looks_into_the_ledger_imports_what_that_needs(words: tuple[str, ...
     done, imported = _called(*words, "--help")
     assert done.returncode == 0
     assert imported == LEDGER
+
+
+@pytest.mark.parametrize("help_only", [True, False], ids=["its help", "a look"])
+def test_who_asks_how_things_stand_opens_no_connection_of_http(help_only: bool, tmp_path: Path) -> None:
+    done, imported = _called("status", *(["--help"] if help_only else []), folder=tmp_path)
+    assert done.returncode == (0 if help_only else 3), done.stderr
+    assert not imported & {"aiohttp", "alembic", "aiokafka"}
 
 
 @pytest.mark.parametrize("words", [("status",), ("work",), ("serve",)])

@@ -14,9 +14,8 @@ from consumer.payments import EventRecord, Page, UnexpectedAnswer
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
 from consumer.sync import observation
-from consumer.sync.backfill.bookmark import Bookmark, Resume
+from consumer.sync.backfill.bookmark import WALK, Bookmark, Resume
 from consumer.sync.backfill.pager import EMPTY_PAGES_MAX
-from consumer.sync.backfill.starting_point import WALK
 from tests.sync.backfilling import backfill
 from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
 from tests.sync.conftest import World, delivery

@@ -16,6 +16,8 @@ from typing import Any, Final
 from consumer.events import parse_time
 from consumer.payments import Cursor
 
+WALK: Final = "events"
+"""Under which name the ledger keeps it."""
 IDS_MAX: Final = 300
 SERVICE_SKEW: Final = timedelta(minutes=2)
 """How far the service's clock may be from ours."""

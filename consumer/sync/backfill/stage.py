@@ -17,13 +17,14 @@ from consumer.ledger.reading import sync_state
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import history, silence
+from consumer.sync.backfill.bookmark import WALK
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.missing_events import MissingEvents
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
-from consumer.sync.backfill.starting_point import WALK, Begun, StartingPoint
+from consumer.sync.backfill.starting_point import Begun, StartingPoint
 from consumer.sync.backfill.walk import Walk
 from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.loop import StageFailure, run_repeatedly

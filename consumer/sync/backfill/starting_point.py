@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from consumer.clock import Clock
 from consumer.errors import UsageError
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
+from consumer.sync.backfill.bookmark import WALK, Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
 from consumer.sync.backfill.missing_events import Taking
 from consumer.sync.backfill.pager import EventLister
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, ReportBuilder
 from consumer.sync.backfill.walk import Walk
-
-WALK: Final = "events"
 
 
 @dataclass(frozen=True, kw_only=True)

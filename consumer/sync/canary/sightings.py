@@ -10,6 +10,8 @@ from typing import Any, Final, Literal
 from consumer.events import parse_time
 from consumer.sync.canary.ends import Place
 
+WALK: Final = "canary"
+"""Under which name the ledger keeps them."""
 LATE: Final = timedelta(minutes=5)
 EVENTS_FORGOTTEN_AFTER: Final = timedelta(days=7)
 MISSING_MAX: Final = 500

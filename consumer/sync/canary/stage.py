@@ -24,12 +24,12 @@ from consumer.ledger.reading import observations, sync_state
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
 from consumer.retry import Lasting
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill import starting_point
+from consumer.sync.backfill import bookmark as events_bookmark
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.page import understand
 from consumer.sync.canary.ends import PAGE, Place, look
-from consumer.sync.canary.sightings import ORDER, SHOWN, Late, Shown, Sightings, after
+from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Late, Shown, Sightings, after
 from consumer.sync.chunks import chunks
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
@@ -37,7 +37,6 @@ from consumer.sync.observation import PAID, status_of
 
 LOG = structlog.get_logger()
 
-WALK: Final = "canary"
 MISSING: Final = "paid_there_but_not_here"
 EVERY_S: Final = 120.0
 BLIND_AFTER: Final = timedelta(hours=1)
@@ -45,7 +44,7 @@ KINDS: Final = ("event", "order")
 
 
 async def load(session: AsyncSession, application: str) -> Sightings:
-    """What the last look left; for `status` too."""
+    """What the last look left."""
     return Sightings.load(await sync_state.load(session, application, WALK))
 
 
@@ -100,7 +99,7 @@ class Canary:
         """One look. One list that cannot be read does not keep the other from being compared. Raises PaymentsError,
         also where the newest of a list were not reached for an hour, LedgerError, LeaseLost."""
         async with self._database.reading() as session:
-            bookmark = Bookmark.load(await sync_state.load(session, self._application, starting_point.WALK))
+            bookmark = Bookmark.load(await sync_state.load(session, self._application, events_bookmark.WALK))
             before = await load(session, self._application)
         now = self._clock.now()
         floor = (await self._first_walk.began() or now) - self._history

@@ -13,10 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import parse_time
 from consumer.ledger.reading import budgets, hints, sync_state
 from consumer.payments.circuit import PROBE_EVERY_S
-from consumer.sync.backfill import silence, starting_point
+from consumer.sync.backfill import bookmark as events_bookmark
+from consumer.sync.backfill import silence
 from consumer.sync.backfill.bookmark import Bookmark
-from consumer.sync.canary import stage as canary
-from consumer.sync.canary.sightings import Late
+from consumer.sync.canary import sightings
+from consumer.sync.canary.sightings import Late, Sightings
 from consumer.sync.health.stalled import StalledStage, stalled_stages
 from consumer.sync.reconcile import state as reconcile
 
@@ -53,7 +54,7 @@ async def application_status(
     waiting = await hints.count(session, application)
     if app_id is None:
         return ApplicationStatus(application=application, has_credentials=False, hints=waiting)
-    bookmark = Bookmark.load(await sync_state.load(session, application, starting_point.WALK))
+    bookmark = Bookmark.load(await sync_state.load(session, application, events_bookmark.WALK))
     delivery_health = await silence.delivery_health(session, application)
     reconciled = await sync_state.load(session, application, reconcile.WALK) or {}
     circuit = await budgets.load(session, f"circuit/{app_id}")
@@ -66,7 +67,7 @@ async def application_status(
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
         refused_at=refused_at(circuit, now, walked_at=bookmark.walked_at),
-        missing=(await canary.load(session, application)).late(),
+        missing=Sightings.load(await sync_state.load(session, application, sightings.WALK)).late(),
         held_up=await stalled_stages(session, application, now),
     )
 

@@ -17,10 +17,9 @@ from consumer.ledger.handling import events
 from consumer.ledger.reading import quarantine, sync_state
 from consumer.payments import AuthenticationError, CircuitOpen, PaymentsError
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
+from consumer.sync.backfill.bookmark import WALK, Bookmark, ListOrder
 from consumer.sync.backfill.page import understand
 from consumer.sync.backfill.report import BackfillOptions, Progress
-from consumer.sync.backfill.starting_point import WALK
 from consumer.wire import plan_of
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, read_all, simulated

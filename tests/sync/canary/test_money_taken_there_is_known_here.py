@@ -11,7 +11,7 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import sync_state
 from consumer.payments import PaymentsError, UnexpectedAnswer
-from consumer.sync.backfill import starting_point
+from consumer.sync.backfill import bookmark as events_bookmark
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.policy import BackfillPolicy
@@ -31,7 +31,7 @@ async def walked(world: World, order: ListOrder = ListOrder.NEWEST_FIRST) -> Non
     """The events were walked to their end once."""
     mark = Bookmark(order=order, walked_at=world.clock.now()).dump()
     async with world.database.transaction() as session:
-        await sync_state.keep(session, "default", starting_point.WALK, mark, token=1, now=world.clock.now())
+        await sync_state.keep(session, "default", events_bookmark.WALK, mark, token=1, now=world.clock.now())
     await FirstWalk(world.database, "default", token=lambda: 1).begin(world.clock.now(), world.clock.now())
 
 

@@ -13,7 +13,8 @@ from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.tables import LeaseRow
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill import history, silence, starting_point
+from consumer.sync.backfill import bookmark as events_bookmark
+from consumer.sync.backfill import history, silence
 from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.health.gauges import FLAGS, TIMES
@@ -89,7 +90,7 @@ async def _leave_alarms(world: World) -> None:
     delivery_health = DeliveryHealth(silent_since=ago, gap_at=ago)
     reconciled = {"began": ago.isoformat(), "braked": True}
     kept = {
-        starting_point.WALK: Bookmark(walked_at=ago).dump(),
+        events_bookmark.WALK: Bookmark(walked_at=ago).dump(),
         silence.WALK: delivery_health.dump(),
         reconcile.WALK: reconciled,
         history.LEFT: {"events": 7},

@@ -30,8 +30,7 @@ from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
 from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import Bookmark
-from consumer.sync.backfill.starting_point import WALK
+from consumer.sync.backfill.bookmark import WALK, Bookmark
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.lists import ServiceLists
 from consumer.sync.role import ApplicationSync
