@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from consumer.broker.base import Broker, Message
@@ -23,7 +23,7 @@ from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.tables import PlanRow, PlanStatus
 from consumer.ledger.tables import EventRow
 from consumer.ledger.tenure import Tenure
-from consumer.replay.differences import came_out_otherwise
+from consumer.replay.differences import by_timers, came_out_otherwise, word
 from consumer.replay.pace import Pace
 from consumer.replay.plan import Planner
 from consumer.wire import pack_event
@@ -33,7 +33,7 @@ LEASE_S: Final = 15.0
 LOOK_S: Final = 0.05
 AGAIN_S: Final = 20.0
 STALLED_S: Final = 300.0
-MOVED_SHOWN: Final = 100
+SHOWN: Final = 100
 PORTION: Final = 400
 """Events that are read together, and sent a few at a time."""
 
@@ -94,6 +94,8 @@ class Applied:
     runs: dict[str, dict[str, int]]
     otherwise: list[str]
     moved: list[dict[str, str]]
+    timers: dict[str, int]
+    by_timers: list[str]
 
     @property
     def is_as_planned(self) -> bool:
@@ -250,9 +252,11 @@ class Apply:
         async with self._database.reading() as session:
             progress = await items.progress(session, plan_id, now)
             counts = await items.run_counts(session, plan_id)
-            moved = await items.moved(session, plan_id, MOVED_SHOWN)
-            observed = Counter(_word(*one) for one in await items.emitted(session, plan_id))
+            moved = await items.moved(session, plan_id, SHOWN)
+            derived = await items.emitted(session, plan_id)
             standings = dict(await items.standings(session, plan_id))
+        late = by_timers(derived)
+        observed = Counter(map(word, derived)) - Counter(map(word, late))
         found = Applied(
             plan=plan_id,
             status=(PlanStatus.APPLIED if status is PlanStatus.APPLYING else status).value,
@@ -260,6 +264,8 @@ class Apply:
             runs={handler: dict(states) for handler, states in sorted(counts.items())},
             otherwise=came_out_otherwise(predicted, observed, standings),
             moved=[{"event_id": event_id, "handler": handler} for event_id, handler in moved],
+            timers=dict(sorted(Counter(one.type for one in derived if one.is_timer and one.not_before > now).items())),
+            by_timers=[word(one) for one in late[:SHOWN]],
         )
         if status is PlanStatus.APPLYING:
             result: dict[str, Any] = {"items": found.items, "runs": found.runs, "otherwise": len(found.otherwise)}
@@ -273,10 +279,6 @@ def copy(row: EventRow, plan_id: str) -> Message:
     event = replace(to_event(row), source=Source.REPLAY, delivery_id="", traceparent=None)
     packed = pack_event(event, plan=plan_id)
     return Message(key=packed.key, value=packed.value, headers={**packed.headers, "replays": str(row.seq).encode()})
-
-
-def _word(event_id: str, event_type: str, key: str, created_at: datetime, not_before: datetime) -> str:
-    return f"{event_type} {key}" if not_before > created_at else f"{event_type} {event_id}"
 
 
 def _in_progress(row: PlanRow | None, plan_id: str) -> PlanInProgress:

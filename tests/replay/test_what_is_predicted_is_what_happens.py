@@ -42,7 +42,9 @@ HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "10"))
 """Half of them of orders, half of subscriptions; 1,000 take a quarter of an hour."""
 pytestmark = pytest.mark.timeout(300 + HISTORIES * 5)
 PLUGINS: dict[str, dict[str, Any]] = {"fulfilment": {}, "access": {}}
-OVER = Applied(plan="", status=PlanStatus.APPLIED.value, items={}, runs={}, otherwise=[], moved=[])
+OVER = Applied(
+    plan="", status=PlanStatus.APPLIED.value, items={}, runs={}, otherwise=[], moved=[], timers={}, by_timers=[]
+)
 """It was killed when all was done, and before it could say so."""
 _names = count()
 

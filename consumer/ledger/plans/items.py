@@ -67,6 +67,24 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Derived:
+    """A derived event: what it is, which event's handling emitted it, when, and when it is to go out."""
+
+    application: str
+    event_id: str
+    type: str
+    key: str
+    cause: str
+    created_at: datetime
+    not_before: datetime
+
+    @property
+    def is_timer(self) -> bool:
+        """Whether it goes off later."""
+        return self.not_before > self.created_at
+
+
+@dataclass(frozen=True, kw_only=True)
 class Working:
     """Runs of a plan that are due: how many nobody has begun, and how many somebody works on."""
 
@@ -221,11 +239,11 @@ async def standings(session: AsyncSession, plan: str) -> Sequence[tuple[tuple[st
     return [((application, event_id, handler), status) for application, event_id, handler, status in rows if status]
 
 
-async def emitted(session: AsyncSession, plan: str) -> Sequence[tuple[str, str, str, datetime, datetime]]:
-    """What was derived under the plan: (event id, type, key, when it was emitted, when it is to go out)."""
-    columns = (_OUTBOX.c.event_id, _OUTBOX.c.type, _OUTBOX.c.key, _OUTBOX.c.created_at, _OUTBOX.c.not_before)
+async def emitted(session: AsyncSession, plan: str) -> Sequence[Derived]:
+    """What was derived under the plan, in its order."""
+    columns = [_OUTBOX.c[name] for name in Derived.__dataclass_fields__]
     rows = await session.execute(select(*columns).where(_OUTBOX.c.plan == plan).order_by(_OUTBOX.c.seq))
-    return [(row[0], row[1], row[2], row[3], row[4]) for row in rows]
+    return [Derived(**row) for row in rows.mappings()]
 
 
 async def moved(session: AsyncSession, plan: str, limit: int) -> Sequence[tuple[str, str]]:
