@@ -6,6 +6,7 @@ import errno
 import gzip
 import os
 import secrets
+import shutil
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,9 @@ from consumer.errors import ArchiveInvalid, ArchiveUnwritable
 SUFFIX = ".jsonl.gz"
 REMAINS_S = 86400.0
 _GZIP = b"\x1f\x8b"
+_NO_RENAME = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV, errno.EINVAL})
+_NO_SYNC = frozenset({errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
+"""What a volume answers that has no such thing."""
 
 
 class ArchiveFile:
@@ -65,7 +69,7 @@ class ArchiveFile:
             self._file.close()
             if path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-            self._aside.rename(path)
+            _give_name(self._aside, path)
             _sync_folder(self._folder)
         except OSError as error:
             raise _unwritable(error) from error
@@ -102,10 +106,38 @@ def _sweep(folder: Path) -> None:
                 path.unlink()
 
 
+def _give_name(aside: Path, path: Path) -> None:
+    """Where the volume renames nothing (a bucket that is mounted), it is written once more, under its name. Half of it
+    may be left there by a kill; then it has no end, is refused when it is read, and no body left for it."""
+    try:
+        aside.rename(path)
+    except OSError as error:
+        if error.errno not in _NO_RENAME:
+            raise
+        _copy(aside, path)
+        aside.unlink()
+
+
+def _copy(aside: Path, path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with aside.open("rb") as source, os.fdopen(descriptor, "wb") as target:
+            shutil.copyfileobj(source, target)
+            target.flush()
+            os.fsync(target.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def _sync_folder(folder: Path) -> None:
+    """Make names last, where a volume keeps them apart from its files."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
     finally:
         os.close(descriptor)
 

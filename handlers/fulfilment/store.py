@@ -83,7 +83,7 @@ async def _written(
     found = await ctx.locked(FulfilmentOrder, **key) if looks_first else None
     if found is None and invents:
         fresh = fact(Order())
-        if await ctx.insert_new(FulfilmentOrder(**key, **vars(fresh))):
+        if await ctx.insert_new(FulfilmentOrder, **key, **vars(fresh)):
             return Change(Order(), fresh, is_new=True)
         found = await ctx.locked(FulfilmentOrder, **key)
     if found is None:

@@ -4,10 +4,12 @@ not what was written."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -104,6 +106,30 @@ async def test_a_pass_that_ends_at_any_step(
     assert all(row["archive"] for row in await rows(database, EVENTS))
     assert await known(database, tmp_path) == bodies
     assert not await asyncio.to_thread(lambda: list(tmp_path.glob(".part*")))
+
+
+# case: B35
+async def test_a_volume_that_renames_nothing_will_do(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that is mounted: a file is written under its name or not at all, and a folder cannot be synced."""
+    bodies, synced, bucket = await filled(database, 20), os.fsync, tmp_path / "bucket"
+
+    def none(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    def files_only(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        synced(descriptor)
+
+    monkeypatch.setattr(Path, "rename", none)
+    monkeypatch.setattr(os, "fsync", files_only)
+    await prune(database, bucket).run(later(60))
+    assert all(row["archive"] for row in await rows(database, EVENTS))
+    assert await known(database, bucket) == bodies
+    files = await asyncio.to_thread(lambda: list(bucket.iterdir()))
+    assert [stat.S_IMODE(one.stat().st_mode) for one in files] == [0o600], "one file, readable by its owner alone"
 
 
 def begun(*words: str, url: str) -> subprocess.Popen[bytes]:

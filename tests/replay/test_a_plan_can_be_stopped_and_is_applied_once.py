@@ -4,11 +4,8 @@ second than was said."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
-
-import pytest
 
 from consumer.broker import Broker
 from consumer.clock import DrivenClock
@@ -16,7 +13,7 @@ from consumer.errors import PlanInProgress, PlanOver
 from consumer.ledger import Database
 from consumer.ledger.plans import plans
 from consumer.replay.apply import Step
-from consumer.replay.pace import FEW, MOST, Pace
+from consumer.replay.pace import AT_WORK_MAX, FEW, Pace
 from tests.replay.stage import Shop
 from tests.support.ports import eventually
 from tests.work.workshop import order_paid
@@ -94,7 +91,7 @@ def test_no_more_is_sent_per_second_than_was_said() -> None:
     began, sent = clock.monotonic(), 0
     pace = Pace(clock, rate_per_s=20)
     for _ in range(600):
-        room = pace.room()
+        room = pace.room(0)
         if room > 0:
             pace.sent(room)
             sent += room
@@ -103,33 +100,15 @@ def test_no_more_is_sent_per_second_than_was_said() -> None:
     assert sent > 0.9 * 20 * 60
 
 
-def rounds_of(pace: Pace, clock: DrivenClock, took_s: Callable[[int], float], count: int) -> list[int]:
-    """How many were sent at once, round by round, where so many take so long."""
-    rooms = []
-    for _ in range(count):
-        rooms.append(pace.room())
-        pace.sent(rooms[-1])
-        clock.advance(took_s(rooms[-1]))
-    return rooms
-
-
-@pytest.mark.parametrize("busy", [1, 10])
-def test_so_many_are_sent_as_take_twice_as_long_as_a_few(busy: int) -> None:
+def test_a_few_are_sent_at_once_and_only_so_many_are_at_work() -> None:
     clock = DrivenClock()
     pace = Pace(clock, rate_per_s=1e6)
     clock.advance(60)
-    rooms = rounds_of(pace, clock, lambda sent: busy * (0.1 + sent * 0.002), 60)
-    took_s = [busy * (0.1 + sent * 0.002) for sent in rooms]
-    assert rooms[0] == FEW
-    assert max(took_s) <= 1.5 * 2 * took_s[0], "one step more than is allowed, at most"
-    assert max(rooms) > 40, "and no less than could be"
-    assert rounds_of(pace, clock, lambda sent: busy * (0.1 + sent * 0.5), 30)[-1] <= 2 * FEW, (
-        "fewer when they take long"
-    )
-
-
-def test_no_more_than_so_many_are_sent_at_once() -> None:
-    clock = DrivenClock()
-    pace = Pace(clock, rate_per_s=1e6)
-    clock.advance(60)
-    assert max(rounds_of(pace, clock, lambda _: 0.01, 60)) == MOST
+    at_work, rooms = 0, []
+    while room := pace.room(at_work):
+        pace.sent(room)
+        rooms.append(room)
+        at_work += room  # effects that take long: nobody has finished yet
+    assert (rooms[0], max(rooms), at_work) == (FEW, FEW, AT_WORK_MAX)
+    assert pace.room(AT_WORK_MAX + 5) == 0, "another process may have begun more"
+    assert pace.room(AT_WORK_MAX - 1) == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
+from datetime import timedelta
 
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
@@ -103,3 +105,45 @@ async def test_what_a_failing_one_wrote_is_not_predicted(database: Database, bro
         assert sorted(plan["subjects"]["order.tallied"]) == [f"order:{number + 1}" for number in range(good)]
         done = await replaying.apply(plan)
         assert done.runs["shop:tally"] == {"succeeded": good, "dead": 4 - good}
+
+
+# case: R2
+async def test_timers_are_named_and_not_waited_for(database: Database, broker: Broker) -> None:
+    """One goes off while the plan is applied: what comes of it is told apart from what was predicted."""
+    is_broken, went_off = True, asyncio.Event()
+
+    @handles("order.paid", transactional=True, attempts=1, name="shop:remind")
+    async def remind(event: Event, ctx: Context) -> None:
+        if is_broken:
+            raise ValueError("not yet")
+        ctx.emit("reminder.due", event.key, {}, not_before=ctx.now + timedelta(seconds=0.3))
+        ctx.emit("reminder.last", event.key, {}, not_before=ctx.now + timedelta(days=1))
+
+    @handles("reminder.due", transactional=True, name="shop:due")
+    async def due(event: Event, ctx: Context) -> None:
+        ctx.emit("reminder.sent", event.key, {})
+
+    @handles("reminder.sent", name="shop:sent")
+    async def sent(event: Event, ctx: Context) -> None:
+        went_off.set()
+
+    @handles("order.paid", attempts=1, name="shop:slow")
+    async def slow(event: Event, ctx: Context) -> None:
+        if is_broken:
+            raise ValueError("not yet")
+        await went_off.wait()
+
+    shop = Shop(database, broker, more=[remind, due, sent, slow])
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    async with work.working():
+        await eventually(lambda: work.count("shop:slow", "dead", 1))
+        await eventually(lambda: work.count("shop:remind", "dead", 1))
+        is_broken = False
+        replaying = shop.replaying()
+        plan = await replaying.plan(status="dead")
+        assert plan["timers"] == {"reminder.due": 1, "reminder.last": 1}
+        done = await replaying.apply(plan)
+    assert done.is_as_planned, done
+    assert done.timers == {"reminder.last": 1}
+    assert [one.partition(" ")[0] for one in done.by_timers] == ["reminder.sent"]

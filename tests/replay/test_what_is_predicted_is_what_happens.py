@@ -38,9 +38,13 @@ from tests.access.history import Service, denials, services, webhooks
 from tests.access.test_rebuild import handlers_of, order_facts
 from tests.support.handling.live import Live
 
-EXAMPLES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "0"))
+HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "10"))
+"""Half of them of orders, half of subscriptions; 1,000 take a quarter of an hour."""
+pytestmark = pytest.mark.timeout(300 + HISTORIES * 5)
 PLUGINS: dict[str, dict[str, Any]] = {"fulfilment": {}, "access": {}}
-OVER = Applied(plan="", status=PlanStatus.APPLIED.value, items={}, runs={}, otherwise=[], moved=[])
+OVER = Applied(
+    plan="", status=PlanStatus.APPLIED.value, items={}, runs={}, otherwise=[], moved=[], timers={}, by_timers=[]
+)
 """It was killed when all was done, and before it could say so."""
 _names = count()
 
@@ -227,7 +231,8 @@ def _histories(data: Any, facts: list[Event]) -> tuple[list[list[Event]], dict[t
 
 
 SETTINGS: dict[str, Any] = {
-    "derandomize": not EXAMPLES,
+    "max_examples": max(1, HISTORIES // 2),
+    "derandomize": "CONSUMER_TEST_HISTORIES" not in os.environ,
     "deadline": None,
     "phases": (Phase.explicit, Phase.generate),  # an example takes seconds: the first that fails is told as it is
     "suppress_health_check": list(HealthCheck),
@@ -235,7 +240,7 @@ SETTINGS: dict[str, Any] = {
 
 
 # case: R2, R3
-@settings(max_examples=EXAMPLES or 5, **SETTINGS)
+@settings(**SETTINGS)
 @given(data=st.data())
 def test_of_orders(runner: asyncio.Runner, ledger: Database, data: Any) -> None:
     facts = order_facts(f"app{next(_names)}")
@@ -243,7 +248,7 @@ def test_of_orders(runner: asyncio.Runner, ledger: Database, data: Any) -> None:
 
 
 # case: R2, R3
-@settings(max_examples=EXAMPLES or 5, **SETTINGS)
+@settings(**SETTINGS)
 @given(service=services(), data=st.data())
 def test_of_subscriptions(runner: asyncio.Runner, ledger: Database, service: Service, data: Any) -> None:
     application = f"app{next(_names)}"

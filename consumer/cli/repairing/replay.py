@@ -212,6 +212,10 @@ def _say_applied(output: Output, done: Applied) -> None:
     output.table(["handler", "runs", "count"], rows, empty="no run was touched")
     for one in done.moved:
         output.line(f"not as planned any more, left alone: {one['event_id']} for {one['handler']}")
+    for kind, count in done.timers.items():
+        output.line(f"goes off later: {count} {kind}")
+    for line in done.by_timers:
+        output.line(f"came of a timer that went off meanwhile: {line}")
     for line in done.otherwise:
         output.line(f"came out otherwise: {line}")
 

@@ -296,8 +296,11 @@ async def left_alone(session: AsyncSession, wanted: PlanFilter) -> tuple[dict[st
     done = others if wanted.is_of_few else [one for one in others if one not in _WAITING]
     newest = (await session.execute(_newest(wanted, await _named(session, wanted)))).all()
     for some in matching(_RUNS.c.event_id, (_RUNS.c.application,), ((row.id, row.application) for row in newest)):
-        of_some = select(_RUNS.c.handler, _RUNS.c.status).where(some, lanes.stands(*done), *_run_conditions(wanted))
-        _count(found, (await session.execute(of_some)).all())
+        of_some = select(_RUNS.c.handler, _RUNS.c.status, func.count()).where(
+            some, lanes.stands(*done), *_run_conditions(wanted)
+        )
+        for handler, status, count in await session.execute(of_some.group_by(_RUNS.c.handler, _RUNS.c.status)):
+            found.setdefault(handler, Counter())[status] += count
     return found, is_more or len(newest) == COUNTED_MAX
 
 

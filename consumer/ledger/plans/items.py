@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Table, and_, func, insert, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, Table, and_, case, func, insert, literal_column, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
@@ -58,12 +58,38 @@ class Taken:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a plan has come: its items by status, how many of its runs are being worked on now, and how many wait
-    for another attempt."""
+    """How far a plan has come: its items by status, how many of its runs are being worked on now, or could be, and how
+    many wait for another attempt."""
 
     items: Mapping[str, int]
     working: int
     waiting: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived:
+    """A derived event: what it is, which event's handling emitted it, when, and when it is to go out."""
+
+    application: str
+    event_id: str
+    type: str
+    key: str
+    cause: str
+    created_at: datetime
+    not_before: datetime
+
+    @property
+    def is_timer(self) -> bool:
+        """Whether it goes off later."""
+        return self.not_before > self.created_at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Working:
+    """Runs of a plan that are due: how many nobody has begun, and how many somebody works on."""
+
+    due: int
+    at_work: int
 
 
 async def add(session: AsyncSession, plan: str, pairs: Sequence[tuple[Pair, int, str]]) -> None:
@@ -143,12 +169,16 @@ async def progress(session: AsyncSession, plan: str, now: datetime) -> Progress:
     )
     items = {row.status: row.number for row in await session.execute(counted)}
     waiting = await session.scalar(select(func.count()).where(_is_open(plan), unindexed(_RUNS.c.next_at) > now))
-    return Progress(items, await working(session, plan, now), int(waiting or 0))
+    found = await working(session, plan, now)
+    return Progress(items, found.due + found.at_work, int(waiting or 0))
 
 
-async def working(session: AsyncSession, plan: str, now: datetime) -> int:
+async def working(session: AsyncSession, plan: str, now: datetime) -> Working:
     """How many of the plan's runs are being worked on now, or could be."""
-    return int(await session.scalar(select(func.count()).where(_is_open(plan), unindexed(_RUNS.c.next_at) <= now)) or 0)
+    is_claimed = case((_RUNS.c.claimed_until >= now, 1))
+    counted = select(func.count(), func.count(is_claimed)).where(_is_open(plan), unindexed(_RUNS.c.next_at) <= now)
+    both, at_work = (await session.execute(counted)).one()
+    return Working(due=both - at_work, at_work=at_work)
 
 
 def _is_open(plan: str) -> ColumnElement[bool]:
@@ -209,11 +239,11 @@ async def standings(session: AsyncSession, plan: str) -> Sequence[tuple[tuple[st
     return [((application, event_id, handler), status) for application, event_id, handler, status in rows if status]
 
 
-async def emitted(session: AsyncSession, plan: str) -> Sequence[tuple[str, str, str, datetime, datetime]]:
-    """What was derived under the plan: (event id, type, key, when it was emitted, when it is to go out)."""
-    columns = (_OUTBOX.c.event_id, _OUTBOX.c.type, _OUTBOX.c.key, _OUTBOX.c.created_at, _OUTBOX.c.not_before)
+async def emitted(session: AsyncSession, plan: str) -> Sequence[Derived]:
+    """What was derived under the plan, in its order."""
+    columns = [_OUTBOX.c[name] for name in Derived.__dataclass_fields__]
     rows = await session.execute(select(*columns).where(_OUTBOX.c.plan == plan).order_by(_OUTBOX.c.seq))
-    return [(row[0], row[1], row[2], row[3], row[4]) for row in rows]
+    return [Derived(**row) for row in rows.mappings()]
 
 
 async def moved(session: AsyncSession, plan: str, limit: int) -> Sequence[tuple[str, str]]:
