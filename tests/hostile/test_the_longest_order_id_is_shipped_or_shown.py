@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ async def test_in_authenticity_api(tmp_path: Path) -> None:
             await found.shipped(within_s=90)
             for order_id in TOO_LONG:
                 _pay(found, order_id)
-                cure = await eventually(lambda one=order_id: _cure(desk, one), within_s=60, every_s=0.5, what="a cure")
+                cure = await eventually(partial(_cure, desk, order_id), within_s=60, every_s=0.5, what="a cure")
                 done = await _call(desk, *[word.replace("…", "seen at the service") for word in cure], "--yes")
                 assert done.returncode == 0, done.stderr
             await found.shipped(within_s=90)
