@@ -84,9 +84,10 @@ async def _show_quarantine(database: Database, metrics: Metrics, shown: set[str]
 
 
 async def _show_hints(database: Database, metrics: Metrics, clock: Clock, shown: set[str]) -> set[str]:
-    """Set the gauges; an application of which no delivery waits any more goes back to 0."""
+    """Set the gauges; an application of which no delivery waits to be asked for any more goes back to 0. One that the
+    service denies waits as well, and harms nobody: it may be forged."""
     async with database.reading() as session:
-        found = await hints.oldest_each(session)
+        found = await hints.oldest_unasked_each(session)
     now = clock.now()
     for application in shown | found.keys():
         age_s = (now - found.get(application, now)).total_seconds()

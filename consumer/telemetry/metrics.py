@@ -161,7 +161,9 @@ class Metrics:
     def _declare_sync(self) -> None:
         self.confirmed = self._counter("confirm", "Hints by outcome of their read", "application", "outcome")
         self.hints_waiting = self._gauge("confirm_waiting", "Hints that wait for their read", "application")
-        self.hint_seconds = self._gauge("confirm_oldest_seconds", "Age of the oldest waiting hint", "application")
+        self.hint_seconds = self._gauge(
+            "confirm_oldest_seconds", "Age of the oldest hint that the service was not yet asked about", "application"
+        )
         self.mismatches = self._counter("confirm_mismatches", "Hints whose record says something else", "application")
         self.quarantined = self._counter("quarantine", "Deliveries put into quarantine", "application", "reason")
         self.quarantine_open = self._gauge("quarantine_open", "Deliveries in quarantine now", "application")

@@ -1,5 +1,6 @@
 """`make chaos`: the long fault campaign and the outages, on real Kafka and PostgreSQL; exit 1 when an outcome is not
-as expected. `python -m tests.chaos campaign`, `… outages` and `… strangers` play one of them alone."""
+as expected. `python -m tests.chaos campaign`, `… scaling`, `… outages` and `… strangers` play one of them
+alone."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from tests.chaos import outages
 from tests.chaos.campaign import Outcome, campaign
 from tests.chaos.hour import Hour
 from tests.chaos.outages import Part
+from tests.chaos.scaling import Scaled, scaling
 from tests.chaos.strangers import PER_MINUTE, Strangers, strangers
 from tests.support.kafka import kafka_server
 from tests.support.postgres import create_database, postgres_server
@@ -26,12 +28,13 @@ from tests.support.postgres import create_database, postgres_server
 ROUNDS = 3
 WEBHOOKS = 20_000
 KILLS = 6
+PLAYS = ("campaign", "scaling", "outages", "strangers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play what was asked for, and print a table for each. Exits 2 for what cannot be played."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("all", "campaign", "outages", "strangers"), default="all")
+    parser.add_argument("what", nargs="?", choices=("all", *PLAYS), default="all")
     parser.add_argument("--part", choices=tuple(outages.PARTS), action="append", help="one outage only; repeatable")
     parser.add_argument("--hours", type=float, default=1.0, help="how long an outage lasts, in the sandbox's time")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long strangers send")
@@ -56,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     good = True
     if asked.what in ("all", "campaign"):
         good = _attempted("campaign", _campaigns)
+    if asked.what in ("all", "scaling"):
+        good = _attempted("scaling", _scaling) and good
     if asked.what in ("all", "outages"):
         good = _outages(parts, hour) and good
     if asked.what in ("all", "strangers"):
@@ -88,6 +93,16 @@ def _round(broker_url: str, postgres: str) -> bool:
         return _shown(f"{WEBHOOKS} webhooks, {KILLS} kills", asyncio.run(playing))
 
 
+def _scaling() -> bool:
+    with (
+        tempfile.TemporaryDirectory(prefix="scaling") as folder,
+        kafka_server(Path(folder) / "kafka") as kafka,
+        postgres_server() as postgres,
+    ):
+        playing = scaling(Path(folder), broker_url=kafka.url, database_url=create_database(postgres))
+        return _shown("workers come and go", asyncio.run(playing))
+
+
 def _outages(parts: Mapping[str, Part], hour: Hour) -> bool:
     """Each outage on servers of its own."""
     good = True
@@ -109,7 +124,7 @@ def _strangers(minutes: float) -> bool:
         )
 
 
-def _shown(title: str, outcome: Outcome | Strangers) -> bool:
+def _shown(title: str, outcome: Outcome | Scaled | Strangers) -> bool:
     sys.stdout.write(f"{title}\n{outcome.table()}\n\n")
     sys.stdout.flush()
     return outcome.good

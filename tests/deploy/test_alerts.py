@@ -96,6 +96,14 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
         {f'consumer_quarantine_total{{{SHOP},reason="flooded"}}': "0x8 5x60"},
         {f'consumer_quarantine_total{{{SHOP},reason="not_json"}}': "0x8 5x60"},
     ),
+    "ConsumerQuarantineGrows": (
+        "15m",
+        {f'consumer_quarantine_total{{{SHOP},reason="not_confirmed"}}': "0x8 30x60"},
+        {
+            f'consumer_quarantine_total{{{SHOP},reason="not_confirmed"}}': "0x8 10x60",
+            f'consumer_quarantine_total{{{SHOP},reason="flooded"}}': "0x8 900x60",
+        },
+    ),
     "ConsumerMoneyUnexplained": (
         "2h",
         {f"consumer_invariants_residual_micro_usdc{{{SHOP}}}": "1x130"},
@@ -130,6 +138,12 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerNoWorker": ("30m", {RUNNING % "serve": "1x60"}, {RUNNING % "work": "1x60"}),
     "ConsumerNoSync": ("30m", {RUNNING % "serve": "1x60"}, {RUNNING % "sync": "1x60"}),
     "ConsumerNobodyReceives": ("30m", {RUNNING % "work": "1x60"}, {RUNNING % "serve": "1x60"}),
+    "ConsumerNoConsole": ("30m", {RUNNING % "serve": "1x60"}, {RUNNING % "console": "1x60"}),
+    "ConsumerLogUnavailable": (
+        "30m",
+        {'consumer_check_failing{check="broker",code="broker_unavailable"}': "1x60"},
+        {'consumer_check_failing{check="database",code="ledger_locked"}': "1x60"},
+    ),
     "ConsumerBrokerAway": (
         "30m",
         {

@@ -3,7 +3,7 @@ processes that are gone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tests.drills.of_lists import LISTS
 from tests.drills.of_reading import READING
@@ -25,13 +25,7 @@ PROCESSES: tuple[Drill, ...] = (
     _dead("work", "NoWorker", "GroupWithoutMembers", "LogBehind", orders=2),
     _dead("sync", "NoSync", "NeverWalked"),
     _dead("serve", "NobodyReceives"),
+    _dead("console", "NoConsole"),
 )
 
 DRILLS: Sequence[Drill] = (*PROCESSES, *READING, *LISTS, *WORK, *STORAGE, *STRANGERS)
-
-UNSIGNED = "webhooks are not signed here: while the ledger is away deliveries wait (LogBehind), and no event does"
-NOT_DRILLED: Mapping[str, str] = {
-    **dict.fromkeys(("ConsumerStale", "ConsumerStaleSlowly", "ConsumerRunsOverdue"), UNSIGNED),
-    "ConsumerPaidThereNotHere": "younger than the last round of drills",
-}
-"""Alerts that no drill fires yet, and why."""

@@ -17,13 +17,15 @@ from tests.support.ports import eventually
 AWAY = timedelta(hours=2)
 TOO_MANY = ReconcilePolicy().brake_min + 10
 NEW_WORD = "UNPAID"
+CANARY_S = 660.0
+"""It looks every two minutes, and what was missing for five is late; the rules cannot shorten that."""
 
 
 async def _forget(scene: Scene) -> None:
     """`sync` was away for two hours, as the ledger has it, and the service remembers nothing of that time. It is slow,
     too, so that reconcile is not over sooner than anybody looks."""
     await scene.stop("sync")
-    scene.hear(at_work=False)
+    scene.found.hear(at_work=False)
     scene.pay(3)
     sandbox = scene.found.sandbox
     sandbox.assumptions.set({"retention_s": 1})
@@ -50,7 +52,7 @@ async def _remember(scene: Scene) -> None:
     """Reconcile starts by itself."""
     scene.found.sandbox.assumptions.set({"retention_s": 0})
     scene.found.sandbox.engine.faults.set({"api_slow_s": 0})
-    scene.hear(at_work=True)
+    scene.found.hear(at_work=True)
 
 
 async def _older_shop(scene: Scene) -> None:
@@ -70,18 +72,31 @@ async def _older_shop(scene: Scene) -> None:
 async def _tell_nobody(scene: Scene) -> None:
     """Many orders are paid; no webhook tells of them, and the list of events neither. Reconcile is due."""
     await scene.stop("sync")
-    world = scene.found.sandbox.engine.world
-    known = {event.id for event in world.events}
-    scene.hear(at_work=False)
-    scene.pay(TOO_MANY)
-    for event in [one for one in world.events if one.id not in known]:
-        world.put(world.events, replace(event, listed=False))
+    scene.found.hear(at_work=False)
+    _pay_unlisted(scene, TOO_MANY)
     scene.names["NUMBER"] = str(TOO_MANY)
     await scene.restart("sync", CONSUMER_RECONCILE_INTERVAL_S="60")
 
 
+async def _slip_through(scene: Scene) -> None:
+    """An order is paid; its webhook never comes, the list of events lacks it, and reconcile is not due."""
+    sandbox = scene.found.sandbox
+    sandbox.engine.faults.set({"drop": 1})
+    _pay_unlisted(scene, 1)
+    sandbox.engine.faults.set({"drop": 0})
+    scene.names["ORDER_ID"] = scene.found.paid[-1]
+
+
+def _pay_unlisted(scene: Scene, count: int) -> None:
+    world = scene.found.sandbox.engine.world
+    known = {event.id for event in world.events}
+    scene.pay(count)
+    for event in [one for one in world.events if one.id not in known]:
+        world.put(world.events, replace(event, listed=False))
+
+
 async def _told_again(scene: Scene) -> None:
-    scene.hear(at_work=True)
+    scene.found.hear(at_work=True)
 
 
 async def _new_word(scene: Scene) -> None:
@@ -100,6 +115,10 @@ LISTS: tuple[Drill, ...] = (
     drill(
         "the service told nobody of many orders", "ReconcileBraked",
         strike=_tell_nobody, cure=_told_again, names=("NUMBER",),
+    ),
+    drill(
+        "an order slipped through everything", "PaidThereNotHere",
+        strike=_slip_through, cure=nothing, names=("ORDER_ID",), fires_within_s=CANARY_S,
     ),
     drill(
         "the service says a word nobody knows", "UnknownWords",

@@ -49,19 +49,6 @@ async def _right_application(scene: Scene) -> None:
     await scene.as_before("sync")
 
 
-async def _deaf(scene: Scene) -> None:
-    """Silence is several events in several walks: each order is found by a walk of its own."""
-    scene.hear(at_work=False)
-    for _ in range(4):
-        scene.pay()
-        await scene.found.shipped(within_s=60)
-
-
-async def _hearing(scene: Scene) -> None:
-    scene.hear(at_work=True)
-    scene.pay()
-
-
 READING: tuple[Drill, ...] = (
     _secret(lambda secret: secret[:-4] + "xxxx", "the API secret is wrong", "CredentialsRefused"),
     _secret(lambda _: "", "the file of the API secret is empty", "SecretFileBroken"),
@@ -75,5 +62,9 @@ READING: tuple[Drill, ...] = (
         cure=lambda scene: scene.as_before("sync"),
     ),
     _service("the API answers 503", "server_error", "ReadingHeldUp", "WalkLate", "HintsLate", orders=2),
-    drill("webhooks go nowhere", "WebhooksSilent", strike=_deaf, cure=_hearing),
+    drill(
+        "webhooks go nowhere", "WebhooksSilent",
+        strike=lambda scene: scene.found.fall_silent(),
+        cure=lambda scene: scene.found.hear_again(),
+    ),
 )  # fmt: skip

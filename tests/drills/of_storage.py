@@ -9,9 +9,13 @@ from pathlib import Path
 
 import aiohttp
 
+from consumer.sandbox.config import DEFAULT_WEBHOOK_SECRET
 from tests.drills.scene import Drill, Scene, drill
 
-AT_ONCE, EVERY_S = 4, 0.5
+AT_ONCE, EVERY_S = 8, 0.5
+LONG_S = 480.0
+"""Over thirty webhooks have to be refused, and each is held for seconds first."""
+SIGNED = {"CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": DEFAULT_WEBHOOK_SECRET}
 
 
 def _locked(path: Path) -> sqlite3.Connection:
@@ -56,7 +60,7 @@ async def _send(http: aiohttp.ClientSession, url: str, event_id: str) -> None:
 
 
 async def _lock_ledger(scene: Scene) -> None:
-    """Another process holds the ledger: deliveries wait in the log."""
+    """Another process holds the ledger: events, proved by their signature, wait in the log."""
     scene.lock = _locked(scene.ledger)
     scene.pay(3)
 
@@ -79,9 +83,14 @@ async def _mend_archive(scene: Scene) -> None:
 STORAGE: tuple[Drill, ...] = (
     drill(
         "the log takes nothing",
-        "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "OutboxStuck",
+        "ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding", "BrokerAway", "LogUnavailable", "OutboxStuck",
         strike=_lock_log, cure=_unlock, lingers=("ReceiveFailing", "ReceiveFailingSlowly", "ReceiveEroding"),
+        fires_within_s=LONG_S,
     ),
-    drill("the ledger is locked", "LedgerUnavailable", strike=_lock_ledger, cure=_unlock),
+    drill(
+        "the ledger is locked",
+        "LedgerUnavailable", "Stale", "StaleSlowly", "RunsOverdue",
+        strike=_lock_ledger, cure=_unlock, settings=SIGNED,
+    ),
     drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from tests.support.ports import eventually
 ROOM_BYTES = 1024 * 1024
 FORGED, FORGED_BYTES = 10, 300_000
 """Three of them fill the room; fewer than twenty lie in quarantine then, where twenty would be told for ten minutes."""
+FORGED_MANY = 60
 SILENT = 150
 USED_UP = 0.95
 
@@ -23,10 +24,20 @@ USED_UP = 0.95
 async def _flood(scene: Scene) -> None:
     """More is forged than there is room for."""
     await scene.restart("sync", CONSUMER_UNPROVED_MAX_BYTES=str(ROOM_BYTES), CONSUMER_CONFIRM_PATIENCE_S="5")
+    await _send(scene, FORGED, "x" * FORGED_BYTES)
+
+
+async def _forge(scene: Scene) -> None:
+    """Deliveries that the service knows nothing of."""
+    await scene.restart("sync", CONSUMER_CONFIRM_PATIENCE_S="5")
+    await _send(scene, FORGED_MANY, "x")
+
+
+async def _send(scene: Scene, count: int, note: str) -> None:
     url = scene.processes["serve"].addresses["public_url"] + "/webhooks"
     async with aiohttp.ClientSession() as http:
-        for number in range(FORGED):
-            body = {"id": f"evt_forged_{number}", "type": "order.paid", "data": {"note": "x" * FORGED_BYTES}}
+        for number in range(count):
+            body = {"id": f"evt_forged_{number}", "type": "order.paid", "data": {"note": note}}
             async with http.post(url, json=body) as answer:
                 assert answer.status == 200
 
@@ -79,6 +90,7 @@ async def _fewer(scene: Scene) -> None:
 
 
 STRANGERS: tuple[Drill, ...] = (
+    drill("somebody forges", "QuarantineGrows", strike=_forge, cure=_give_up_the_rest),
     drill("more is forged than there is room for", "Flooded", strike=_flood, cure=_give_up_the_rest),
     drill("senders say nothing", "DescriptorsUsedUp", strike=_be_many, cure=_fewer),
 )

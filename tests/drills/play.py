@@ -6,21 +6,25 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.drills import runbook
+from tests.drills.rules import SPEED, alerts
 from tests.drills.scene import Drill, Scene
 from tests.drills.watcher import watching
-from tests.promises.deployment import deployment, embedded, started
+from tests.promises.deployment import READY_WITHIN_S, deployment, embedded, started
 from tests.support.ports import eventually
 from tests.support.process import command
 
+NOTHING = "nothing is wrong"
 ROLES = ("serve", "work", "sync", "console")
 HEALTHY_WITHIN_S = 240.0
-FIRES_WITHIN_S = 240.0
+SILENT_FOR_S = 120.0
+ORDERS_PER_S, SUBSCRIBE_EVERY_S = 1.0, 10.0
 LOOKING_EXITS = (0, 1, 3)
 """Who looks may be told that something is wrong; never that it was typed wrongly: 2, which for `status` is: stuck."""
 STATUS_EXITS = (0, 1, 2, 3)
@@ -37,26 +41,27 @@ class Played:
     @property
     def row(self) -> str:
         """Its line of the table."""
-        alerts = ", ".join(f"`{one.removeprefix('Consumer')}`" for one in sorted(self.drill.alerts))
-        return f"| {self.drill.name} | {alerts} | {self.fired_s:.0f} | {self.healthy_s:.0f} |"
+        names = ", ".join(f"`{one.removeprefix('Consumer')}`" for one in sorted(self.drill.alerts))
+        return f"| {self.drill.name} | {names} | {self.fired_s:.0f} | {self.healthy_s:.0f} |"
 
 
 @asynccontextmanager
-async def scene(folder: Path) -> AsyncIterator[Scene]:
-    """All roles on the embedded log, watched by Prometheus, healthy, and no alert fires."""
+async def scene(folder: Path, settings: Mapping[str, str] | None = None, speed: int = SPEED) -> AsyncIterator[Scene]:
+    """All roles on the embedded log, watched by Prometheus, healthy, and no alert fires. `speed`: see `rules`."""
     secret = folder / "secret"
     async with deployment(folder, **embedded(folder), CONSUMER_EXPECT=",".join(ROLES)) as found:
         del found.environ["SVC_APP_SECRET"]
         found.environ["SVC_APP_SECRET_FILE"] = str(secret)
+        found.environ |= settings or {}
         secret.write_text(found.sandbox.config.app_secret)
-        with watching(folder) as watcher:
+        with watching(folder, speed) as watcher:
             here = Scene(found, watcher, {role: found.process(role) for role in ROLES})
             async with started(*here.processes.values()):
                 try:
                     here.look()
-                    here.hear(at_work=True)
+                    found.hear(at_work=True)
                     here.pay()
-                    await found.shipped(within_s=60)
+                    await found.shipped(within_s=READY_WITHIN_S)
                     await _quiet(here)
                     yield here
                 finally:
@@ -77,7 +82,7 @@ async def play(drill: Drill, here: Scene) -> Played:
         assert not missing, f"silent: {missing}"
         return True
 
-    await eventually(have_fired, within_s=FIRES_WITHIN_S, every_s=0.5, what=f"the alerts of: {drill.name}")
+    await eventually(have_fired, within_s=drill.fires_within_s, every_s=0.5, what=f"the alerts of: {drill.name}")
     fired_s = time.monotonic() - began
     books = runbook.runbooks(drill.alerts)
     for path in books:
@@ -91,6 +96,23 @@ async def play(drill: Drill, here: Scene) -> Played:
     await _quiet(here, drill.lingers)
     await here.found.shipped(within_s=60)
     return Played(drill, fired_s, time.monotonic() - cured)
+
+
+async def stay_silent(here: Scene, for_s: float = SILENT_FOR_S) -> str:
+    """Nothing is wrong: customers buy and subscribe, and somebody asks how things stand. Every alert is evaluated, and
+    none fires at any moment. Its line of the table; raises AssertionError when it is otherwise."""
+    began = datetime.now(UTC)
+    async with here.found.busy(orders_per_s=ORDERS_PER_S, subscribe_every_s=SUBSCRIBE_EVERY_S):
+        while (datetime.now(UTC) - began).total_seconds() < for_s:
+            await here.type("status")
+    await here.found.shipped(within_s=60)
+    fired = await here.watcher.fired_since(began)
+    assert not fired, f"fired although nothing is wrong: {fired}"
+    evaluated = await here.watcher.evaluated_since(began)
+    assert evaluated == alerts().keys(), f"not evaluated: {alerts().keys() - evaluated}"
+    here.found.assert_one_parcel_each()
+    bought = f"{len(here.found.paid)} orders, {len(here.found.subscribed)} subscriptions"
+    return f"| {NOTHING} for {for_s:.0f} s, {bought} | none of {len(evaluated)} | | |"
 
 
 def _commands(lines: Sequence[str], here: Scene) -> list[Sequence[str]]:

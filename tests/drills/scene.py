@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.drills.watcher import Watcher
-from tests.promises.deployment import Deployment
-from tests.support.ports import eventually, free_port
+from tests.promises.deployment import READY_WITHIN_S, Deployment
+from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, command
 
 REASON = "TEXT"
+FIRES_WITHIN_S = 240.0
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Scene:
         """Start the role anew, as its supervisor would, and wait until it is watched."""
         process = self.processes[role] = self.found.process(role)
         process.spawn()
-        await process.ready()
+        await process.ready(READY_WITHIN_S)
         self.look()
 
         async def is_seen() -> bool:
@@ -82,11 +83,6 @@ class Scene:
         assert "Traceback" not in done.stderr, said
         return done.stdout
 
-    def hear(self, *, at_work: bool) -> None:
-        """Webhooks go to `serve`, or where nobody listens."""
-        port = self.found.environ["CONSUMER_PORT"] if at_work else free_port()
-        self.found.sandbox.set_webhook_url(f"http://127.0.0.1:{port}/webhooks/default")
-
     async def be_quiet(self) -> None:
         """Whatever a strike left to make noise ends."""
         if self.noise is not None:
@@ -112,7 +108,7 @@ Act = Callable[[Scene], Awaitable[None]]
 class Drill:
     """`alerts`: all of them must fire. `strike`: the fault; `cure`: what mends its cause, beside the commands of the
     runbook. `names`: the words in capitals that its strike gives a meaning. `lingers`: those that look back over hours,
-    and fall silent long after the cure."""
+    and fall silent long after the cure. `settings`: of the deployment, where its defaults do not do."""
 
     name: str
     alerts: frozenset[str]
@@ -120,13 +116,23 @@ class Drill:
     cure: Act
     names: frozenset[str] = frozenset()
     lingers: frozenset[str] = frozenset()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    fires_within_s: float = FIRES_WITHIN_S
 
 
 def drill(
-    name: str, *alerts: str, strike: Act, cure: Act, names: tuple[str, ...] = (), lingers: tuple[str, ...] = ()
+    name: str,
+    *alerts: str,
+    strike: Act,
+    cure: Act,
+    names: tuple[str, ...] = (),
+    lingers: tuple[str, ...] = (),
+    settings: Mapping[str, str] | None = None,
+    fires_within_s: float = FIRES_WITHIN_S,
 ) -> Drill:
     """A drill for these alerts, whose names begin with `Consumer`."""
-    return Drill(name, _named(alerts), strike, cure, frozenset((*names, REASON)), _named(lingers))
+    known = frozenset((*names, REASON))
+    return Drill(name, _named(alerts), strike, cure, known, _named(lingers), settings or {}, fires_within_s)
 
 
 async def nothing(_: Scene) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,22 @@ class Watcher:
         found = await self._ask("alerts")
         return {one["labels"]["alertname"] for one in found["alerts"] if one["state"] == "firing"}
 
+    async def fired_since(self, since: datetime) -> set[str]:
+        """The names of the alerts that fired at any moment since then, and now."""
+        seconds = math.ceil((datetime.now(UTC) - since).total_seconds())
+        found = await self._ask("query", query=f'last_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
+        return {one["metric"]["alertname"] for one in found["result"]}
+
+    async def evaluated_since(self, since: datetime) -> set[str]:
+        """The names of the alerts that were evaluated since then, without an error."""
+        groups = (await self._ask("rules", type="alert"))["groups"]
+        return {
+            rule["name"]
+            for group in groups
+            for rule in group["rules"]
+            if rule["health"] == "ok" and datetime.fromisoformat(rule["lastEvaluation"]) > since
+        }
+
     async def sees(self, internal_url: str) -> bool:
         """Whether it has looked at this process; AssertionError while it does not answer."""
         found = await self._ask("query", query=f'up{{instance="{_instance(internal_url)}"}} == 1')
@@ -52,11 +70,12 @@ def _instance(internal_url: str) -> str:
 
 
 @contextmanager
-def watching(folder: Path) -> Iterator[Watcher]:
-    """Prometheus in a process of its own, on the loopback; skips where there is none."""
+def watching(folder: Path, speed: int) -> Iterator[Watcher]:
+    """Prometheus in a process of its own, on the loopback; all times in its rules are divided by `speed`. Skips where
+    there is none."""
     program = need_program("prometheus", "Debian's package prometheus")
     address = f"127.0.0.1:{free_port()}"
-    rules = write_shortened(folder)
+    rules = write_shortened(folder, speed)
     watcher = Watcher(folder, f"http://{address}")
     watcher.watch([])
     (folder / "prometheus.yml").write_text(

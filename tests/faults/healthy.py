@@ -39,13 +39,8 @@ async def stay_healthy(scene: Scene, minutes: float, per_s: float) -> Healthy:
     """Customers buy and subscribe, steadily; somebody asks how things stand. Raises AssertionError when an order was
     not shipped, once."""
     told = Healthy(scene.name, minutes, per_s)
-    over = asyncio.Event()
-    buying = [
-        asyncio.create_task(scene.found.pay_orders_until(over, per_s)),
-        asyncio.create_task(_subscribe(scene, over)),
-    ]
     until = time.monotonic() + 60 * minutes
-    try:
+    async with scene.found.busy(orders_per_s=per_s, subscribe_every_s=SUBSCRIBE_EVERY_S):
         while time.monotonic() < until:
             found = await status_of(scene)
             told.asked += 1
@@ -53,20 +48,7 @@ async def stay_healthy(scene: Scene, minutes: float, per_s: float) -> Healthy:
             for one in found["findings"]:
                 print(f"    after {told.asked} answers: {one['code']}: {one['text'][:200]}", flush=True)
             await asyncio.sleep(ASK_EVERY_S)
-    finally:
-        over.set()
-        await asyncio.gather(*buying)
     told.paid, told.subscribed = len(scene.found.paid), len(scene.found.subscribed)
     await scene.found.shipped(within_s=SHIPPED_WITHIN_S)
     scene.found.assert_one_parcel_each()
     return told
-
-
-async def _subscribe(scene: Scene, over: asyncio.Event) -> None:
-    while not over.is_set():
-        scene.found.subscribe()
-        try:
-            async with asyncio.timeout(SUBSCRIBE_EVERY_S):
-                await over.wait()
-        except TimeoutError:
-            continue

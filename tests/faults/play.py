@@ -84,7 +84,7 @@ async def _deployed(folder: Path, places: Places, more: Mapping[str, str] | None
         try:
             for process in scene.processes.values():
                 await process.ready(within_s=READY_WITHIN_S)
-            scene.hear(at_work=True)
+            scene.found.hear(at_work=True)
             scene.pay()
             await found.shipped(within_s=90)
             await green(scene)

@@ -15,7 +15,7 @@ from typing import Any
 from tests.faults.cluster import Cluster
 from tests.faults.server import PostgresServer
 from tests.promises.deployment import Deployment
-from tests.support.process import ConsumerProcess, command
+from tests.support.process import ConsumerProcess
 from tests.support.proxy import TcpProxy
 
 ROLES = ("serve", "work", "sync", "console")
@@ -113,16 +113,6 @@ class Scene:
         """Orders are paid; their webhooks are on their way."""
         for _ in range(count):
             self.found.pay_order()
-
-    def hear(self, *, at_work: bool) -> None:
-        """Webhooks go to `serve`, or where nobody listens."""
-        port = self.found.environ["CONSUMER_PORT"] if at_work else "9"
-        self.found.sandbox.set_webhook_url(f"http://127.0.0.1:{port}/webhooks/default")
-
-    async def type(self, *words: str) -> None:
-        """A command; AssertionError when it fails."""
-        done = await asyncio.to_thread(command, *words, environ=self.found.environ)
-        assert done.returncode == 0, f"consumer {' '.join(words)}: {done.stderr}"
 
 
 Act = Callable[[Scene], Awaitable[None]]

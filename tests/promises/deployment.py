@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,12 @@ from tests.support.merchant.plugin import install_plugin
 from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually, free_port
 from tests.support.process import ConsumerProcess, command, ended
+
+NOWHERE = 9
+"""A port of the loopback where nobody listens."""
+SILENT_WALKS = 4
+READY_WITHIN_S = 180.0
+"""On a machine that does other things, too."""
 
 
 class Places(TypedDict):
@@ -61,6 +67,24 @@ class Deployment:
         """A customer subscribes at the service."""
         self.subscribed.append(Stage(self.sandbox, self.sandbox.config.app_id, 1).subscribe().id)
 
+    def hear(self, *, at_work: bool) -> None:
+        """Webhooks go to `serve`, or where nobody listens."""
+        port = self.environ["CONSUMER_PORT"] if at_work else NOWHERE
+        self.sandbox.set_webhook_url(f"http://127.0.0.1:{port}/webhooks/default")
+
+    async def fall_silent(self) -> None:
+        """Webhooks go nowhere, for so long that it is told. Silence is several events in several walks: each order is
+        found by a walk of its own."""
+        self.hear(at_work=False)
+        for _ in range(SILENT_WALKS):
+            self.pay_order()
+            await self.shipped(within_s=60)
+
+    async def hear_again(self) -> None:
+        """Webhooks go to `serve`, and one comes."""
+        self.hear(at_work=True)
+        self.pay_order()
+
     async def pay_orders_until(self, over: asyncio.Event, per_s: float) -> None:
         """Orders are paid, steadily."""
         began, made = time.monotonic(), 0
@@ -69,6 +93,26 @@ class Deployment:
                 self.pay_order()
                 made += 1
             await asyncio.sleep(0.5 / per_s)
+
+    async def subscribe_until(self, over: asyncio.Event, every_s: float) -> None:
+        """Customers subscribe, steadily."""
+        while not over.is_set():
+            self.subscribe()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await over.wait()
+
+    @asynccontextmanager
+    async def busy(self, *, orders_per_s: float, subscribe_every_s: float) -> AsyncIterator[None]:
+        """Meanwhile customers buy and subscribe."""
+        over = asyncio.Event()
+        buying = (self.pay_orders_until(over, orders_per_s), self.subscribe_until(over, subscribe_every_s))
+        tasks = [asyncio.create_task(one) for one in buying]
+        try:
+            yield
+        finally:
+            over.set()
+            await asyncio.gather(*tasks)
 
     async def shipped(self, within_s: float) -> None:
         """Wait until every order that was paid up to now has left the warehouse; more may be paid meanwhile."""
@@ -127,6 +171,11 @@ class Deployment:
         """How many rows; 0 while the database is away."""
         return int(await self.one(f"SELECT count(*) FROM {what}") or 0)
 
+    async def type(self, *words: str) -> None:
+        """An operator's command; the service answers meanwhile. AssertionError when it fails."""
+        done = await asyncio.to_thread(command, *words, environ=self.environ)
+        assert done.returncode == 0, f"consumer {' '.join(words)}: {done.stdout}{done.stderr}"
+
     async def standing(self) -> ApplicationStatus:
         """How the reading of the service stands, as `status` tells it."""
         async with self.database.reading() as session:
@@ -179,7 +228,7 @@ async def started(*processes: ConsumerProcess) -> AsyncIterator[None]:
         for process in processes:
             process.spawn()
         for process in processes:
-            await process.ready()
+            await process.ready(READY_WITHIN_S)
         yield
 
 

@@ -156,6 +156,14 @@ async def oldest_each(session: AsyncSession) -> dict[str, datetime]:
     return {row[0]: row[1] for row in rows}
 
 
+async def oldest_unasked_each(session: AsyncSession) -> dict[str, datetime]:
+    """When the oldest hint of each application came that the service was not yet asked about; one that has none is left
+    out."""
+    column = _HINTS.c.application
+    statement = select(column, func.min(_HINTS.c.received_at)).where(_HINTS.c.attempts == 0).group_by(column)
+    return {row[0]: row[1] for row in await session.execute(statement)}
+
+
 async def unasked(session: AsyncSession) -> tuple[int, datetime | None]:
     """How many hints the service was not yet asked about, and when the oldest of them came."""
     statement = select(func.count(), func.min(_HINTS.c.received_at)).where(_HINTS.c.attempts == 0)

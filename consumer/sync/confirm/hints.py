@@ -113,7 +113,8 @@ class HintConsumer:
         self._clock = clock
         self.metrics = metrics or StageMetrics()
         for application in self._applications:
-            self.metrics.count("quarantined_flooded", application, 0)
+            for reason in Reason:  # a counter that begins with its first count shows no increase
+                self.metrics.count(f"quarantined_{reason}", application, 0)
         self._wakes = wakes or {}
         self._batch = batch
         self._max_hints = max_hints

@@ -91,19 +91,6 @@ async def _swap_back(scene: Scene) -> None:
     await scene.as_before("sync")
 
 
-async def _deaf(scene: Scene) -> None:
-    """Silence is several events in several walks: each order is found by a walk of its own."""
-    scene.hear(at_work=False)
-    for _ in range(4):
-        scene.pay()
-        await scene.found.shipped(within_s=60)
-
-
-async def _hearing(scene: Scene) -> None:
-    scene.hear(at_work=True)
-    scene.pay()
-
-
 async def _forge(scene: Scene) -> None:
     """Somebody sends what the service never said."""
     url = f"http://127.0.0.1:{scene.found.environ['CONSUMER_PORT']}/webhooks"
@@ -128,11 +115,11 @@ async def _open_warehouse(scene: Scene) -> None:
 
 
 async def _pause(scene: Scene) -> None:
-    await scene.type("handlers", "pause", SHIP, "--reason", "a drill")
+    await scene.found.type("handlers", "pause", SHIP, "--reason", "a drill")
 
 
 async def _resume(scene: Scene) -> None:
-    await scene.type("handlers", "resume", SHIP, "--reason", "a drill")
+    await scene.found.type("handlers", "resume", SHIP, "--reason", "a drill")
 
 
 OF_THE_API = (
@@ -151,7 +138,13 @@ OF_THE_CANARY = (
           cure=_reconcile, within_s=300),
 )  # fmt: skip
 OF_WEBHOOKS = (
-    fault("webhooks", "go nowhere", "webhooks_silent", strike=_deaf, cure=_hearing),
+    fault(
+        "webhooks",
+        "go nowhere",
+        "webhooks_silent",
+        strike=lambda scene: scene.found.fall_silent(),
+        cure=lambda scene: scene.found.hear_again(),
+    ),
     fault("webhooks", "forged", "hints_denied", "quarantine_grows", strike=_forge, cure=_over),
 )
 OF_HANDLERS = (
