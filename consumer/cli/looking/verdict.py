@@ -26,7 +26,7 @@ QUARANTINE_GROWS = 20
 REFUSED_STUCK = 3
 UNFULFILLED_LATE_S = 300.0
 WALK_LATE_S = 900.0
-HELD_UP_S = 40.0
+HELD_UP_S = 30.0
 CERTAIN = frozenset({WrongApplication.code})
 """What is no passing trouble, however short it has lasted."""
 ORDERS_WAIT = frozenset({"credentials_refused", "retention_gap", "paid_there_but_not_here"})
