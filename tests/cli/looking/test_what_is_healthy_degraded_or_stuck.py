@@ -140,7 +140,7 @@ def test_stages_that_are_held_up_for_long_are_told_together_and_refused_credenti
         application_status = replace(READING, held_up=stages, refused_at=refused_at)
         return [finding.text for finding in judge(WELL, application_statuses=[application_status])]
 
-    assert told(stuck(NOW - timedelta(seconds=30))) == []
+    assert told(stuck(NOW - timedelta(seconds=29))) == []
     [text] = told(stuck(LONG_AGO), stuck(LONG_AGO, stage="confirm"), stuck(LONG_AGO, stage="refresh", code="server"))
     loop = "held up by cursor_loop: backfill since 2026-04-30 23:00, confirm since 2026-04-30 23:00"
     server = "held up by server: refresh since 2026-04-30 23:00"
