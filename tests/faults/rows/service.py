@@ -74,7 +74,7 @@ async def _forget_paid(scene: Scene) -> None:
 
 
 async def _reconcile(scene: Scene) -> None:
-    await scene.type("reconcile")
+    await scene.found.type("reconcile")
 
 
 async def _swap(scene: Scene) -> None:
