@@ -24,7 +24,7 @@ _bound: dict[str, type[Payload]] = {}
 class Payload(BaseModel):
     """One event's data, read-only. `event` names the type or types that carry it."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="allow")
     event_types: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, *, event: str | tuple[str, ...] = (), **settings: Any) -> None:

@@ -14,10 +14,11 @@ An *effect* handler (the default) talks to the outside: it runs outside transact
 
 from __future__ import annotations
 
-from consumer.columns import TableRow, UtcDateTime, Words, insert_into
+from consumer.columns import TableRow, UtcDateTime, Words, among_given, each_given, insert_into
 from consumer.events import Event, Source, Trust, parse_time
 from consumer.payload import Payload
 from consumer.plugin.context import Context
+from consumer.plugin.declaration import BatchFunction as BatchFunction
 from consumer.plugin.declaration import HandlerFunction as HandlerFunction
 from consumer.plugin.declaration import declared as declared
 from consumer.plugin.declaration import handles
@@ -98,7 +99,9 @@ __all__ = [
     "UtcDateTime",
     "WordSaid",
     "Words",
+    "among_given",
     "derived_id",
+    "each_given",
     "handles",
     "idempotency_key",
     "insert_into",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from consumer.errors import HandlerInvalid
 from consumer.events import Event
@@ -21,6 +22,7 @@ FACTOR_MAX = 1000.0
 _PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
 
 HandlerFunction = Callable[[Event[Any], Context], Coroutine[Any, Any, None]]
+BatchFunction = Callable[[Sequence[tuple[Event[Any], Context]]], Coroutine[Any, Any, None]]
 
 _MARK = "__consumer_handler__"
 
@@ -53,17 +55,37 @@ def checked_fulfils(given: bool | None, types: tuple[str, ...], *, transactional
     return given if given is not None else named and not transactional
 
 
-def checked_function(function: F) -> F:
-    """The function, if it is async and takes exactly (event, ctx). Raises HandlerInvalid."""
+def checked_function(function: F, *, batch: bool = False) -> F:
+    """The function, if it is async and takes exactly (event, ctx), or (batch). Raises HandlerInvalid."""
     where = getattr(function, "__qualname__", repr(function))
+    takes = "batch: Sequence[tuple[Event, Context]]" if batch else "event: Event, ctx: Context"
     if not inspect.iscoroutinefunction(function):
-        raise HandlerInvalid("a handler is an async function: async def name(event: Event, ctx: Context)", at=where)
+        raise HandlerInvalid(f"a handler is an async function: async def name({takes})", at=where)
     parameters = list(inspect.signature(function).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if len(positional) < 2 or len(required) > 2:
-        raise HandlerInvalid("a handler takes exactly (event, ctx)", at=where)
+    wanted = 1 if batch else 2
+    if len(positional) < wanted or len(required) > wanted:
+        what = "a handler with batch=True takes exactly (batch)" if batch else "a handler takes exactly (event, ctx)"
+        raise HandlerInvalid(what, at=where)
     return function
+
+
+def checked_batch(given: bool, *, transactional: bool) -> bool:
+    """Whether it takes many events at once. Raises HandlerInvalid for an effect handler."""
+    if given and not transactional:
+        raise HandlerInvalid("batch=True is for projections (transactional=True): an effect is one event's")
+    return given
+
+
+def singly(function: BatchFunction) -> HandlerFunction:
+    """A function that takes many, called with one."""
+
+    @functools.wraps(function)
+    async def one(event: Event[Any], ctx: Context) -> None:
+        return await function([(event, ctx)])
+
+    return one
 
 
 def checked_policy(attempts: int, first_s: float, factor: float, ceiling_s: float) -> RetryPolicy:
@@ -104,6 +126,34 @@ def checked_count(option: str, value: int) -> int:
     return value
 
 
+class Options(TypedDict, total=False):
+    """What `@handles(..., batch=True)` takes beside that, as `handles` explains it."""
+
+    fulfils: bool | None
+    name: str | None
+    attempts: int
+    first_wait_s: float
+    wait_factor: float
+    max_wait_s: float
+    timeout_s: float
+    concurrency: int
+    on_dead: OnDead
+    breaker_after: int
+    pause_after: int
+
+
+@overload
+def handles(
+    *types: str, transactional: Literal[True], batch: Literal[True], **options: Unpack[Options]
+) -> Callable[[BatchFunction], BatchFunction]: ...
+
+
+@overload
+def handles(
+    *types: str, transactional: bool = False, batch: Literal[False] = False, **options: Unpack[Options]
+) -> Callable[[HandlerFunction], HandlerFunction]: ...
+
+
 def handles(
     *types: str,
     transactional: bool = False,
@@ -118,7 +168,8 @@ def handles(
     on_dead: OnDead = "block",
     breaker_after: int = 5,
     pause_after: int = 20,
-) -> Callable[[HandlerFunction], HandlerFunction]:
+    batch: bool = False,
+) -> Callable[[Any], Any]:
     """Declare an async function as the handler of event types.
 
     `types`: exact (`order.paid`), or a wildcard (`subscription.*`, `*`). `name` defaults to `module:function`; the
@@ -135,28 +186,33 @@ def handles(
     in time, 5xx, 401, 429) open its breaker: its runs wait, at no cost, until a probe gets through; 0 turns that off.
     `pause_after` dead runs in a row (or half of many) pause the handler until an operator resumes it; 0 turns that off.
 
+    `batch`: a projection that takes many events at once, `async def name(batch: Sequence[tuple[Event, Context]])`. They
+    are of one application; of one key in their order. It succeeds or fails as a whole: when it raises, each of them
+    comes again alone, so one at a time is the same to it.
+
     Raises HandlerInvalid when the declaration is not usable. The function is returned unchanged.
     """
 
-    def mark(function: HandlerFunction) -> HandlerFunction:
-        setattr(
-            function,
-            _MARK,
-            Handler(
-                name=name or f"{function.__module__}:{function.__qualname__}",
-                types=checked_types(types),
-                function=checked_function(function),
-                transactional=transactional,
-                fulfils=checked_fulfils(fulfils, types, transactional=transactional),
-                retry=checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
-                timeout_s=checked_positive("timeout_s", timeout_s),
-                concurrency=checked_count("concurrency", concurrency),
-                on_dead=checked_on_dead(on_dead),
-                breaker_after=checked_limit("breaker_after", breaker_after),
-                pause_after=checked_limit("pause_after", pause_after),
-                version=code_version(function),
-            ),
+    def mark(function: Any) -> Any:
+        together = checked_function(function, batch=True) if checked_batch(batch, transactional=transactional) else None
+        one = checked_function(function) if together is None else singly(together)
+        made = Handler(
+            name=name or f"{function.__module__}:{function.__qualname__}",
+            types=checked_types(types),
+            function=one,
+            together=together,
+            transactional=transactional,
+            fulfils=checked_fulfils(fulfils, types, transactional=transactional),
+            retry=checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
+            timeout_s=checked_positive("timeout_s", timeout_s),
+            concurrency=checked_count("concurrency", concurrency),
+            on_dead=checked_on_dead(on_dead),
+            breaker_after=checked_limit("breaker_after", breaker_after),
+            pause_after=checked_limit("pause_after", pause_after),
+            version=code_version(function),
         )
+        for face in (function, one):
+            setattr(face, _MARK, made)
         return function
 
     return mark

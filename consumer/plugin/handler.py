@@ -39,11 +39,12 @@ class Reject(ConsumerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Handler:
-    """A declared handler: what it wants, and how it is run."""
+    """A declared handler: what it wants, and how it is run. `together` takes many events, `function` always one."""
 
     name: str
     types: tuple[str, ...]
     function: Callable[..., Coroutine[Any, Any, None]]
+    together: Callable[..., Coroutine[Any, Any, None]] | None = None
     transactional: bool = False
     fulfils: bool = False
     retry: RetryPolicy = field(default_factory=RetryPolicy)

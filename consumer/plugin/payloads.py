@@ -15,9 +15,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from consumer.payload import Payload
+
+
+class _Known(Payload):
+    """The catalogue's. Its validators are built when one is read first: a command that only looks reads none."""
+
+    model_config = ConfigDict(defer_build=True)
+
 
 _AT = "2026-01-15T12:00:00+00:00"
 _LATER = "2026-02-14T12:00:00+00:00"
@@ -25,14 +32,14 @@ _LATER = "2026-02-14T12:00:00+00:00"
 # --- what the projections tell -----------------------------------------------------------------------------------
 
 
-class Proof(Payload):
+class Proof(_Known):
     """By what an order was known to be paid."""
 
     event_id: str | None = Field(None, description="the event that proved it", examples=["evt_1"])
     type: str | None = Field(None, description="its type", examples=["order.paid"])
 
 
-class FulfilmentRequested(Payload, event="fulfilment.requested"):
+class FulfilmentRequested(_Known, event="fulfilment.requested"):
     """An order is proven to be paid: deliver it. Once per order."""
 
     order_id: str = Field(description="the merchant's own order id", examples=["A-1"])
@@ -50,13 +57,13 @@ class FulfilmentRequested(Payload, event="fulfilment.requested"):
     )  # fmt: skip
 
 
-class Before(Payload):
+class Before(_Known):
     """How it was before the change."""
 
     allowed: bool = Field(description="whether it was allowed", examples=[False])
 
 
-class AccessChanged(Payload):
+class AccessChanged(_Known):
     """What a customer may use has changed. Once per change."""
 
     customer: str = Field(description="the customer reference", examples=["customer-1"])
@@ -83,7 +90,7 @@ class AccessRevoked(AccessChanged, event="access.revoked"):
                            examples=[{"allowed": True}])  # fmt: skip
 
 
-class AccessUnresolved(Payload, event="access.unresolved"):
+class AccessUnresolved(_Known, event="access.unresolved"):
     """A subscription is live, and nobody knows whose it is. Once per subscription."""
 
     subscription_id: str = Field(description="the subscription", examples=["subscription_1"])
@@ -95,7 +102,7 @@ class AccessUnresolved(Payload, event="access.unresolved"):
 # --- what was read of the service ----------------------------------------------------------------------------------
 
 
-class OrderRecord(Payload):
+class OrderRecord(_Known):
     """The service's record of an order (spec, Order and payment: fields not shown)."""
 
     id: str | None = Field(None, description="the service's id", examples=["order_1"])
@@ -103,7 +110,7 @@ class OrderRecord(Payload):
     status: str | None = Field(None, description="`PENDING`, `PAID`; statuses are open", examples=["PAID"])
 
 
-class SubscriptionRecord(Payload):
+class SubscriptionRecord(_Known):
     """The service's record of a subscription (spec, Subscription)."""
 
     id: str | None = Field(None, description="the subscription", examples=["subscription_1"])
@@ -118,7 +125,7 @@ class SubscriptionRecord(Payload):
                                                    examples=[False])  # fmt: skip
 
 
-class Reading(Payload):
+class Reading(_Known):
     """An authenticated read."""
 
     version: int = Field(description="of two reads the higher one was asked for later", examples=[1])
@@ -195,7 +202,7 @@ class SubscriptionEvent(
 # --- what an operator or a plugin says -----------------------------------------------------------------------------
 
 
-class CheckoutRegistered(Payload, event="checkout.registered"):
+class CheckoutRegistered(_Known, event="checkout.registered"):
     """A checkout session was created for an order: whose it is, and what it should cost."""
 
     session_id: str = Field(description="the session", examples=["session_1"])
@@ -205,7 +212,7 @@ class CheckoutRegistered(Payload, event="checkout.registered"):
     mode: str | None = Field(None, description="`payment` or `subscription`", examples=["payment"])
 
 
-class WordSaid(Payload, event=("fulfilment.marked_paid", "fulfilment.released", "fulfilment.unfulfillable",
+class WordSaid(_Known, event=("fulfilment.marked_paid", "fulfilment.released", "fulfilment.unfulfillable",
                            "access.brake_released", "access.recheck")):  # fmt: skip
     """A decision, with who made it and why."""
 
@@ -243,14 +250,14 @@ class AccessTaken(WordSaid, event=("access.hold_lifted", "access.complimentary_e
 # --- timers of the projections -------------------------------------------------------------------------------------
 
 
-class CustomerDue(Payload, event="access.customer_due"):
+class CustomerDue(_Known, event="access.customer_due"):
     """The projection looks again at a customer."""
 
     due: datetime | None = Field(None, description="since when it is due", examples=[_AT])
     released: bool = Field(False, description="whether an operator let a stopped revocation go", examples=[False])
 
 
-class SubscriptionDue(Payload, event="access.subscription_due"):
+class SubscriptionDue(_Known, event="access.subscription_due"):
     """The projection looks again at a subscription."""
 
     why: str = Field(description="for what", examples=["period_end"])
@@ -259,7 +266,7 @@ class SubscriptionDue(Payload, event="access.subscription_due"):
     heard_at: datetime | None = Field(None, description="when that was heard which set it off", examples=[_AT])
 
 
-class ReadDue(Payload, event="fulfilment.read_due"):
+class ReadDue(_Known, event="fulfilment.read_due"):
     """The projection asks for a read of an order."""
 
     due: datetime = Field(description="since when it is due", examples=[_AT])

@@ -9,14 +9,13 @@ import asyncio
 import functools
 import socket
 import sys
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from consumer.events import Event
 from consumer.plugin import Handler
 from consumer.testing.blocking import Steps
 from consumer.testing.refusal import NetworkRefused, Refused, refuse
@@ -81,12 +80,15 @@ class Guard:
 
     def guarded(self, handler: Handler) -> Handler:
         """The same handler, looked at while it runs."""
+        function, together = self._watched(handler, handler.function), handler.together
+        return replace(handler, function=function, together=together and self._watched(handler, together))
+
+    def _watched(self, handler: Handler, function: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
         home = home_of(handler.function)
-        function = handler.function
 
         @functools.wraps(function)
-        async def watched(event: Event[Any], ctx: Any) -> Any:
-            running = self._last = Running(handler, home, function(event, ctx))
+        async def watched(*given: Any) -> Any:
+            running = self._last = Running(handler, home, function(*given))
             token = _running.set(running)
             try:
                 result = await Steps(running.work, home, functools.partial(self._holds, running))
@@ -95,7 +97,7 @@ class Guard:
             self._weigh(running)
             return result
 
-        return replace(handler, function=watched)
+        return watched
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ def crashed(handler: Handler) -> Handler:
         await ctx.session.flush()
         raise ConnectionError("the process ended here")
 
-    return replace(handler, function=crash)
+    return replace(handler, function=crash, together=None)
 
 
 def unheard(handler: Handler, outside: Outside) -> Handler:

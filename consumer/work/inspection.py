@@ -49,7 +49,7 @@ def inspect_plugins(
 
 
 def _of_handler(handler: Handler) -> list[str]:
-    found = signature_problems(handler.function)
+    found = signature_problems(handler.function, batch=handler.together is not None)
     found += payload_problems(handler)
     if handler.transactional and handler.timeout_s > TRANSACTION_MAX_S:
         found.append(f"timeout_s={handler.timeout_s:g} is too long for a transaction (at most {TRANSACTION_MAX_S:g})")

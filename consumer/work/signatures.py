@@ -13,24 +13,47 @@ from typing import Any
 from consumer.payload import Payload, is_known, payload_class
 from consumer.plugin import Context, Event, Handler
 
+GETS_MANY = "Sequence[tuple[Event, Context]]"
 
-def signature_problems(function: Any) -> list[str]:
-    """What its annotations say that is not so; a parameter without one is fine (mypy --strict is stricter)."""
+
+def signature_problems(function: Any, *, batch: bool = False) -> list[str]:
+    """What its annotations say that is not so; a parameter without one is fine (mypy --strict is stricter). `batch`: it
+    takes many events at once."""
     try:
         hints = hints_of(function)
     except Exception as error:  # noqa: BLE001 - annotations are the author's own code
         return [f"its annotations cannot be read: {type(error).__name__}: {error}"]
-    first, second = list(inspect.signature(function).parameters)[:2]
+    first, second = [*inspect.signature(function).parameters, ""][:2]
     found = []
-    for parameter, wanted in ((first, Event), (second, Context)):
-        given = hints.get(parameter, wanted)
-        given = typing.get_origin(given) if typing.get_origin(given) is Event else given
-        if given is not Any and not (isinstance(given, type) and issubclass(wanted, given)):
-            found.append(f"parameter {parameter!r} is annotated {_named(given)}, it gets {wanted.__name__}")
+    if batch:
+        given = hints.get(first, Any)
+        if given is not Any and not _is_batch(given):
+            found.append(f"parameter {first!r} is annotated {_named(given)}, it gets {GETS_MANY}")
+    for parameter, wanted in () if batch else ((first, Event), (second, Context)):
+        if not _takes(given := hints.get(parameter, wanted), wanted):
+            found.append(f"parameter {parameter!r} is annotated {_named(_plain(given))}, it gets {wanted.__name__}")
     returns = hints.get("return", type(None))
     if returns not in (type(None), Any, typing.NoReturn):
         found.append(f"it is annotated to return {_named(returns)}, a handler returns None")
     return found
+
+
+def _is_batch(given: Any) -> bool:
+    """Whether a list of (event, ctx) is one of these."""
+    origin, pair = typing.get_origin(given) or given, (*typing.get_args(given), Any)[0]
+    if not (isinstance(origin, type) and issubclass(list, origin)):
+        return False
+    event, context = typing.get_args(pair) if typing.get_origin(pair) is tuple else (pair, pair)
+    return pair is Any or (_takes(event, Event) and _takes(context, Context))
+
+
+def _takes(given: Any, wanted: type) -> bool:
+    plain = _plain(given)
+    return plain is Any or (isinstance(plain, type) and issubclass(wanted, plain))
+
+
+def _plain(given: Any) -> Any:
+    return Event if typing.get_origin(given) is Event else given
 
 
 def payload_problems(handler: Handler) -> list[str]:
@@ -40,6 +63,8 @@ def payload_problems(handler: Handler) -> list[str]:
     except Exception:  # noqa: BLE001 - told as a problem of the signature
         return []
     given = hints.get(next(iter(inspect.signature(handler.function).parameters)))
+    if handler.together is not None:
+        given = next(iter(typing.get_args(next(iter(typing.get_args(given)), None))), None)
     arguments = typing.get_args(given) if typing.get_origin(given) is Event else ()
     named = {one for argument in arguments for one in (typing.get_args(argument) or (argument,))}
     if not named or Payload in named or Any in named:

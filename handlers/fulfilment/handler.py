@@ -7,22 +7,34 @@ Proof is a verified `order.paid` or a read that shows PAID. Everything else only
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
+from handlers.fulfilment.folding import Fact, apply_all
+from handlers.fulfilment.lookups import completed_at, is_paid, order_of_service_id, proof_by_service_id
 from handlers.fulfilment.options import Options
-from handlers.fulfilment.order import KNOWN_STATUSES, PAID, SESSION_RANK, Hold, Order, Proof, Reading, Registration
+from handlers.fulfilment.order import (
+    KNOWN_STATUSES,
+    PAID,
+    SESSION_RANK,
+    Hold,
+    Matching,
+    Order,
+    Proof,
+    Reading,
+    Registration,
+)
 from handlers.fulfilment.registration import newer_registration, register_session
 from handlers.fulfilment.store import READ_DUE, Change, apply, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
     FINDINGS,
-    ORDERS,
     PAYMENTS,
     FulfilmentCheckout,
     FulfilmentOrder,
@@ -35,38 +47,48 @@ DISAGREEMENT_WAIT_MAX_S = 86_400.0
 _OWN = ("drv_", "obs_")
 
 
-@handles("order.paid", transactional=True, name="fulfilment:order_paid")
-async def order_paid(event: Event, ctx: Context) -> None:
+@handles("order.paid", transactional=True, batch=True, name="fulfilment:order_paid")
+async def order_paid(batch: Sequence[tuple[Event, Context]]) -> None:
     """Proof; no session event is waited for (cases F1, F7, F36). Of an order that nobody has shown us it may be a test
     event, signed and listed like any other: whether there is such an order is asked first (cases F24, B28). Only what
     was signed is let go when nobody answers: what was read came from where the answer comes from."""
+    facts = [fact for event, ctx in batch if (fact := await _paid(event, ctx)) is not None]
+    for fact, change in zip(facts, await apply_all(facts), strict=True):
+        if change.after.hold is Hold.ASKED:
+            _ask(fact, change)
+
+
+async def _paid(event: Event, ctx: Context) -> Fact | None:
+    """What an `order.paid` says of its order, if it says which."""
     _verified(event)
     options: Options = ctx.options
     if marked_as_test(event, options.test_markers):
         ctx.log.info("test_event_ignored", type=event.type)
-        return
-    order_id = event.order_id or await _order_of_service_id(ctx, event.object_id)
+        return None
+    order_id = event.order_id or await order_of_service_id(ctx, event.object_id)
     if order_id is None:
         await _unidentified(ctx, event)
-        return
+        return None
     amount = look_amount(event, options.amount)
     proof = _proof(event)
     customer = event.customer or look_text(event, options.customer)
     service_order_id = event.object_id if event.object_id != order_id else None
-    matching = "off" if ctx.is_history else options.matching  # a seed sets state and asks nothing (case B30)
+    matching: Matching = "off" if ctx.is_history else options.matching  # a seed sets state, asks nothing (case B30)
 
     def fact(order: Order) -> Order:
         known = rules.mentioned(order, customer=customer, service_order_id=service_order_id)
         return rules.paid(known, proof, matching, amount=amount)
 
-    change = await apply(ctx, event, order_id, fact, invents=True)
-    if change is None or change.after.hold is not Hold.ASKED:
-        return
+    return Fact(event, ctx, order_id, fact)
+
+
+def _ask(fact: Fact, change: Change) -> None:
+    event, ctx, options = fact.event, fact.ctx, fact.ctx.options
     if change.before.hold is Hold.ASKED:
-        ctx.request_read("order", order_id)  # a further event of it: the first one's answer may be lost
+        ctx.request_read("order", fact.order_id)  # a further event of it: the first one's answer may be lost
     if event.trust is Trust.SIGNED:
         due = max(event.received_at, ctx.now) + timedelta(seconds=options.read_within_s)
-        ctx.emit(READ_DUE, f"order:{order_id}", {"due": due.isoformat()}, not_before=due, once="read")
+        ctx.emit(READ_DUE, f"order:{fact.order_id}", {"due": due.isoformat()}, not_before=due, once="read")
 
 
 @handles(READ_DUE, transactional=True, name="fulfilment:read_due")
@@ -103,7 +125,7 @@ async def order_expired(event: Event, ctx: Context) -> None:
     """Never final. It invents no order: a subscription session has none (case F23), a read brings the others."""
     _verified(event)
     options: Options = ctx.options
-    order_id = event.order_id or await _order_of_service_id(ctx, event.object_id)
+    order_id = event.order_id or await order_of_service_id(ctx, event.object_id)
     if marked_as_test(event, options.test_markers) or order_id is None:
         return
     change = await apply(ctx, event, order_id, lambda order: rules.expired(order, event.received_at), invents=False)
@@ -127,7 +149,7 @@ async def checkout_session(event: Event, ctx: Context) -> None:
     completed = event.type == "checkout.session.completed"
     at = None if completed else later(event, options.lapse_read_delay_s)
     if order_id is not None:
-        if not await _is_paid(ctx, order_id):
+        if not await is_paid(ctx, order_id):
             ctx.request_read("order", order_id, at)
     elif event.object_id is not None and completed:
         ctx.request_read("session", event.object_id, at)
@@ -151,7 +173,7 @@ async def order_observed(event: Event, ctx: Context) -> None:
     )
     if reading.status not in KNOWN_STATUSES:
         ctx.log.warning("unknown_enum", field="order.status", order_id=order_id)
-    unidentified = await _proof_by_service_id(ctx, reading.service_order_id)
+    unidentified = await proof_by_service_id(ctx, reading.service_order_id)
 
     def fact(order: Order) -> Order:
         seen = rules.observed(order, reading, _proof(event), options.matching)
@@ -183,20 +205,11 @@ async def _agreement(
         age_s = (event.received_at - order.paid_at).total_seconds()
         wait_s = min(max(options.disagreement_read_delay_s, age_s), DISAGREEMENT_WAIT_MAX_S)  # doubles, up to a day
         ctx.request_read("order", order_id, later(event, wait_s))
-    elif (completed_at := await _completed_at(ctx, order_id)) is not None:
+    elif (since := await completed_at(ctx, order_id)) is not None:
         # A session of it is completed, so a payment is final: the read lags, and `order.paid` may be lost (case F5).
-        age_s = (event.received_at - completed_at).total_seconds()
+        age_s = (event.received_at - since).total_seconds()
         wait_s = min(max(options.disagreement_read_delay_s, age_s), DISAGREEMENT_WAIT_MAX_S)
         ctx.request_read("order", order_id, later(event, wait_s))
-
-
-async def _completed_at(ctx: Context, order_id: str) -> datetime | None:
-    """When the service first said that a session of this order is completed; None while it has not."""
-    of_order = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.order_id == order_id)
-    found: datetime | None = (
-        await ctx.session.execute(select(func.min(CHECKOUTS.c.completed_at)).where(of_order))
-    ).scalar()
-    return found
 
 
 @handles("checkout.registered", transactional=True, name="fulfilment:checkout_registered")
@@ -230,7 +243,7 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     if look_text(event, options.payment_subscription) is not None:
         return
     service_order_id = look_text(event, options.payment_service_order)
-    order_id = look_text(event, options.payment_order) or await _order_of_service_id(ctx, service_order_id)
+    order_id = look_text(event, options.payment_order) or await order_of_service_id(ctx, service_order_id)
     payment = FulfilmentPayment(
         application=ctx.application,
         payment_id=payment_id,
@@ -337,20 +350,6 @@ async def _session_said(ctx: Context, event: Event) -> str | None:
     return order_id
 
 
-async def _is_paid(ctx: Context, order_id: str) -> bool:
-    one = (ORDERS.c.application == ctx.application) & (ORDERS.c.order_id == order_id)
-    return (await ctx.session.execute(select(ORDERS.c.paid_at).where(one))).scalar() is not None
-
-
-async def _order_of_service_id(ctx: Context, service_order_id: str | None) -> str | None:
-    """The merchant's order id behind the service's own, if a read or an event has shown both."""
-    if service_order_id is None:
-        return None
-    one = (ORDERS.c.application == ctx.application) & (ORDERS.c.service_order_id == service_order_id)
-    found: str | None = (await ctx.session.execute(select(ORDERS.c.order_id).where(one).limit(1))).scalar()
-    return found
-
-
 async def _unidentified(ctx: Context, event: Event) -> None:
     """Paid, but the event names no order of the merchant: the read will (case F20: never dropped)."""
     subject = event.object_id or event.id
@@ -359,19 +358,6 @@ async def _unidentified(ctx: Context, event: Event) -> None:
     ctx.note(f"object:{subject}", "order.paid_unidentified", {}, {"event_id": event.id})  # a read acts on it (F19)
     if event.object_id is not None:
         ctx.request_read("service_order", event.object_id)
-
-
-async def _proof_by_service_id(ctx: Context, service_order_id: str | None) -> Proof | None:
-    """The `order.paid` that named its order by the service's id alone. A read shows which it is, even one that lags and
-    does not say PAID yet (case F19)."""
-    if service_order_id is None:
-        return None
-    one = (FINDINGS.c.application == ctx.application) & (FINDINGS.c.subject == service_order_id)
-    is_open = (FINDINGS.c.kind == "paid_unidentified") & FINDINGS.c.closed_at.is_(None)
-    found = (await ctx.session.execute(select(FINDINGS.c.detail, FINDINGS.c.opened_at).where(one, is_open))).first()
-    if found is None:
-        return None
-    return Proof(event_id=str(found.detail.get("event_id")), type="order.paid", at=found.opened_at, by_event=True)
 
 
 def _verified(event: Event) -> None:

@@ -70,9 +70,8 @@ async def apply(
     change = await _written(ctx, order_id, fact, invents=invents, looks_first=looks_first)
     if change is not None and event.type not in ANSWERS:
         ctx.session.info[_MET_KNOWN] = not change.is_new
-    if change is not None and change.before != change.after:
-        _note(ctx, order_id, change)
-        await _follow(ctx, event, order_id, change)
+    if change is not None:
+        await follow(ctx, event, order_id, change)
     return change
 
 
@@ -92,12 +91,13 @@ async def _written(
     after = fact(before)
     if after == before:
         return Change(before, after)
-    values = {name: getattr(after, name) for name in _changed(before, after)}
+    values = {name: getattr(after, name) for name in changed(before, after)}
     done = await ctx.session.execute(_CHANGE, values | {"b_application": ctx.application, "b_order_id": order_id})
     return Change(before, after, may_be_orphan=bool(done.scalar()))
 
 
-def _changed(before: Order, after: Order) -> tuple[str, ...]:
+def changed(before: Order, after: Order) -> tuple[str, ...]:
+    """The fields in which they differ."""
     return tuple(name for name in _FIELDS if getattr(before, name) != getattr(after, name))
 
 
@@ -107,9 +107,12 @@ def to_order(row: Any) -> Order:
     return Order(**{**values, "hold": Hold(values["hold"]) if values["hold"] else None})
 
 
-async def _follow(ctx: Context, event: Event, order_id: str, change: Change) -> None:
-    """The effects of a change: each is tied to a field that is set once, so none can happen twice."""
+async def follow(ctx: Context, event: Event, order_id: str, change: Change) -> None:
+    """The effects of a change, if it is one: each is tied to a field that is set once, so none can happen twice."""
     before, after = change.before, change.after
+    if before == after:
+        return
+    _note(ctx, order_id, change)
     if change.became("requested_at"):
         await _through_old_session(ctx, event, order_id, after)
         ctx.emit(REQUESTED, f"order:{order_id}", requested_data(order_id, after, event), once="order")
@@ -185,12 +188,12 @@ def requested_data(order_id: str, order: Order, event: Event) -> dict[str, Any]:
 
 
 def _note(ctx: Context, order_id: str, change: Change) -> None:
-    changed = _changed(change.before, change.after)
+    names = changed(change.before, change.after)
     ctx.note(
         f"order:{order_id}",
         "order.changed",
-        {name: _plain(getattr(change.before, name)) for name in changed},
-        {name: _plain(getattr(change.after, name)) for name in changed},
+        {name: _plain(getattr(change.before, name)) for name in names},
+        {name: _plain(getattr(change.after, name)) for name in names},
     )
 
 

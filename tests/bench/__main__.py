@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench import backlog, effects, looking, main_job, receiving, working
+from tests.bench import backlog, effects, looking, main_job, receiving, replaying, working
 from tests.bench.ratio import Ratio, table
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
 
-PARTS = ("receive", "work", "main", "effects", "looking", "backlog")
+PARTS = ("receive", "work", "main", "effects", "looking", "backlog", "replay")
 
 
 def main() -> int:
@@ -30,6 +30,8 @@ def main() -> int:
             if name in chosen:
                 with postgres_server() as postgres:
                     ratios += part.measure(Path(folder), postgres)
+        if "replay" in chosen:
+            ratios += replaying.measure(Path(folder))
         if {"receive", "work"} & set(chosen):
             ratios += _with_kafka(Path(folder), chosen)
     sys.stdout.write(table(ratios))

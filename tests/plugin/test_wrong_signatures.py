@@ -16,7 +16,9 @@ from consumer.work.registry import load_registry
 from consumer.work.signatures import signature_problems
 
 GOOD = """
-from consumer.plugin import Context, Event, RetryLater, Snapshot, handles
+from collections.abc import Sequence
+
+from consumer.plugin import Context, Event, OrderEvent, RetryLater, Snapshot, handles
 
 @handles("order.paid")
 async def ship(event: Event, ctx: Context) -> None:
@@ -36,6 +38,11 @@ async def keep(event: Event, ctx: Context) -> None:
     status: str | None = snapshot.status
     other: Snapshot | None = await ctx.snapshot("subscription", "sub_1")
     ctx.emit("shop.kept", event.key, {"status": status, "version": snapshot.version, "other": other is not None})
+
+@handles("order.paid", transactional=True, batch=True, attempts=3)
+async def keep_many(batch: Sequence[tuple[Event[OrderEvent], Context]]) -> None:
+    for event, ctx in batch:
+        ctx.emit("shop.kept", event.key, {"order": event.payload.order_id})
 """
 WRONG = {
     "one parameter": ("async def ship(event: Event) -> None: ...", "a handler takes exactly (event, ctx)"),
@@ -130,6 +137,27 @@ def test_annotations_may_be_left_out_or_wider() -> None:
 
 
 @pytest.mark.parametrize(
+    ("parameter", "said"),
+    [
+        ("batch: Sequence[tuple[Event, Context]]", None),
+        ("batch: list[tuple[Event[OrderEvent], Context]]", None),
+        ("batch", None),
+        ("batch: Event", "'batch' is annotated Event, it gets Sequence[tuple[Event, Context]]"),
+        ("batch: Sequence[Event]", "it gets Sequence[tuple[Event, Context]]"),
+        ("batch: Sequence[tuple[Event[SubscriptionEvent], Context]]", "it is annotated Event[SubscriptionEvent]"),
+        ("event, ctx", "a handler with batch=True takes exactly (batch)"),
+    ],
+)
+def test_check_knows_who_takes_many(parameter: str, said: str | None) -> None:
+    head = HEAD + "from collections.abc import Sequence\nfrom consumer.plugin import OrderEvent, SubscriptionEvent\n"
+    source = f"{head}@handles('order.paid', transactional=True, batch=True)\nasync def many({parameter}) -> None: ...\n"
+    registry = load_registry(["wrong"], extra={"wrong": plugin(source)})
+    found = [one.line() for one in inspect_plugins(registry) if one.plugin == "wrong"]
+    assert len(found) == (0 if said is None else 1), found
+    assert said is None or said in found[0]
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"attempts": 0}, {"attempts": 1001}, {"timeout_s": 0}, {"concurrency": 0}, {"on_dead": "explode"},
@@ -141,7 +169,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
         return None
 
     with pytest.raises(Exception, match=r".") as caught:
-        handles("order.paid", **options)(ship)
+        handles("order.paid", **options)(ship)  # type: ignore[no-untyped-call]  # any of the overloads
     assert getattr(caught.value, "code", None) == "handler_invalid"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PydanticSchemaGenerationError
 
 from consumer.errors import HandlerInvalid, PayloadUnexpected
 from consumer.payload import payload_class
@@ -112,3 +113,10 @@ def test_a_reading_of_ones_own_needs_no_binding(workbench: Workbench) -> None:
     event = workbench.event("order.paid", order_id="A-1", data={"shop": "north"})
     own = WithShop.read(event.payload.model_dump(), event.type)
     assert (own.order_id, own.shop) == ("A-1", "north")
+
+
+def test_a_field_that_nothing_can_read_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(PydanticSchemaGenerationError):
+
+        class Unreadable(Payload, event="own.unreadable"):
+            parcel: threading.Thread

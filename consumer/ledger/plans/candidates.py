@@ -25,7 +25,7 @@ _OUTBOX: Table = OutboxRow.__table__
 _HINTS: Table = HintRow.__table__
 _QUARANTINE: Table = QuarantineRow.__table__
 
-COUNTED_MAX: Final = 20_000
+COUNTED_MAX: Final = 10_000
 ACTIONS: Final[Mapping[str, Action]] = {
     RunStatus.DEAD: Action.RETRY,
     RunStatus.RETRYING: Action.HASTEN,

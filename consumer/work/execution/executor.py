@@ -1,4 +1,4 @@
-"""Executor: one handler on one event: perform, normalise. Nothing a handler does gets past it.
+"""Executor: one handler on one event, or on many at once: perform, normalise. Nothing a handler does gets past it.
 
 Effect handlers run on the loop of their plugin, in a thread, cut off at their time. Transactional handlers run in the
 caller's transaction, on the caller's loop, so they are cut off in place.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import structlog
 
@@ -52,7 +53,7 @@ class Executor:
         """Run an effect handler, at most `timeout_s` (and a short grace to end)."""
 
         async def attempt(loop: LoopThread) -> Outcome:
-            return await _guarded(handler, event, make(loop))
+            return await _guarded(handler, handler.function, event, make(loop))
 
         call = self.pool.begin(handler, attempt)
         try:
@@ -75,6 +76,17 @@ class Executor:
         self, handler: Handler, event: Event, ctx: Context, *, limit_s: float | None = None
     ) -> Outcome:
         """Run a transactional handler in the caller's transaction, at most `timeout_s` (or `limit_s`, if less)."""
+        return await self._in_place(handler, limit_s, handler.function, event, ctx)
+
+    async def together(
+        self, handler: Handler, batch: Sequence[tuple[Event, Context]], *, limit_s: float | None = None
+    ) -> Outcome:
+        """The same for one that takes many at once. It fails as a whole."""
+        return await self._in_place(handler, limit_s, handler.together or handler.function, batch)
+
+    async def _in_place(
+        self, handler: Handler, limit_s: float | None, function: Callable[..., Awaitable[object]], *given: Any
+    ) -> Outcome:
         allowed_s = handler.timeout_s if limit_s is None else min(handler.timeout_s, limit_s)
         task = asyncio.current_task()
         name = task.get_name() if task is not None else ""
@@ -82,7 +94,7 @@ class Executor:
             task.set_name(TASK_PREFIX + handler.name)  # so that a blocked loop is blamed on the right one
         try:
             with calling(handler) as call:
-                outcome = call.outcome(await _in_time(handler, event, ctx, allowed_s))
+                outcome = call.outcome(await _in_time(handler, allowed_s, function, *given))
             if call.cuts:
                 # Everything else on the loop is late now: let it go first, the next handler may block it again.
                 await asyncio.sleep(BREATH_S)
@@ -98,10 +110,12 @@ class Executor:
             self._abandoned.append(call)
 
 
-async def _in_time(handler: Handler, event: Event, ctx: Context, allowed_s: float) -> Outcome:
+async def _in_time(
+    handler: Handler, allowed_s: float, function: Callable[..., Awaitable[object]], *given: Any
+) -> Outcome:
     try:
         async with asyncio.timeout(allowed_s) as limit:
-            return await _guarded(handler, event, ctx)
+            return await _guarded(handler, function, *given)
     except TimeoutError as error:
         if not limit.expired():
             raise
@@ -109,10 +123,9 @@ async def _in_time(handler: Handler, event: Event, ctx: Context, allowed_s: floa
         return failed(late, home_of(handler.function), came_by=error)
 
 
-async def _guarded(handler: Handler, event: Event, ctx: Context) -> Outcome:
-    function: Callable[[Event, Context], Awaitable[object]] = handler.function
+async def _guarded(handler: Handler, function: Callable[..., Awaitable[object]], *given: Any) -> Outcome:
     try:
-        result = await entered(function, event, ctx)
+        result = await entered(function, *given)
     except asyncio.CancelledError:
         # Ours (time over, worker stops) goes on up; the handler's own invention is a failure like any other.
         task = asyncio.current_task()
@@ -120,7 +133,8 @@ async def _guarded(handler: Handler, event: Event, ctx: Context) -> Outcome:
             raise
         return failed(HandlerCrashed("the handler raised CancelledError"), home_of(handler.function))
     except BaseException as error:  # noqa: BLE001 - sys.exit() and the like must not end the worker
-        return failed(error, home_of(handler.function), customer=event.customer)
+        customer = given[0].customer if isinstance(given[0], Event) else None
+        return failed(error, home_of(handler.function), customer=customer)
     if result is not None:
         misuse = HandlerMisuse(f"a handler returns None, this one returned {type(result).__name__}")
         return failed(misuse, home_of(handler.function))

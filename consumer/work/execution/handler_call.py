@@ -13,13 +13,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec
 
 from consumer.errors import HandlerError
-from consumer.plugin import Context, Event, Handler
+from consumer.plugin import Handler
 from consumer.retry import Failure
 from consumer.telemetry.loop_watch import where
 from consumer.work.outcome import Failed, Outcome
+
+P = ParamSpec("P")
 
 _CAREFUL_WITH = frozenset({"asyncio", "consumer", "importlib", "logging", "sqlalchemy", "structlog"})
 _current: ContextVar[HandlerCall | None] = ContextVar("handler_call", default=None)
@@ -86,9 +88,9 @@ def calling(handler: Handler) -> Iterator[HandlerCall]:
         _current.reset(token)
 
 
-async def entered(function: Callable[[Event, Context], Awaitable[object]], event: Event, ctx: Context) -> object:
+async def entered(function: Callable[P, Awaitable[object]], *given: P.args, **named: P.kwargs) -> object:
     """Call the handler. On the stack this frame is the border: what lies inside is the handler's doing."""
-    work, call = function(event, ctx), _current.get()
+    work, call = function(*given, **named), _current.get()
     if call is not None:
         call.work = work
     return await work

@@ -1,7 +1,8 @@
 """Ingest: a batch of records becomes events, runs and derived events, in one transaction (group commit).
 
 Three ways, each slower and safer than the one before; a batch takes the first that works:
-  together   all transactional handlers of the batch share the transaction: one failure undoes the batch;
+  together   all transactional handlers of the batch share the transaction: one failure undoes the batch; a handler
+             that takes many events gets them at once;
   isolated   a savepoint per event and handler: a failure undoes that handler's writes only;
   singly     a transaction per event, and if even that breaks, its runs are stored as failed.
 """
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from itertools import chain
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -29,7 +31,7 @@ from consumer.ledger.handling.runs import Lane, Run
 from consumer.ledger.log_positions import Place
 from consumer.ledger.reading import heard, quarantine
 from consumer.ledger.tables import RunStatus
-from consumer.plugin import Handler
+from consumer.plugin import Context, Handler
 from consumer.reason import Reason
 from consumer.wire import SEED, is_replay, plan_of, unpack_event
 from consumer.work.execution.contexts import Contexts
@@ -40,7 +42,8 @@ from consumer.work.ingest import replayed
 from consumer.work.ingest.replayed import Replayed
 from consumer.work.ingest.rolling_deploy import RollingDeploy
 from consumer.work.ingest.slow_handlers import SlowHandlers
-from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
+from consumer.work.ingest.waves import Call, Waves
+from consumer.work.outcome import Failed, Outcome, Succeeded, failed, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.transition import attempt_row, transition_after
 from consumer.work.unit_of_work import Incoming, UnitOfWork, finished, skipped, waiting
@@ -100,6 +103,7 @@ class Ingest:
         self._worker = worker
         self._way = Way.TOGETHER
         self._slow_handlers = SlowHandlers(clock)
+        self._slow_batches = SlowHandlers(clock)
         self._cut: dict[tuple[EventKey, str], Failed] = {}
         self.paused: frozenset[str] = frozenset()
 
@@ -210,11 +214,15 @@ class Ingest:
             coming = [*fresh, *(one.incoming for one in again)]
             lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in coming})
             registry = await self._rolling_deploy.registry(session)
-            for one in again:
-                await self._handle_again(session, unit, lanes, registry, one, way, broken)
-            for incoming in fresh:
-                for handler in registry.wanting(incoming.event.type):
-                    await self._handle(session, unit, lanes, handler, incoming, new[incoming.id], way, broken)
+            calls = [calls for one in again if (calls := self._calls_again(unit, lanes, registry, one))]
+            calls += [
+                [Call(handler, one, new[one.id]) for handler in registry.wanting(one.event.type)] for one in fresh
+            ]
+            if way is Way.TOGETHER:
+                await self._handle_together(session, unit, lanes, calls)
+            else:
+                for call in chain.from_iterable(calls):
+                    await self._handle(session, unit, lanes, call, broken)
             await session.flush()
             await unit.store(session)
             await heard.note(session, _heard_late(arrived, new, unit.now))
@@ -247,61 +255,72 @@ class Ingest:
                 others.append((_other_body(event), Reason.OTHER_BODY))
         return others
 
+    async def _handle_together(
+        self, session: AsyncSession, unit: UnitOfWork, lanes: set[Lane], calls: Sequence[Sequence[Call]]
+    ) -> None:
+        """All of them, in waves. Raises _Disturbed for the first that fails."""
+        waves = Waves([handler.name for handler in self._registry.handlers], self._slow_batches.has)
+        for of_event in calls:
+            waves.add([call for call in of_event if self._is_ready(unit, lanes, call)])
+        for at_once in waves:
+            started_at = self._clock.now()
+            await self._perform_together(session, unit, at_once)
+            for call in at_once:
+                self._conclude(unit, lanes, call, Succeeded(), started_at)
+
     async def _handle(
         self,
         session: AsyncSession,
         unit: UnitOfWork,
         lanes: set[Lane],
-        handler: Handler,
-        incoming: Incoming,
-        seq: int,
-        way: Way,
+        call: Call,
         broken: Failed | None,
     ) -> None:
         """One event for one handler: run it now if it may, else leave it to the dispatcher, in its lane's order."""
-        event = incoming.event
-        if incoming.plan == SEED and not handler.transactional:
-            unit.add(skipped(handler, incoming, seq))
-            return
-        lane = (event.application, handler.name, event.key)
-        known = self._cut.get((incoming.id, handler.name))
-        if lane in lanes or not (known or self._may_run(unit, handler)):
-            self._leave(unit, lanes, handler, incoming, seq)
+        if not self._is_ready(unit, lanes, call):
             return
         started_at = self._clock.now()
-        outcome = broken or known or await self._perform(session, unit, handler, incoming, way)
-        if self._slow_handlers.has(handler.name) and has_timed_out(outcome):
-            self._leave(unit, lanes, handler, incoming, seq)  # it was cut off early here: that was no attempt
+        known = self._cut.get(call.id)
+        outcome = broken or known or await self._perform(session, unit, call)
+        if self._slow_handlers.has(call.handler.name) and has_timed_out(outcome):
+            self._leave(unit, lanes, call)  # it was cut off early here: that was no attempt
             return
+        self._conclude(unit, lanes, call, outcome, started_at)
+
+    def _conclude(self, unit: UnitOfWork, lanes: set[Lane], call: Call, outcome: Outcome, started_at: datetime) -> None:
+        """What became of a run that was called here."""
+        handler, event = call.handler, call.incoming.event
         transition = transition_after(handler, outcome, used=0, now=unit.now)
-        unit.add(finished(handler, incoming, seq, transition))
+        unit.add(finished(handler, call.incoming, call.seq, transition))
         if transition.status is not RunStatus.SUCCEEDED:
             unit.attempts.append(
                 attempt_row(handler, event, transition, number=1, worker=self._worker, started_at=started_at,
                             finished_at=self._clock.now())
             )  # fmt: skip
         if transition.blocking:
-            lanes.add(lane)
+            lanes.add(call.lane)
 
-    async def _handle_again(
-        self,
-        session: AsyncSession,
-        unit: UnitOfWork,
-        lanes: set[Lane],
-        registry: Registry,
-        one: Replayed,
-        way: Way,
-        broken: Failed | None,
-    ) -> None:
+    def _calls_again(self, unit: UnitOfWork, lanes: set[Lane], registry: Registry, one: Replayed) -> Sequence[Call]:
         """A pair that a replay plan begins: as when its event came, for this handler alone."""
-        event = one.incoming.event
-        handler = next((found for found in registry.wanting(event.type) if found.name == one.handler), None)
+        handler = next(
+            (found for found in registry.wanting(one.incoming.event.type) if found.name == one.handler), None
+        )
         if handler is not None:
-            await self._handle(session, unit, lanes, handler, one.incoming, one.seq, way, broken)
-            return
-        lane = (event.application, one.handler, event.key)
+            return [Call(handler, one.incoming, one.seq)]
+        lane = (one.incoming.event.application, one.handler, one.incoming.event.key)
         unit.add(replayed.waits_for_handler(one, unit.now, blocked=lane in lanes))
         lanes.add(lane)
+        return []
+
+    def _is_ready(self, unit: UnitOfWork, lanes: set[Lane], call: Call) -> bool:
+        """Whether it is called here and now; what is not is settled or left."""
+        if call.incoming.plan == SEED and not call.handler.transactional:
+            unit.add(skipped(call.handler, call.incoming, call.seq))
+            return False
+        if call.lane in lanes or not (call.id in self._cut or self._may_run(unit, call.handler)):
+            self._leave(unit, lanes, call)
+            return False
+        return True
 
     def _may_run(self, unit: UnitOfWork, handler: Handler) -> bool:
         return (
@@ -312,32 +331,46 @@ class Ingest:
             and not unit.is_too_deadly(handler)
         )
 
-    def _leave(self, unit: UnitOfWork, lanes: set[Lane], handler: Handler, incoming: Incoming, seq: int) -> None:
+    def _leave(self, unit: UnitOfWork, lanes: set[Lane], call: Call) -> None:
         """The dispatcher's: at once, or when its lane is free."""
-        lane = (incoming.event.application, handler.name, incoming.event.key)
-        unit.add(waiting(handler, incoming, seq, unit.now, blocked=lane in lanes))
-        lanes.add(lane)
+        unit.add(waiting(call.handler, call.incoming, call.seq, unit.now, blocked=call.lane in lanes))
+        lanes.add(call.lane)
 
-    async def _perform(
-        self, session: AsyncSession, unit: UnitOfWork, handler: Handler, incoming: Incoming, way: Way
-    ) -> Outcome:
-        event = incoming.event
-        ctx = self._contexts.make(handler, event, attempt=1, plan=incoming.plan, session=session)
-        limit_s = self._slow_handlers.limit_s
-        if way is Way.TOGETHER:
-            outcome = await self._executor.transactional(handler, event, ctx, limit_s=limit_s)
+    async def _perform_together(self, session: AsyncSession, unit: UnitOfWork, calls: Sequence[Call]) -> None:
+        handler, limit_s = calls[0].handler, self._slow_handlers.limit_s
+        batch = [(call.incoming.event, self._context(session, call)) for call in calls]
+        if handler.together is None or len(batch) == 1:
+            outcome = await self._executor.transactional(handler, *batch[0], limit_s=limit_s)
         else:
-            outcome = await in_savepoint(session, self._executor, handler, event, ctx, limit_s=limit_s)
-        if has_timed_out(outcome) or was_cut(outcome):
-            self._slow_handlers.add(handler.name)
-        if isinstance(outcome, Failed) and was_cut(outcome):
-            # All stood still for it once; when this batch is taken again, it has failed already.
-            self._cut[incoming.id, handler.name] = outcome
-        if way is Way.TOGETHER and isinstance(outcome, Failed):
+            outcome = await self._executor.together(handler, batch, limit_s=limit_s)
+        self._remember(outcome, calls)
+        if isinstance(outcome, Failed):
             raise _Disturbed
+        for call, (event, ctx) in zip(calls, batch, strict=True):
+            unit.take_from(ctx, handler, event, call.incoming.plan)
+
+    async def _perform(self, session: AsyncSession, unit: UnitOfWork, call: Call) -> Outcome:
+        handler, event, ctx = call.handler, call.incoming.event, self._context(session, call)
+        limit_s = self._slow_handlers.limit_s
+        outcome = await in_savepoint(session, self._executor, handler, event, ctx, limit_s=limit_s)
+        self._remember(outcome, [call])
         if not isinstance(outcome, Failed):
-            unit.take_from(ctx, handler, event, incoming.plan)
+            unit.take_from(ctx, handler, event, call.incoming.plan)
         return outcome
+
+    def _context(self, session: AsyncSession, call: Call) -> Context:
+        return self._contexts.make(
+            call.handler, call.incoming.event, attempt=1, plan=call.incoming.plan, session=session
+        )
+
+    def _remember(self, outcome: Outcome, calls: Sequence[Call]) -> None:
+        """Who took too long goes apart for a while; many at once that did are called one by one."""
+        name = calls[0].handler.name
+        if has_timed_out(outcome) or was_cut(outcome):
+            (self._slow_handlers if len(calls) == 1 else self._slow_batches).add(name)
+        if isinstance(outcome, Failed) and was_cut(outcome) and len(calls) == 1:
+            # All stood still for it once; when this batch is taken again, it has failed already.
+            self._cut[calls[0].id] = outcome
 
 
 def _stretch(records: Sequence[Record], loose: frozenset[Partition]) -> Stretch:

@@ -8,7 +8,7 @@ came.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import import_module
@@ -80,7 +80,7 @@ class Live:
         fails = {} if stumbles is None else stumbles
         self._executor = Executor()
         given = [one if attempts is None else replace(one, retry=RetryPolicy(attempts=attempts)) for one in self.plain]
-        self.registry = Registry([*(replace(one, function=_stumbling(one, fails)) for one in given), *more])
+        self.registry = Registry([*(_stumbling(one, fails) for one in given), *more])
         self._offsets = count()
         self._ingest = Ingest(
             database=database,
@@ -184,11 +184,20 @@ class Live:
             return [(one, handler, status) for one, handler, status in await session.execute(statement)]
 
 
-def _stumbling(handler: Handler, fails: Mapping[tuple[str, str], int]) -> Callable[[Event, Context], Any]:
-    @functools.wraps(handler.function)
-    async def attempt(event: Event, ctx: Context) -> None:
-        await handler.function(event, ctx)
+def _stumbling(handler: Handler, fails: Mapping[tuple[str, str], int]) -> Handler:
+    def look(event: Event, ctx: Context) -> None:
         if ctx.attempt <= fails.get((event.id, handler.name), 0):
             raise RuntimeError("the test made this attempt fail, after its writes")
 
-    return attempt
+    @functools.wraps(handler.function)
+    async def attempt(event: Event, ctx: Context) -> None:
+        await handler.function(event, ctx)
+        look(event, ctx)
+
+    async def attempts(batch: Sequence[tuple[Event, Context]]) -> None:
+        assert handler.together is not None
+        await handler.together(batch)
+        for event, ctx in batch:
+            look(event, ctx)
+
+    return replace(handler, function=attempt, together=handler.together and attempts)

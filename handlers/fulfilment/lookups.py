@@ -1,0 +1,48 @@
+"""Lookups: what an event's handler asks of the plugin's tables."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import func, select
+
+from consumer.plugin import Context
+from handlers.fulfilment.order import Proof
+from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
+
+
+async def completed_at(ctx: Context, order_id: str) -> datetime | None:
+    """When the service first said that a session of this order is completed; None while it has not."""
+    of_order = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.order_id == order_id)
+    found: datetime | None = (
+        await ctx.session.execute(select(func.min(CHECKOUTS.c.completed_at)).where(of_order))
+    ).scalar()
+    return found
+
+
+async def is_paid(ctx: Context, order_id: str) -> bool:
+    """Whether there was a proof."""
+    one = (ORDERS.c.application == ctx.application) & (ORDERS.c.order_id == order_id)
+    return (await ctx.session.execute(select(ORDERS.c.paid_at).where(one))).scalar() is not None
+
+
+async def order_of_service_id(ctx: Context, service_order_id: str | None) -> str | None:
+    """The merchant's order id behind the service's own, if a read or an event has shown both."""
+    if service_order_id is None:
+        return None
+    one = (ORDERS.c.application == ctx.application) & (ORDERS.c.service_order_id == service_order_id)
+    found: str | None = (await ctx.session.execute(select(ORDERS.c.order_id).where(one).limit(1))).scalar()
+    return found
+
+
+async def proof_by_service_id(ctx: Context, service_order_id: str | None) -> Proof | None:
+    """The `order.paid` that named its order by the service's id alone. A read shows which it is, even one that lags and
+    does not say PAID yet (case F19)."""
+    if service_order_id is None:
+        return None
+    one = (FINDINGS.c.application == ctx.application) & (FINDINGS.c.subject == service_order_id)
+    is_open = (FINDINGS.c.kind == "paid_unidentified") & FINDINGS.c.closed_at.is_(None)
+    found = (await ctx.session.execute(select(FINDINGS.c.detail, FINDINGS.c.opened_at).where(one, is_open))).first()
+    if found is None:
+        return None
+    return Proof(event_id=str(found.detail.get("event_id")), type="order.paid", at=found.opened_at, by_event=True)

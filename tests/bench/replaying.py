@@ -1,0 +1,25 @@
+"""Replaying: how long live orders wait while `replay apply` does 20,000 events and is killed three times, against how
+long they wait without it (case R8)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from pathlib import Path
+
+from tests.bench.ratio import Ratio
+from tests.replay.beside_live import p99, replayed_beside_live
+
+EVENTS, KILLS, BEFORE = 20_000, 3, 300
+AT_MOST = 2.0
+
+
+def measure(folder: Path) -> list[Ratio]:
+    """One round, which takes minutes. As rates, so that what waits longer is less."""
+    place = folder / uuid.uuid4().hex
+    place.mkdir()
+    found = asyncio.run(replayed_beside_live(place, count=EVENTS, kills=KILLS, before=BEFORE))
+    sys.stderr.write(f"{found}\n")
+    rounds = [(1 / p99(found.during), 1 / p99(found.before))]
+    return [Ratio(f"live orders, p99 beside a replay of {EVENTS}", "p99 without it", rounds, 1 / AT_MOST)]

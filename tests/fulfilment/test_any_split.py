@@ -1,0 +1,146 @@
+"""However the log is cut into batches, fulfilment ends in the same rows, and has asked and told the same (case G1)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Table, select
+
+from consumer.events import Event, Trust
+from consumer.ledger import Database
+from consumer.ledger.tables import AuditRow, OutboxRow, ReadRow, RunRow
+from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
+from tests.support.handling.live import Live
+from tests.support.handling.projections import START, observed, own, said, unreadable
+
+SAID_FROM = START + timedelta(hours=1)
+# `asked` counts transactions that asked.
+TABLES: dict[str, tuple[Table, tuple[str, ...]]] = {
+    "orders": (ORDERS, ()),
+    "checkouts": (CHECKOUTS, ()),
+    "findings": (FINDINGS, ()),
+    "outbox": (OutboxRow.__table__, ("seq", "event_id")),
+    "reads": (ReadRow.__table__, ("asked",)),
+    "audit": (AuditRow.__table__, ("id", "hash", "previous")),
+    "runs": (RunRow.__table__, ("seq",)),
+}
+KINDS = ("paid", "paid", "paid", "paid read", "paid differently", "expired", "completed", "registered", "read paid",
+         "read pending", "unreadable", "released", "unfulfillable", "test", "unnamed")  # fmt: skip
+
+
+def event(kind: str, order_id: str, number: int, application: str) -> Event:
+    """Something that is said about an order; `number` makes its id and its time."""
+    at = SAID_FROM + timedelta(seconds=number)
+    of: dict[str, Any] = {"order_id": order_id, "application": application}
+    session = {"session_id": f"cs_{order_id}", "order_id": order_id, "customer": "c", "expected_amount": "10"}
+    record = {"id": f"so_{order_id}", "order_id": order_id, "amount": "10"}
+    name, paid = f"evt_{number}", {"id": f"so_{order_id}", "amount": "10", **of}
+    match kind:
+        case "paid":
+            return said("order.paid", name, at=at, **paid)
+        case "paid read":
+            return said("order.paid", name, at=at, trust=Trust.READ, **paid)
+        case "paid differently":
+            return said("order.paid", name, at=at, **paid | {"amount": "12"})
+        case "test":
+            return said("order.paid", name, at=at, livemode=False, **paid)
+        case "unnamed":
+            return said("order.paid", name, at=at, id=f"other_{order_id}", application=application)
+        case "expired":
+            return said("order.expired", name, at=at, id=f"so_{order_id}", **of)
+        case "completed":
+            return said("checkout.session.completed", name, at=at, id=f"cs_{order_id}", **of)
+        case "registered":
+            return own("checkout.registered", f"order:{order_id}", session, at=at, application=application)
+        case "read paid" | "read pending":
+            status = kind.split()[1].upper()
+            return observed(f"order:{order_id}", number, {**record, "status": status}, at=at, application=application)
+        case "unreadable":
+            return unreadable(f"order:{order_id}", number, at=at, application=application)
+    data = {"by": "operator", "reason": "by hand"}
+    return own(f"fulfilment.{kind}", f"order:{order_id}", data, at=at, application=application)
+
+
+async def end(database: Database, application: str, happened: Sequence[tuple[str, str]], sizes: Sequence[int],
+              matching: str) -> dict[str, list[str]]:  # fmt: skip
+    """What is in the ledger when these came in batches of these sizes, the last one again and again."""
+    live = Live(database, {"fulfilment": {"matching": matching}}, application=application)
+    events = [event(kind, order_id, number, application) for number, (kind, order_id) in enumerate(happened)]
+    for size in sizes:
+        batch, events = events[:size], events[size:]
+        if batch:
+            await live.arrive(*batch)
+    while events:
+        batch, events = events[: sizes[-1]], events[sizes[-1] :]
+        await live.arrive(*batch)
+    await live.close()
+    found: dict[str, list[str]] = {}
+    async with database.reading() as session:
+        for name, (table, but) in TABLES.items():
+            rows = await session.execute(select(table).where(table.c.application == application))
+            found[name] = sorted(_comparable(row, but).replace(application, "") for row in rows.mappings())
+    return found
+
+
+def _comparable(row: Mapping[Any, Any], but: Sequence[str]) -> str:
+    """As text, without what counts up, and without the times at which a batch was taken: what is said is said later."""
+    hidden = {name for name, value in row.items() if isinstance(value, datetime) and value < SAID_FROM}
+    return repr(dict(row) | dict.fromkeys({*hidden, *but}, ""))
+
+
+def histories() -> st.SearchStrategy[list[tuple[str, str]]]:
+    """What happened to three orders, in the order of the log."""
+    return st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from("ABC")), min_size=2, max_size=14)
+
+
+class Bench:
+    """One database for many histories: each is an application of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.runner = asyncio.Runner()
+        self.database = Database(f"sqlite+aiosqlite:///{path}")
+        self.names = (f"app{number}" for number in count())
+
+    def close(self) -> None:
+        self.runner.run(self.database.stop())
+        self.runner.close()
+
+
+@pytest.fixture(scope="module")
+def bench(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    path = tmp_path_factory.mktemp("split") / "ledger.db"
+    shutil.copyfile(sqlite_template, path)
+    made = Bench(path)
+    yield made
+    made.close()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(happened=histories(), sizes=st.lists(st.integers(1, 7), min_size=1, max_size=5),
+       matching=st.sampled_from(["auto", "off", "on", "read"]))  # fmt: skip
+def test_any_split_ends_in_the_same_rows(
+    bench: Bench, happened: list[tuple[str, str]], sizes: list[int], matching: str
+) -> None:
+    singly = bench.runner.run(end(bench.database, next(bench.names), happened, [1], matching))
+    other = bench.runner.run(end(bench.database, next(bench.names), happened, sizes, matching))
+    assert other == singly
+
+
+# case: G1, G2
+async def test_on_both_databases_too(database: Database) -> None:
+    """Known and unknown orders, the same one twice, one that is held, one whose payment was seen before."""
+    happened = [("registered", "A"), ("paid", "A"), ("paid", "B"), ("paid differently", "C"), ("paid", "A"),
+                ("expired", "B"), ("paid", "B"), ("registered", "C"), ("paid", "C")]  # fmt: skip
+    singly = await end(database, "singly", happened, [1], "off")
+    assert await end(database, "together", happened, [len(happened)], "off") == singly
+    assert await end(database, "split", happened, [2, 4], "off") == singly
+    assert len(singly["outbox"]) == 3

@@ -1,0 +1,152 @@
+"""Live orders beside a replay that is killed again and again: how long they wait, before it and while it is applied."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import orjson
+from sqlalchemy import text
+
+from consumer.broker import EmbeddedBroker
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.handling import events
+from tests.support.merchant.plugin import install_plugin
+from tests.support.ports import eventually
+from tests.support.process import INHERITED, ConsumerProcess, command
+from tests.work.workshop import make_topics, message, order_paid
+
+LIVE_EVERY_S = 0.1
+PLUGIN = """
+import os, time
+from consumer.plugin import handles
+
+@handles("order.paid", name="shop:ship", first_wait_s=0.05)
+async def ship(event, ctx):
+    file = os.open(os.environ["SHOP_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{event.id} {ctx.is_replay} {time.time()}\\n".encode())
+    os.close(file)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """`replayed`: event to how often it was shipped as a replay. `before`, `during`: how long live orders waited, in
+    seconds. `took_s`: from the first apply to the end of the last. `done`: what the last said."""
+
+    replayed: Counter[str]
+    before: list[float]
+    during: list[float]
+    took_s: float
+    done: dict[str, Any]
+
+    def __str__(self) -> str:
+        return (
+            f"live orders before: {_told(self.before)}; during the replay of {self.took_s:.0f} s: {_told(self.during)}"
+        )
+
+
+def p99(waits: list[float]) -> float:
+    """The longest but of one in a hundred."""
+    return sorted(waits)[len(waits) * 99 // 100]
+
+
+def _told(waits: list[float]) -> str:
+    return f"{len(waits)}, p50 {median(waits):.3f} s, p99 {p99(waits):.3f} s"
+
+
+async def replayed_beside_live(folder: Path, *, count: int, kills: int, before: int) -> Beside:
+    """An event for each of `count` orders came before the plugin that ships them was there; `before` live orders are
+    waited for, then a plan is applied, and killed so often."""
+    file = folder / "shop.txt"
+    environ = {
+        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{folder}/ledger.db",
+        "CONSUMER_BROKER_URL": f"embedded:{folder}/log.db",
+        "CONSUMER_LOG_LEVEL": "error",
+        "SHOP_FILE": str(file),
+    }
+    database = Database(environ["CONSUMER_DATABASE_URL"])
+    work = ConsumerProcess("work", environ | {"PYTHONPATH": str(folder)}, folder)
+    broker = EmbeddedBroker(folder / "log.db")
+    await schema.upgrade(database)
+    await broker.start()
+    await make_topics(broker)
+    try:
+        async with database.transaction() as session:
+            await events.record(session, [order_paid(number) for number in range(count)], datetime.now(UTC))
+        environ |= install_plugin(folder, "shop", PLUGIN)
+        work.spawn()
+        await work.ready()
+        planned = command("replay", "plan", "--handler", "shop:ship", "--json", environ=environ)
+        plan = orjson.loads(planned.stdout)
+        assert (plan["runs"], plan["actions"]) == (count, {"start": count}), planned.stderr
+
+        live = asyncio.create_task(_live(broker))
+        await eventually(lambda: len(_lines(file)) >= before, within_s=60 + before, what="live orders are shipped")
+        began = time.time()
+        for kill in range(kills):
+            process = await applying(environ, plan["id"])
+            wanted = count * (kill + 1) // (kills + 2) - random.randrange(50)
+            await eventually(partial(_taken, database, wanted), within_s=60 + count / 20, what=f"{wanted} are taken")
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        last = await applying(environ, plan["id"])
+        out, err = await asyncio.wait_for(last.communicate(), 120 + count / 20)
+        took_s = time.time() - began
+        live.cancel()
+        assert last.returncode == 0, err
+        lines = _lines(file)
+    finally:
+        work.stop()
+        await broker.stop()
+        await database.stop()
+    came = {event_id: int(event_id[8:]) / 1e6 for event_id, *_ in lines if event_id.startswith("evt_live")}
+    waited = {event_id: float(at) - came[event_id] for event_id, _, at in lines if event_id in came}
+    return Beside(
+        replayed=Counter(event_id for event_id, is_replay, _ in lines if is_replay == "True"),
+        before=[wait_s for one, wait_s in waited.items() if came[one] < began],
+        during=[wait_s for one, wait_s in waited.items() if began <= came[one] < began + took_s],
+        took_s=took_s,
+        done=orjson.loads(out),
+    )
+
+
+async def applying(environ: dict[str, str], plan: str) -> asyncio.subprocess.Process:
+    """`consumer replay apply`, started."""
+    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    words = ("replay", "apply", plan, "--reason", "the plugin is new", "--yes", "--json", "--rate", "400")
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "consumer", *words, env=kept | environ, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+def _lines(file: Path) -> list[list[str]]:
+    """Whole lines of what the shop wrote: event, whether it was a replay, when."""
+    text_ = file.read_text() if file.exists() else ""
+    return [line.split() for line in text_.splitlines(keepends=True) if line.endswith("\n")]
+
+
+async def _live(broker: EmbeddedBroker) -> None:
+    """An order now and then; its id says when it came."""
+    while True:
+        await broker.publish("payments.events", message(order_paid(f"live{time.time_ns() // 1000}")))
+        await asyncio.sleep(LIVE_EVERY_S)
+
+
+async def _taken(database: Database, wanted: int) -> bool:
+    async with database.reading() as session:
+        taken = await session.scalar(text("SELECT count(*) FROM plan_items WHERE status = 'taken'"))
+    return int(taken or 0) >= wanted
