@@ -94,7 +94,8 @@ class Rebuild:
                 for table in self._tables:
                     await past.clear(session, table, application)
                 emitted = await past.emitted(session, application)
-                await _Play(session, self, emitted).all(in_order(await self._changes(session, application)))
+                steps = await self._changes(session, application)
+                await _Play(session, self, emitted, has_trail=_has_trail(steps)).all(in_order(steps))
                 for table, then in before.items():
                     now = await past.contents(session, table, application)
                     found.append(
@@ -161,8 +162,16 @@ class Rebuild:
 class _Play:
     """The steps, one after the other, held against what was emitted then."""
 
-    def __init__(self, session: AsyncSession, rebuild: Rebuild, emitted: Mapping[tuple[str, str], list[Emission]]):
+    def __init__(
+        self,
+        session: AsyncSession,
+        rebuild: Rebuild,
+        emitted: Mapping[tuple[str, str], list[Emission]],
+        *,
+        has_trail: bool,
+    ) -> None:
         self._session = session
+        self._has_trail = has_trail
         self._rebuild = rebuild
         self._emitted = emitted
         self._by_now: set[str] = set()
@@ -187,6 +196,11 @@ class _Play:
             raise RebuildDiffers(f"{handler.name} fails on {step.event.id}, and did not then") from error
         news = [one for one in ctx.emissions if one.id not in self._by_now]
         if step.place is None and (news or ctx.notes):
+            if ctx.notes and not self._has_trail:
+                raise RebuildDiffers(
+                    f"{handler.name} changes something on {step.event.id}, and the ledger has no trail of any change: "
+                    "fill a new database with the archives and the `audit export`, in one `events import --missing`"
+                )
             await savepoint.rollback()  # then it found something else, and left it as it was
             return
         sent = [one for one in news if self._rebuild.is_for_others(one)]
@@ -202,6 +216,11 @@ class _Play:
         ctx = await self._rebuild.handle(self._session, *made) if made else None
         if ctx is None or emission.id not in {one.id for one in ctx.emissions}:
             raise RebuildDiffers(f"{emission.type} by {handler.name} on {step.event.id} was sent, and would not be now")
+
+
+def _has_trail(steps: Sequence[Step]) -> bool:
+    """Whether any run is known to have changed anything: in a ledger that was filled from archives alone none is."""
+    return any(step.handler is not None and step.place is not None for step in steps)
 
 
 def _spoken(application: str, note: past.Note) -> Step:

@@ -73,6 +73,23 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
 
 
 # case: G9
+async def test_without_the_trail_nothing_is_derived(sqlite_ledger: Database, tmp_path: Path, empty_url: str) -> None:
+    """Which run changed what is known from the trail alone: empty tables would look as if all were well."""
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        files = await exported(shop.desk, tmp_path / "kept")
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        archives = [one for one in files if not one.endswith("trail.jsonl")]
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *archives)
+        said = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", code=1)
+        assert "rebuild_differs" in said
+        assert "audit export" in said
+    finally:
+        await database.stop()
+
+
+# case: G9
 async def test_another_ledgers_archive_is_refused(sqlite_ledger: Database, tmp_path: Path) -> None:
     async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
         files = await exported(shop.desk, tmp_path / "kept")
