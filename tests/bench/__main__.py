@@ -16,7 +16,7 @@ from tests.bench.ratio import Ratio, table
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
 
-PARTS = ("receive", "work", "main", "effects", "looking", "backlog", "replay")
+PARTS = ("receive", "work", "main", "effects", "looking", "backlog", "replay", "latency")
 
 
 def main() -> int:

@@ -84,6 +84,7 @@ async def _serving(folder: Path, urls: Mapping[str, str], warehouse: Warehouse) 
     """The address where webhooks are taken, by processes of a ledger and a log of their own."""
     environ = {
         **urls,
+        "CONSUMER_TOPIC_PREFIX": f"latency-{uuid.uuid4().hex[:8]}",
         "CONSUMER_AUTHENTICITY": "signature",
         "CONSUMER_WEBHOOK_SECRETS": SECRET,
         "CONSUMER_HANDLER_OPTIONS": orjson.dumps({"fulfilment": {"matching": "off"}}).decode(),
