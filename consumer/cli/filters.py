@@ -34,8 +34,10 @@ def moments(*texts: str | None) -> tuple[datetime | None, ...]:
     so: this machine's may be wrong. Raises UsageError, LedgerError."""
     from consumer.cli.process import time_there  # nobody needs it who says no such thing
 
-    is_ago = any(_AGO.match(text) for text in texts if text is not None)
-    now = time_there() if is_ago else datetime.now(UTC)
+    found = tuple(parse_moment(text, datetime.now(UTC)) for text in texts)  # what is no time is said before it is asked
+    if not any(_AGO.match(text) for text in texts if text is not None):
+        return found
+    now = time_there()
     return tuple(parse_moment(text, now) for text in texts)
 
 

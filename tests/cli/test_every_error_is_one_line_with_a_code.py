@@ -50,7 +50,7 @@ def test_what_nobody_foresaw_is_one_line_too(desk: Desk, monkeypatch: pytest.Mon
     def unforeseen(*_: object) -> None:
         raise ZeroDivisionError("no user's business")
 
-    monkeypatch.setattr(events, "parse_moment", unforeseen)
+    monkeypatch.setattr(events, "moments", unforeseen)
     done = desk.call("events", "list", CONSUMER_LOG_LEVEL=level)
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "internal"), done.stderr
@@ -61,7 +61,7 @@ def test_of_several_that_nobody_foresaw_each_kind_is_named(desk: Desk, monkeypat
     def unforeseen(*_: object) -> None:
         raise ExceptionGroup("parts", [ZeroDivisionError("no user's business"), KeyError("secret")])
 
-    monkeypatch.setattr(events, "parse_moment", unforeseen)
+    monkeypatch.setattr(events, "moments", unforeseen)
     done = desk.call("events", "list")
     assert done.stderr.startswith("error[internal]: ExceptionGroup of ZeroDivisionError, KeyError (")
     assert "secret" not in done.stderr
@@ -72,7 +72,7 @@ def test_where_it_broke_is_shown_to_who_asks(desk: Desk, monkeypatch: pytest.Mon
         kept_here = "of no concern"
         raise ZeroDivisionError(len(kept_here))
 
-    monkeypatch.setattr(events, "parse_moment", unforeseen)
+    monkeypatch.setattr(events, "moments", unforeseen)
     done = desk.call("events", "list", CONSUMER_LOG_LEVEL="debug")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
