@@ -58,9 +58,17 @@ def run(arguments: list[str]) -> int:
         return 0
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
         structlog.get_logger(__name__).debug("command_broke", exc_info=error)
-        _say(f"error[internal]: {type(error).__name__} (run with CONSUMER_LOG_LEVEL=debug to see where)")
+        _say(f"error[internal]: {_named(error)} (run with CONSUMER_LOG_LEVEL=debug to see where)")
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _named(error: BaseException) -> str:
+    """The kind of an error; of a group, the kinds in it."""
+    name = type(error).__name__
+    if isinstance(error, BaseExceptionGroup):
+        return f"{name} of {', '.join(_named(one) for one in error.exceptions)}"
+    return name
 
 
 def _tree(arguments: list[str]) -> typer.Typer:

@@ -57,6 +57,16 @@ def test_what_nobody_foresaw_is_one_line_too(desk: Desk, monkeypatch: pytest.Mon
     assert "business" not in done.stderr
 
 
+def test_of_several_that_nobody_foresaw_each_kind_is_named(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unforeseen(*_: object) -> None:
+        raise ExceptionGroup("parts", [ZeroDivisionError("no user's business"), KeyError("secret")])
+
+    monkeypatch.setattr(events, "parse_moment", unforeseen)
+    done = desk.call("events", "list")
+    assert done.stderr.startswith("error[internal]: ExceptionGroup of ZeroDivisionError, KeyError (")
+    assert "secret" not in done.stderr
+
+
 def test_where_it_broke_is_shown_to_who_asks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def unforeseen(*_: object) -> None:
         kept_here = "of no concern"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import aiohttp
 
+from consumer.sandbox.engine.records import PaymentStatus
 from tests.faults.scene import Fault, Scene, fault
 
 SHIP = "warehouse:ship"
@@ -54,6 +56,25 @@ async def _hang(scene: Scene) -> None:
 
 async def _flow(scene: Scene) -> None:
     scene.way.unblock()
+
+
+async def _forget_paid(scene: Scene) -> None:
+    """An order is PAID there, and nothing else tells: no webhook, no event in the list, its payment not yet final."""
+    engine = scene.found.sandbox.engine
+    before = {*(one.id for one in engine.world.events), *(one.id for one in engine.world.payments)}
+    engine.faults.set({"drop": 1})
+    scene.pay()
+    engine.faults.set({"drop": 0})
+    for event in engine.world.events:
+        if event.id not in before:
+            engine.world.put(engine.world.events, replace(event, listed=False))
+    for payment in engine.world.payments:
+        if payment.id not in before:
+            engine.world.put(engine.world.payments, replace(payment, status=PaymentStatus.CONFIRMED))
+
+
+async def _reconcile(scene: Scene) -> None:
+    await scene.found.type("reconcile")
 
 
 async def _swap(scene: Scene) -> None:
@@ -111,6 +132,10 @@ OF_THE_API = (
     _answers("answers 503", "server_error", 1, "reading_held_up"),
     _answers("answers HTML", "html", 1, "reading_held_up"),
     _answers("answers 429", "rate_limited", 1, "reading_held_up"),
+)  # fmt: skip
+OF_THE_CANARY = (
+    fault("API", "tells nobody that an order was paid", "paid_there_but_not_here", strike=_forget_paid,
+          cure=_reconcile, within_s=300),
 )  # fmt: skip
 OF_WEBHOOKS = (
     fault(
