@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench import backlog, effects, looking, main_job, receiving, replaying, working
+from tests.bench import backlog, effects, latency, looking, main_job, receiving, replaying, working
 from tests.bench.ratio import Ratio, table
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
 
-PARTS = ("receive", "work", "main", "effects", "looking", "backlog", "replay")
+PARTS = ("receive", "work", "main", "effects", "looking", "backlog", "replay", "latency")
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
                     ratios += part.measure(Path(folder), postgres)
         if "replay" in chosen:
             ratios += replaying.measure(Path(folder))
-        if {"receive", "work"} & set(chosen):
+        if {"receive", "work", "latency"} & set(chosen):
             ratios += _with_kafka(Path(folder), chosen)
     sys.stdout.write(table(ratios))
     return 0 if all(ratio.good for ratio in ratios) else 1
@@ -46,6 +46,9 @@ def _with_kafka(folder: Path, chosen: Sequence[str]) -> list[Ratio]:
         if "work" in chosen:
             with postgres_server() as postgres:
                 ratios.append(working.measure(kafka.url, postgres))
+        if "latency" in chosen:
+            with postgres_server() as postgres:
+                ratios += latency.measure(folder, postgres, kafka.url)
     return ratios
 
 

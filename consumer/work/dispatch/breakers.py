@@ -28,6 +28,11 @@ class Breakers:
         """Those that are open now, by handler."""
         return {name: one for name, one in self._all.items() if one.is_open}
 
+    def is_open(self, handler: str) -> bool:
+        """Whether this handler's is."""
+        found = self._all.get(handler)
+        return found is not None and found.is_open
+
     def room(self, handler: Handler, now: datetime, limit: int) -> int:
         """How many of the handler's runs may start now, of `limit` that could."""
         found = self._all.get(handler.name)

@@ -1,7 +1,8 @@
 """Dispatcher: works on the runs that ingest left: effect handlers, and transactional ones that failed before.
 
 Claim due heads of lanes, run them (effects outside transactions, concurrently across lanes), store what became of
-them, which lets the next of each lane go. The ledger is the queue: nothing is held only in memory.
+them, which lets the next of each lane go. The ledger is the queue: what waits here is claimed there, for as long as a
+lease, and is given back when it may not start.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 import structlog
 
@@ -22,6 +24,7 @@ from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Context, Handler
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.way import on_the_way_of, tell
+from consumer.work.dispatch.ahead import Ahead
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store
 from consumer.work.execution.contexts import Contexts
@@ -70,10 +73,14 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
         self._unclaimed = Condition("claim_failed")
+        self._ahead = Ahead()
         self._busy: Counter[str] = Counter()
         self._hung: set[str] = set()
         self._upcoming: list[datetime] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._backlog: set[str] = set()
+        self._started = 0
+        self._is_stopping = False
         self._writer = ResultWriter(database=database, clock=clock, worker=worker, on_stored=self._stored)
         self.paused: frozenset[str] = frozenset()
 
@@ -88,6 +95,7 @@ class Dispatcher:
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
         """Claim and work until `stop`; then let what runs finish, at most `drain_s`, and give the rest back."""
         storing = asyncio.create_task(self._writer.run(), name="dispatcher:results")
+        self._is_stopping = False
         try:
             while not stop.is_set():
                 if storing.done():
@@ -95,6 +103,7 @@ class Dispatcher:
                 self._wake.clear()
                 if not await self._claim():
                     await self._wait_for_work()
+            self._is_stopping = True
             await self._drain(drain_s)
         finally:
             for task in self._tasks:
@@ -108,11 +117,13 @@ class Dispatcher:
         """One round: work on what is due now and store it; returns how many. For the test kit, which drives time, and
         which ends "between the effect and its mark" by not storing. Raises LedgerError.
         """
-        started = await self._claim()
-        await asyncio.gather(*self._tasks)
+        before = self._started
+        await self._claim()
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
         if store:
             await self._writer.flush()
-        return started
+        return self._started - before
 
     async def renew_claims(self) -> None:
         """Keep what is being worked on ours. Call well within CLAIM_LEASE_S. Raises LedgerError."""
@@ -134,28 +145,45 @@ class Dispatcher:
     # --- claim -------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> int:
-        """Claim due runs for the handlers that have room, and start them; returns how many."""
-        started = 0
+        """Claim due runs for the handlers that have room, and start them; returns how many were claimed."""
+        claimed = 0
         try:
+            await self._give_back_what_may_not_start()
             async with self._database.reading() as session:
                 due = await runs.next_due(session, now := self._clock.now())
             self._upcoming = [at for at in due.values() if at > now]
             for name in sorted(name for name, at in due.items() if at <= now and name not in self.paused):
                 handler = self._registry.get(name)
-                room = self._room(handler, now) if handler else 0
-                if handler and room > 0:
-                    started += await self._claim_for(handler, room)
+                if handler and (limit := self._wanted(handler, now)) > 0:
+                    claimed += await self._claim_for(handler, limit)
         except LedgerError as error:
             self._unclaimed.lasts(error)
             await self._clock.sleep(RETRY_S)
         else:
             self._unclaimed.over()
-        return started
+        return claimed
+
+    def _wanted(self, handler: Handler, now: datetime) -> int:
+        """How many to claim: those that may start, and if nothing is wrong with the handler some ahead."""
+        room = self._room(handler, now) - self._ahead.count(handler.name)
+        ahead = 0 if self._breakers.is_open(handler.name) else self._ahead.wanted(handler)
+        return max(room, 0) + ahead
+
+    async def _give_back_what_may_not_start(self) -> None:
+        """What was claimed ahead for one that is paused, hangs, or whose breaker opened: others may have room for it
+        now, and it is due in its order again."""
+        for name in self._ahead.handlers():
+            is_held = name in self.paused or self._breakers.is_open(name)
+            if is_held or self._ahead.is_stuck(name, self._clock.monotonic()):
+                back = self._ahead.clear(name)
+                async with self._database.transaction() as session:
+                    await runs.give_back(session, [run.id for run in back], worker=self._worker)
+                self._forget(back)
 
     def _room(self, handler: Handler, now: datetime) -> int:
         # A handler that hung in its transaction, or blocked it, goes one at a time: on SQLite everybody waits for it.
         own = 1 if handler.name in self._hung else handler.concurrency
-        room = min(own - self._busy[handler.name], self._concurrency - len(self._claimed))
+        room = min(own - self._busy[handler.name], self._concurrency - self._busy.total())
         return self._breakers.room(handler, now, room) if room > 0 else 0
 
     async def _claim_for(self, handler: Handler, limit: int) -> int:
@@ -169,19 +197,38 @@ class Dispatcher:
                 lease_s=CLAIM_LEASE_S,
             )
             found = await events.load(session, {(run.application, run.event_id) for run in claimed})
+        (self._backlog.add if len(claimed) == limit else self._backlog.discard)(handler.name)
         fresh = [run for run in claimed if run.id not in self._claimed]
         for run in fresh:
-            self._start(handler, run, found[run.application, run.event_id])
-        if fresh:
-            self._breakers.started(handler)
+            self._claimed[run.id] = run
+            self._ahead.put(run, found[run.application, run.event_id], self._clock.monotonic())
+        self._start_waiting(handler)
         return len(fresh)
 
+    def _start_waiting(self, handler: Handler) -> None:
+        """Of what is claimed, as many as there is room for."""
+        name = handler.name
+        if self._is_stopping or name in self.paused or not self._ahead.count(name):
+            return
+        room = min(self._room(handler, self._clock.now()), self._ahead.count(name))
+        for _ in range(room):
+            self._start(handler, *self._ahead.pop(name, self._clock.monotonic()))
+        if room > 0:
+            self._breakers.started(handler)
+
     def _start(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
-        self._claimed[run.id] = run
         self._busy[handler.name] += 1
+        self._started += 1
         task = asyncio.create_task(self._work(handler, run, event), name=f"run:{handler.name}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, handler))
+
+    def _ended(self, handler: Handler, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._busy[handler.name] -= 1
+        self._start_waiting(handler)
+        if handler.name in self._backlog and self._wanted(handler, self._clock.now()) > 0:
+            self.wake()
 
     # --- work --------------------------------------------------------------------------------------------------
 
@@ -203,6 +250,7 @@ class Dispatcher:
         try:
             outcome = await self._executor.effect(handler, event, make)
             now = self._clock.now()
+            self._ahead.took(handler.name, (now - started_at).total_seconds())
             outcome = self._breakers.judge(handler, run, outcome, now)
         except Exception as error:  # noqa: BLE001 - a claimed run must come to a result, or it holds its place for good
             _log.exception("attempt_broke", handler=handler.name)
@@ -271,8 +319,7 @@ class Dispatcher:
 
     def _forget(self, done: Sequence[ClaimedRun]) -> None:
         for run in done:
-            if self._claimed.pop(run.id, None) is not None:
-                self._busy[run.handler] -= 1
+            self._claimed.pop(run.id, None)
         self.wake()
 
     async def _drain(self, drain_s: float) -> None:

@@ -10,9 +10,11 @@ import aiohttp
 
 from consumer.sandbox.engine.records import PaymentStatus
 from tests.faults.scene import Fault, Scene, fault
+from tests.support.ports import eventually
 
 SHIP = "warehouse:ship"
 FORGED = 40
+PATIENCE_S = 20
 
 
 def _answers(what: str, name: str, value: float, *codes: str) -> Fault:
@@ -92,7 +94,8 @@ async def _swap_back(scene: Scene) -> None:
 
 
 async def _forge(scene: Scene) -> None:
-    """Somebody sends what the service never said."""
+    """Somebody sends what the service never said. `sync` asks for it for a shorter while than a quarter of an hour."""
+    await scene.restart("sync", CONSUMER_CONFIRM_PATIENCE_S=str(PATIENCE_S))
     url = f"http://127.0.0.1:{scene.found.environ['CONSUMER_PORT']}/webhooks"
     async with aiohttp.ClientSession() as http:
         for _ in range(FORGED):
@@ -101,8 +104,16 @@ async def _forge(scene: Scene) -> None:
                 await answer.read()
 
 
-async def _over(scene: Scene) -> None:
-    """Nobody needs to do anything: they are denied, and lie in quarantine."""
+async def _throw_away(scene: Scene) -> None:
+    """They are denied and lie in quarantine: green comes back ten minutes later, or when somebody throws them away."""
+
+    async def is_denied() -> bool:
+        return await scene.found.count("quarantine WHERE reason = 'not_confirmed'") >= FORGED
+
+    await eventually(is_denied, within_s=120, every_s=1, what="all are denied")
+    words = ("--because", "not_confirmed", "--limit", "1000", "--reason", "forged", "--yes")
+    await scene.found.type("quarantine", "discard", *words)
+    await scene.as_before("sync")
 
 
 async def _close_warehouse(scene: Scene) -> None:
@@ -145,7 +156,7 @@ OF_WEBHOOKS = (
         strike=lambda scene: scene.found.fall_silent(),
         cure=lambda scene: scene.found.hear_again(),
     ),
-    fault("webhooks", "forged", "hints_denied", "quarantine_grows", strike=_forge, cure=_over),
+    fault("webhooks", "forged", "hints_denied", "quarantine_grows", strike=_forge, cure=_throw_away),
 )
 OF_HANDLERS = (
     fault("warehouse", "answers 503", "handlers_waiting", strike=_close_warehouse, cure=_open_warehouse),

@@ -1,0 +1,118 @@
+"""From the webhook to its effect, from outside: milliseconds between a signed webhook and the call of the
+merchant's warehouse, at steady rates, by one `serve` and one `work`. The senders do not wait for each other: who is
+late shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import quantiles
+
+import aiohttp
+import orjson
+
+from tests.bench.ratio import Ratio
+from tests.support.load import SECRET, Sending, paid_orders
+from tests.support.merchant.plugin import install_plugin
+from tests.support.merchant.warehouse import Warehouse
+from tests.support.ports import eventually
+from tests.support.postgres import create_database
+from tests.support.process import ConsumerProcess, command, ended
+
+BARS_MS = {200: 60.0, 500: 100.0, 1_000: 250.0}
+"""Orders a second, and what 99 of 100 must stay under."""
+LASTS_S = 10
+WARM_UP = 200
+WITHIN_S = 120.0
+
+
+def measure(folder: Path, postgres: str, kafka: str) -> list[Ratio]:
+    """Both stacks, each on a log and a ledger of its own; "a second" in the table is one over the milliseconds."""
+    found = []
+    for name in ("embedded", "Kafka and PostgreSQL"):
+        place = folder / uuid.uuid4().hex
+        place.mkdir()
+        urls = {"CONSUMER_BROKER_URL": f"embedded:{place}/log.db",
+                "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{place}/ledger.db"}  # fmt: skip
+        if name != "embedded":
+            urls = {"CONSUMER_BROKER_URL": kafka, "CONSUMER_DATABASE_URL": create_database(postgres)}
+        for rate, p99_ms in asyncio.run(_at_each_rate(place, urls, name)).items():
+            what = f"webhook to effect: {name}, {rate}/s, 99 of 100"
+            bar_ms = BARS_MS[rate]
+            found.append(Ratio(what, f"within {bar_ms:g} ms", [(1_000 / p99_ms, 1_000 / bar_ms)], 1.0))
+    return found
+
+
+class _Clocked(Warehouse):
+    """Notes when each order is called for first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: dict[str, float] = {}
+
+    async def _ship(self, request: aiohttp.web.BaseRequest) -> aiohttp.web.Response:
+        now = asyncio.get_running_loop().time()
+        answer = await super()._ship(request)
+        for order in self.calls.keys() - self.at.keys():
+            self.at[order] = now
+        return answer
+
+
+async def _at_each_rate(folder: Path, urls: Mapping[str, str], name: str) -> dict[int, float]:
+    async with _Clocked() as warehouse, _serving(folder, urls, warehouse) as address:
+        await _sent(address, paid_orders(WARM_UP, 0), WARM_UP)
+        first, found = WARM_UP, {}
+        for rate in BARS_MS:
+            count = rate * LASTS_S
+            sent = await _sent(address, paid_orders(count, 0, first=first), rate)
+            first += count
+            await eventually(lambda: len(warehouse.at) >= first, within_s=WITHIN_S, every_s=0.05)  # noqa: B023 - awaited
+            took_ms = [(warehouse.at[order] - at) * 1_000 for order, at in sent.items()]
+            cuts = quantiles(took_ms, n=100)
+            found[rate] = cuts[98]
+            sys.stdout.write(f"{name:<22} {rate:>5}/s   p50 {cuts[49]:>7.0f} ms   p99 {cuts[98]:>7.0f} ms\n")
+            sys.stdout.flush()
+    return found
+
+
+@asynccontextmanager
+async def _serving(folder: Path, urls: Mapping[str, str], warehouse: Warehouse) -> AsyncIterator[str]:
+    """The address where webhooks are taken, by processes of a ledger and a log of their own."""
+    environ = {
+        **urls,
+        "CONSUMER_TOPIC_PREFIX": f"latency-{uuid.uuid4().hex[:8]}",
+        "CONSUMER_AUTHENTICITY": "signature",
+        "CONSUMER_WEBHOOK_SECRETS": SECRET,
+        "CONSUMER_HANDLER_OPTIONS": orjson.dumps({"fulfilment": {"matching": "off"}}).decode(),
+        **install_plugin(folder, "warehouse_plugin", warehouse.plugin()),
+    }
+    done = await asyncio.to_thread(command, "db", "upgrade", environ=environ, within_s=120)
+    if done.returncode != 0:
+        raise RuntimeError(f"consumer db upgrade: {done.stderr.strip()[-500:]}")
+    serve, work = ConsumerProcess("serve", environ, folder), ConsumerProcess("work", environ, folder)
+    with ended(serve, work):
+        for process in (serve, work):
+            process.spawn()
+            await process.ready()
+        yield f"{serve.addresses['public_url']}/webhooks/default"
+
+
+async def _sent(address: str, sendings: list[Sending], rate: int) -> dict[str, float]:
+    """Each at its time, whether the ones before were answered or not; when each was, by its order's id."""
+    clock = asyncio.get_running_loop().time
+    began, at = clock(), {}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as http, asyncio.TaskGroup() as group:
+        for number, sending in enumerate(sendings):
+            await asyncio.sleep(max(0.0, began + number / rate - clock()))
+            at[f"order-{sending.event_id.removeprefix('evt_')}"] = clock()
+            group.create_task(_post(http, address, sending))
+    return at
+
+
+async def _post(http: aiohttp.ClientSession, address: str, sending: Sending) -> None:
+    async with http.post(address, data=sending.body, headers=sending.headers) as answer:
+        answer.raise_for_status()

@@ -1,0 +1,176 @@
+"""A quick effect handler's runs are claimed in large groups, and still no more of them run at once; what may not start
+is given back to whoever has room."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from consumer.broker import Broker
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers, runs
+from consumer.ledger.handling.runs import ClaimedRun
+from consumer.ledger.tables import RunRow
+from consumer.plugin import Context, Event, Handler, declared, handles
+from consumer.work.dispatch.ahead import AHEAD_MAX, PATIENCE_S, Ahead
+from tests.support.ports import eventually
+from tests.work.workshop import Workshop, order_paid
+
+ORDERS = 300
+RUNS = RunRow.__table__
+
+
+def handler(**options: Any) -> Handler:
+    """A handler with these options."""
+
+    @handles("order.paid", name="test:any", **options)
+    async def anything(event: Event, ctx: Context) -> None:
+        """Nothing."""
+
+    found = declared(anything)
+    assert found is not None
+    return found
+
+
+def run(number: int) -> ClaimedRun:
+    """A claimed run of `test:any`."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    return ClaimedRun(application="a", event_id=f"evt_{number}", handler="test:any", seq=number, key=f"order:{number}",
+                      attempts=0, plan=None, created_at=at, due_at=at)  # fmt: skip
+
+
+async def test_a_backlog_is_claimed_in_large_groups(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims: list[int] = []
+    claim = runs.claim
+
+    async def counted(*given: Any, **options: Any) -> Any:
+        found = await claim(*given, **options)
+        claims.append(len(found))
+        return found
+
+    monkeypatch.setattr(runs, "claim", counted)
+    at_once, most = Counter[str](), 0
+
+    @handles("order.paid", name="test:counts", concurrency=4)
+    async def counts(event: Event, ctx: Context) -> None:
+        nonlocal most
+        at_once["now"] += 1
+        most = max(most, at_once["now"])
+        await asyncio.sleep(0.001)
+        at_once["now"] -= 1
+
+    shop = Workshop(database, broker, [counts])
+    await shop.publish(*[order_paid(number) for number in range(ORDERS)])
+    async with shop.working():
+        await eventually(lambda: shop.all_succeeded(ORDERS), within_s=60)
+    assert most <= 4
+    assert len([one for one in claims if one]) < ORDERS / 4 / 2, claims  # by fours it would be twice as many at least
+
+
+async def test_who_is_paused_gives_back_what_waits(database: Database, broker: Broker) -> None:
+    """And nothing of it starts any more, until the handler is resumed."""
+    gate, begun = threading.Event(), Counter[str]()
+
+    @handles("order.paid", name="test:gated", concurrency=2)
+    async def gated(event: Event, ctx: Context) -> None:
+        begun["all"] += 1
+        if begun["all"] > 20:
+            await asyncio.to_thread(gate.wait, 30)
+
+    shop = Workshop(database, broker, [gated])
+    await shop.publish(*[order_paid(number) for number in range(200)])
+    async with shop.working():
+        await eventually(lambda: begun["all"] == 22)
+        async with database.transaction() as session:
+            await handlers.pause(session, "test:gated", by="test", reason="looks odd", now=datetime.now(UTC))
+        await eventually(lambda: _claimed(database, at_most=2))
+        gate.set()
+        await eventually(lambda: _claimed(database, at_most=0))
+        assert begun["all"] == 22
+        async with database.transaction() as session:
+            await handlers.resume(session, "test:gated")
+        await eventually(lambda: shop.all_succeeded(200), within_s=60)
+    assert begun["all"] == 200
+
+
+async def test_what_waits_behind_hanging_runs_is_another_workers(database: Database, broker: Broker) -> None:
+    hanging, begun = Counter[str](), Counter[str]()
+
+    @handles("order.paid", name="test:hangs", concurrency=2, timeout_s=60)
+    async def hangs(event: Event, ctx: Context) -> None:
+        begun["all"] += 1
+        if 20 < begun["all"] <= 22:
+            hanging["now"] += 1
+            await asyncio.sleep(60)
+
+    shop = Workshop(database, broker, [hangs])
+    await shop.publish(*[order_paid(number) for number in range(200)])
+    async with shop.working():
+        await eventually(lambda: hanging["now"] == 2)
+        async with shop.working():
+            await eventually(lambda: _succeeded(database, 198), within_s=PATIENCE_S + 20)
+
+
+async def _claimed(database: Database, *, at_most: int) -> bool:
+    async with database.reading() as session:
+        held = await session.execute(select(func.count()).where(RUNS.c.claimed_by.is_not(None)))
+        return int(held.scalar_one()) <= at_most
+
+
+async def _succeeded(database: Database, wanted: int) -> bool:
+    async with database.reading() as session:
+        done = await session.execute(select(func.count()).where(RUNS.c.status == "succeeded"))
+        return int(done.scalar_one()) >= wanted
+
+
+# --- how many -----------------------------------------------------------------------------------------------------
+
+
+def test_one_that_is_new_has_none_and_one_that_is_quick_many() -> None:
+    ahead, one = Ahead(), handler(concurrency=16)
+    assert ahead.wanted(one) == 0
+    ahead.took(one.name, 0.0)
+    assert ahead.wanted(one) == AHEAD_MAX
+
+
+def test_one_that_is_slow_has_a_quarter_of_a_second() -> None:
+    ahead, slow, slower = Ahead(), handler(concurrency=16), handler(concurrency=2)
+    ahead.took("test:any", 0.1)
+    assert (ahead.wanted(slow), ahead.wanted(slower)) == (40, 5)
+    for _ in range(50):
+        ahead.took("test:any", 30.0)
+    assert ahead.wanted(slow) == 0
+
+
+def test_no_more_are_wanted_before_half_of_them_are_gone() -> None:
+    ahead, one = Ahead(), handler(concurrency=16)
+    ahead.took(one.name, 0.1)
+    for number in range(20):
+        ahead.put(run(number), order_paid(number), 0.0)
+    assert ahead.wanted(one) == 0
+    assert [ahead.pop(one.name, 0.0)[0].seq for _ in range(2)] == [0, 1]
+    assert ahead.wanted(one) == 22
+
+
+def test_what_cannot_start_is_stuck_and_then_none_are_wanted() -> None:
+    ahead, one = Ahead(), handler()
+    ahead.took(one.name, 0.0)
+    ahead.put(run(1), order_paid(1), 10.0)
+    assert not ahead.is_stuck(one.name, 10.0 + PATIENCE_S)
+    assert ahead.is_stuck(one.name, 10.1 + PATIENCE_S)
+    assert [gone.seq for gone in ahead.clear(one.name)] == [1]
+    assert (ahead.wanted(one), ahead.count(one.name), ahead.handlers()) == (0, 0, [])
+
+
+def test_a_projection_has_none() -> None:
+    ahead, one = Ahead(), handler(transactional=True)
+    ahead.took(one.name, 0.0)
+    assert ahead.wanted(one) == 0
