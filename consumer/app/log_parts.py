@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from consumer.broker import KafkaSecurity, TopicConfig
-from consumer.settings import Settings
+from consumer.settings import Authenticity, Role, Settings
 
 LOG_RETENTION_S = 7 * 86400.0
 DELIVERIES_RETENTION_S = 86400.0  # anybody may fill it, and what waits to be confirmed is in the ledger
@@ -29,6 +29,16 @@ def topics(settings: Settings) -> list[TopicConfig]:
     )
     deliveries = replace(events, name=topic(settings, "deliveries"), retention_s=DELIVERIES_RETENTION_S)
     return [events, deliveries, replace(events, name=topic(settings, "events.dead"), retention_s=DEAD_RETENTION_S)]
+
+
+def written(settings: Settings, role: Role) -> set[str]:
+    """The topics that a role publishes to."""
+    if role is Role.SERVE:
+        proves = any(one.authenticity is not Authenticity.API for one in settings.applications)
+        names = ["deliveries", "events"] if proves else ["deliveries"]
+    else:
+        names = ["events", "events.dead"] if role is Role.WORK else ["events"]
+    return {topic(settings, name) for name in names}
 
 
 def log_bytes(settings: Settings) -> int | None:

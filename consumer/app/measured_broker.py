@@ -16,20 +16,26 @@ from consumer.broker import (
     TopicConfig,
     TopicReport,
 )
-from consumer.errors import BrokerError
+from consumer.errors import BrokerError, TopicForbidden, TopicUnknown
 from consumer.telemetry.metrics import Metrics
 
 PASSING_S = 60.0
 """What is refused no longer than this may have been the election of a leader: it says nothing once it is so old."""
 REFUSAL_COUNTS_S = 600.0
+PROBE_EVERY_S = 15.0
+PROBED = (TopicForbidden, TopicUnknown)
+"""What a probe shows on any log, and therefore also that it is over."""
 
 
 class MeasuredBroker:
     """Does what `broker` does, and tells `metrics` how many records were acknowledged (`published`) or not (the error's
-    code; some of them may be durable all the same), and how long that took. `seconds`: a clock that never goes back."""
+    code; some of them may be durable all the same), and how long that took. `writes`: the topics this process publishes
+    to; whether they take a record is asked before the first one, too. `seconds`: a clock that never goes back."""
 
     def __init__(self, broker: Broker, metrics: Metrics, seconds: Callable[[], float] = perf_counter) -> None:
+        self.writes: set[str] = set()
         self._broker = broker
+        self._probed_at = float("-inf")
         self._published = metrics.publishes
         self._not_started: BrokerError | None = None
         self._refused: BrokerError | None = None
@@ -62,6 +68,14 @@ class MeasuredBroker:
         """See Broker."""
         return await self._broker.look_at_groups(groups)
 
+    async def probe(self, topics: Iterable[str]) -> None:
+        """See Broker. What refuses it counts as a refused record."""
+        try:
+            await self._broker.probe(topics)
+        except BrokerError as error:
+            self._refuse(error)
+            raise
+
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See Broker."""
         await self._measured(topic, 1, self._broker.publish(topic, message, timeout_s))
@@ -92,9 +106,19 @@ class MeasuredBroker:
             if (why := self._not_started) is not None:
                 raise type(why)(why.message, **why.fields)
             return False
+        await self._probe_now_and_then()
         if isinstance(self._broker, EmbeddedBroker):
             self._refused = None  # it has just written
         return True
+
+    async def _probe_now_and_then(self) -> None:
+        """Every PROBE_EVERY_S, and each time while it is refused. Raises what refuses it."""
+        if self._now() - self._probed_at < PROBE_EVERY_S and not isinstance(self._refused, PROBED):
+            return
+        await self.probe(sorted(self.writes))
+        self._probed_at = self._now()
+        if isinstance(self._refused, PROBED):
+            self._refused = None
 
     @property
     def refusal(self) -> BrokerError | None:
@@ -111,11 +135,14 @@ class MeasuredBroker:
             self._published.inc((topic, error.code), records)
             # A record that is too large says nothing of the log.
             if error.retryable:
-                self._refused_at = self._now()
-                if self._refused is None:
-                    self._refused_since = self._refused_at
-                self._refused = error
+                self._refuse(error)
             raise
         self._refused = None
         self._published.inc((topic, "published"), records)
         self._seconds(topic).observe(self._now() - began)
+
+    def _refuse(self, error: BrokerError) -> None:
+        self._refused_at = self._now()
+        if self._refused is None:
+            self._refused_since = self._refused_at
+        self._refused = error

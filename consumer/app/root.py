@@ -287,6 +287,7 @@ class App:
             topic_prefix=self.settings.topic_prefix,
             limits=parts.receive_limits(self.settings),
         )
+        self.broker.writes |= log_parts.written(self.settings, Role.SERVE)
         self._readiness.add("receive", receiver.has_room)
         runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)
         self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
@@ -305,6 +306,7 @@ class App:
         self._heartbeat.roles.add(Role.WORK.value)
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings
+        broker.writes |= log_parts.written(settings, Role.WORK)
 
         async def work(stop: asyncio.Event) -> None:
             if not await self._ready_to_work(stop):
@@ -351,6 +353,7 @@ class App:
     async def sync(self) -> None:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
         self._heartbeat.roles.add(Role.SYNC.value)
+        self.broker.writes |= log_parts.written(self.settings, Role.SYNC)
         clients = await self.payments()
         sync = Sync(
             [

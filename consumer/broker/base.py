@@ -155,6 +155,11 @@ class Broker(Protocol):
         nothing, needs no `start`. Raises BrokerUnavailable, and by its own code what the broker refuses."""
         ...
 
+    async def probe(self, topics: Iterable[str]) -> None:
+        """Whether these topics take a record of ours, as far as that can be asked without leaving one; bounded. Raises
+        by its own code what refuses it."""
+        ...
+
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """Return when the record is durable. Raises BrokerUnavailable after `timeout_s` (the record may still
         become durable later: expect a duplicate) or at once when too much is pending, RecordTooLarge when it can never

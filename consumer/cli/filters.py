@@ -29,6 +29,16 @@ Application = Annotated[str | None, typer.Option(help="Application; all when lef
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")]
 
 
+def moments(*texts: str | None) -> tuple[datetime | None, ...]:
+    """Each as `parse_moment` says. How long ago is reckoned by the ledger's clock, which is asked where somebody says
+    so: this machine's may be wrong. Raises UsageError, LedgerError."""
+    from consumer.cli.process import time_there  # nobody needs it who says no such thing
+
+    is_ago = any(_AGO.match(text) for text in texts if text is not None)
+    now = time_there() if is_ago else datetime.now(UTC)
+    return tuple(parse_moment(text, now) for text in texts)
+
+
 def parse_moment(text: str | None, now: datetime) -> datetime | None:
     """ISO-8601, or `2h`, `3d` ago, in UTC. Raises UsageError, also for what lies before 1970 or after 9000."""
     if text is None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -23,6 +24,7 @@ from consumer.errors import Terminated
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import lacks_nothing
 from consumer.ledger.engine.database import LOCK_S
+from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Role, Settings, load_settings, settings_to_look
 from consumer.telemetry.logs import configure_logging
 
@@ -112,6 +114,21 @@ async def ledger(settings: Settings, *, whole: bool = False, lock_s: float = LOC
         yield database
     finally:
         await database.stop()
+
+
+def time_there() -> datetime:
+    """The ledger's time, which all processes go by. Raises SettingsError, LedgerError."""
+    settings, _ = looking()
+
+    async def ask() -> datetime:
+        database = Database(settings.database_url.get_secret_value(), pool_size=1, create=False)
+        try:
+            async with database.reading() as session:
+                return await shared_time(session)
+        finally:
+            await database.stop()
+
+    return run(ask())
 
 
 async def _look_closer(database: Database, *, whole: bool) -> None:

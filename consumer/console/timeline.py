@@ -28,7 +28,7 @@ async def timeline(session: AsyncSession, application: str, key: str) -> list[En
     """Events of the aggregate, the changes they made, the runs that did not simply succeed, and those that shipped.
 
     `at` is when we learned of it, `happened_at` when the service says that it happened, `cause` the event it was
-    derived from. What came at one instant stands as it was recorded.
+    derived from. What came at one instant stands as it came about: the event, what it changed, what was derived of it.
     """
     events = await _newest(
         session, EVENTS, EVENTS.c.seq, and_(EVENTS.c.application == application, EVENTS.c.key == key)
@@ -41,9 +41,9 @@ async def timeline(session: AsyncSession, application: str, key: str) -> list[En
     ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, [row["id"] for row in events]))
     runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, shown)) if events else []
     causes = await _causes(session, application, [row["id"] for row in events])
-    entries = [((row["received_at"], 0, row["seq"]), _event(row, causes)) for row in events]
+    entries = [((row["received_at"], 2 * (row["id"] in causes), row["seq"]), _event(row, causes)) for row in events]
     entries += [((row["at"], 1, row["id"]), _change(row)) for row in changes]
-    entries += [((row["updated_at"], 2, row["seq"]), _run(row, requested)) for row in runs]
+    entries += [((row["updated_at"], 3, row["seq"]), _run(row, requested)) for row in runs]
     return [entry for _, entry in sorted(entries, key=lambda one: one[0])]
 
 

@@ -27,6 +27,7 @@ from consumer.receive.answers import Answer, Refused
 from consumer.receive.body import check_declared, streamed_body, whole_body
 from consumer.receive.decide import Endpoint, decide
 from consumer.receive.unproved import Unproved
+from consumer.telemetry import way
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.port import Server
 from consumer.telemetry.traces import Tracing
@@ -175,6 +176,8 @@ class Receiver:
             topic, message, answer, problem = decide(endpoint, body, headers, received_at, root.traceparent)
             if topic == "events" or self._may_store(endpoint.application, message, problem):
                 await self._broker.publish(self._topics[topic], message, self.limits.publish_timeout_s)
+                if way.is_told():
+                    _tell_stored(endpoint.application, topic, message)
             outcome = answer.outcome
         finally:
             root.end(outcome)
@@ -210,6 +213,12 @@ class Receiver:
                 return answers.FAILED
         self._figures.say(answer.outcome, application, reason)
         return answer
+
+
+def _tell_stored(application: str, topic: str, message: Message) -> None:
+    said = {name: message.headers.get(name, b"").decode("utf-8", "replace") for name in ("delivery_id", "event_id")}
+    trace = message.headers.get("traceparent", b"").decode("ascii", "replace")[3:35]
+    log.debug("webhook_stored", application=application, topic=topic, trace_id=trace, **said)
 
 
 class _Figures:

@@ -12,24 +12,28 @@ left. What only a handler's own tables connect is found in the same batch or not
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from consumer.errors import LedgerUnavailable
 from consumer.events import Event
 from consumer.ledger import Database
-from consumer.ledger.handling import events
+from consumer.ledger.handling import events, handlers
 from consumer.ledger.plans import trial
 from consumer.ledger.plans.candidates import Pair
 from consumer.ledger.plans.portions import portions
 from consumer.replay.effects import Effects
 from consumer.replay.play import Disturbed, Handlers, Play, Staging, Try
-from consumer.replay.turns import Turned, together
+from consumer.replay.turns import BATCH, Turned, together
 
 PAUSE_S = 0.005
+SMALL_BATCH = 25
+WAITING_LOOKS_EVERY_S = 0.03
+"""Who waits for SQLite's only writer looks again after so long at first, and never hears that it is free."""
 TRIES = 5
 LOAD_AT_ONCE = 300
 
@@ -56,12 +60,24 @@ class Predictor:
         )  # fmt: skip
         loaded = await self._load(pairs)
         found: list[tuple[Turned, Effects]] = []
-        for batch in together(pairs, loaded):
+        gives_way = await self._gives_way(now)
+        for batch in together(pairs, loaded, batch_size=SMALL_BATCH if gives_way else BATCH):
+            began = time.monotonic()
             effects = await self._patiently(batch, loaded, staging)
             found += [(one, effects[one.pair.id]) for one in batch]
             progress(len(found))
-            await asyncio.sleep(PAUSE_S)
+            is_felt = gives_way and self._writes(batch)
+            await asyncio.sleep(max(WAITING_LOOKS_EVERY_S, time.monotonic() - began) if is_felt else PAUSE_S)
         return sorted(found, key=lambda one: one[0].pair)
+
+    async def _gives_way(self, now: datetime) -> bool:
+        """Whether a trial that writes keeps live work from writing: on SQLite, while a worker lives. Then it has the
+        database half of the time, a few items at once."""
+        if self.database.dialect != "sqlite":
+            return False
+        since = now - timedelta(seconds=handlers.LIVE_S)
+        async with self.database.reading() as session:
+            return any(one.last_seen_at >= since for one in await handlers.everyone(session))
 
     async def _load(self, pairs: Sequence[Pair]) -> Loaded:
         wanted = sorted({(pair.application, pair.event_id) for pair in pairs})
@@ -85,7 +101,7 @@ class Predictor:
     async def _try(self, batch: Sequence[Turned], loaded: Loaded, staging: Staging) -> Found:
         """Together, or each for itself when one of them fails: some handlers catch the database's error, and the
         next one meets it."""
-        writes = any(self._writes(one.pair.handler) for one in batch)
+        writes = self._writes(batch)
         try:
             async with trial.trial(self.database, writes=writes) as session:
                 return await Play(session, staging).all(batch, loaded)
@@ -93,6 +109,6 @@ class Predictor:
             async with trial.trial(self.database, writes=writes) as session:
                 return await Play(session, replace(staging, isolated=True)).all(batch, loaded)
 
-    def _writes(self, name: str) -> bool:
-        handler = self.handlers.get(name)
-        return handler is not None and handler.transactional
+    def _writes(self, batch: Sequence[Turned]) -> bool:
+        found = (self.handlers.get(name) for name in {one.pair.handler for one in batch})
+        return any(handler is not None and handler.transactional for handler in found)

@@ -20,8 +20,10 @@ class Turned:
     pair: Pair
 
 
-def together(pairs: Sequence[Pair], loaded: Mapping[tuple[str, str], Event]) -> Iterator[list[Turned]]:
-    """Batches of about BATCH pairs; of what belongs together each event has a turn of its own. Pure."""
+def together(
+    pairs: Sequence[Pair], loaded: Mapping[tuple[str, str], Event], *, batch_size: int = BATCH
+) -> Iterator[list[Turned]]:
+    """Batches of about so many pairs; of what belongs together each event has a turn of its own. Pure."""
     groups = _Groups()
     names = {pair.id: _names(pair, loaded.get((pair.application, pair.event_id))) for pair in pairs}
     for some in names.values():
@@ -31,7 +33,7 @@ def together(pairs: Sequence[Pair], loaded: Mapping[tuple[str, str], Event]) -> 
         by_group.setdefault(groups.of(names[pair.id][0]), []).append(pair)
     batch: list[Turned] = []
     for group in by_group.values():
-        if batch and len(batch) + len(group) > BATCH:
+        if batch and len(batch) + len(group) > batch_size:
             yield batch
             batch = []
         batch += in_turn(group)

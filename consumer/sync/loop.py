@@ -16,6 +16,7 @@ from consumer.retry import Lasting, RetryPolicy
 LOG = structlog.get_logger()
 
 STOP_GRACE_S = 3.0
+TOOK_MAX_S: Final = 30.0
 # The first call with refused credentials fails with the one, those after it with the other.
 REFUSED: Final = frozenset({AuthenticationError.code, CircuitOpen.code})
 Step = Callable[[], Coroutine[Any, Any, float]]
@@ -24,7 +25,8 @@ _BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, j
 
 class StageFailure:
     """Says that something fails, now and then while it lasts, and once that it works again; counts the failures in
-    between. `error`: the last one; None while all is well."""
+    between. `error`: the last one; None while all is well. `took_s`: how long the first failing step had tried, at most
+    TOOK_MAX_S: who waits for an answer that does not come is held up from then on."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -32,15 +34,18 @@ class StageFailure:
         self._lasting = Lasting()
         self.error: Exception | None = None
         self.times = 0
+        self.took_s = 0.0
 
     @property
     def code(self) -> str | None:
         """Why the last step failed; None while all is well."""
         return self._code
 
-    def failed(self, error: Exception) -> None:
-        """A step failed. Logged, with the error's fields, when its code is another than before: as an error where
-        somebody has to do something about it (refused credentials, and what trying again does not mend)."""
+    def failed(self, error: Exception, took_s: float = 0.0) -> None:
+        """A step failed after so long. Logged, with the error's fields, when its code is another than before: as an
+        error where somebody has to do something about it (refused credentials, and what trying again does not mend).
+        """
+        self.took_s = self.took_s if self.times else min(took_s, TOOK_MAX_S)
         self.times += 1
         code = error.code if isinstance(error, ConsumerError) else type(error).__name__
         self._code, self.error = code, error
@@ -92,10 +97,11 @@ async def run_repeatedly(
     wake = wake or asyncio.Event()
     while not stop.is_set():
         wake.clear()
+        began_s = clock.monotonic()
         try:
             wait_s = await _until(step, stop, grace_s)
         except Exception as error:  # noqa: BLE001 - a stage outlives its step's failures, whatever they are
-            failure.failed(error)
+            failure.failed(error, clock.monotonic() - began_s)
             wait_s = failure.wait_s()
         else:
             if wait_s is None:

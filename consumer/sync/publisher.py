@@ -10,6 +10,7 @@ from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event
 from consumer.sync.chunks import chunks
+from consumer.telemetry import way
 from consumer.wire import pack_event
 
 LOG = structlog.get_logger()
@@ -52,7 +53,7 @@ class EventPublisher:
         for event in refused:
             LOG.error(
                 "an event is larger than the topic takes: it is not published",
-                application=event.application, event_id=event.id, type=event.type,
+                application=event.application, event_id=event.id, trace_id=way.trace_id(event), type=event.type,
             )  # fmt: skip
         return refused
 

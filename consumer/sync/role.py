@@ -147,7 +147,9 @@ class ApplicationSync:
         self._leader_gauges = LeaderGauges(api, database, self.backfill.first_walk, clock=clock, metrics=self.metrics)
         self._failure = StageFailure(f"identity {api.application}")
         self._credentials = StageFailure(f"credentials {api.application}")
-        self._watch = Watch(database, api.application, self._look, clock=clock, token=token, metrics=self.metrics)
+        self._watch = Watch(
+            database, api.application, self._look, took_s=self._took_s, clock=clock, token=token, metrics=self.metrics
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Compete for the lead, and read the service while this process has it; until `stop`."""
@@ -215,6 +217,12 @@ class ApplicationSync:
         over = frozenset[str]() if self._client.circuit.is_open else REFUSED
         codes = {name: one.code for name, one in zip(STAGES, failures, strict=True) if one.code is not None}
         return {name: code for name, code in codes.items() if code not in over}
+
+    def _took_s(self) -> Mapping[str, float]:
+        """Stage to how long its first failing step had tried."""
+        stages = (self.confirm, self.refresh, self.backfill, self.reconcile, self.canary)
+        tried = [self._failure, self._credentials, *(stage.failure for stage in stages)]
+        return {name: one.took_s for name, one in zip(STAGES, tried, strict=True)}
 
     def _look(self) -> Mapping[str, str]:
         """The troubles after a look at the secret file: it may break while nothing is asked (case S4)."""

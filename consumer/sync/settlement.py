@@ -21,6 +21,7 @@ from consumer.sync.api import ApplicationApi
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.provenance import as_webhook, differing, other_body
 from consumer.sync.publisher import EventPublisher, PublishedIds
+from consumer.telemetry import way
 
 LOG = structlog.get_logger()
 
@@ -72,6 +73,9 @@ class Settlement:
         refused = await self._publisher.publish(wanted, plan=plan)
         too_large = {event.id for event in refused}
         self.published.add([event.id for event in wanted if event.id not in too_large])
+        for event in wanted if way.is_told() else ():
+            if event.id not in too_large:
+                way.tell("event_published", event, source=event.source.value, by_hint=event.id in hints)
         settled = {event_id: one for event_id, one in hints.items() if event_id not in too_large}
         others = [event.id for event in events if event.id in settled and self._differs(settled[event.id], event)]
         await self._forget(settled, [other_body(settled[event_id]) for event_id in others])
@@ -85,6 +89,7 @@ class Settlement:
             LOG.warning(
                 "a delivery differs from the service's record, which wins",
                 application=event.application,
+                trace_id=way.trace_id(delivery),
                 delivery_id=delivery.id,
                 event_id=event.id,
                 differs="+".join(differs),

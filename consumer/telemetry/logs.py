@@ -13,6 +13,8 @@ import orjson
 import structlog
 from structlog.typing import Processor, WrappedLogger
 
+from consumer.errors import ConsumerError
+from consumer.retry import Lasting
 from consumer.telemetry.redaction import redacted_fields
 
 LogFormat = Literal["json", "console", "auto"]
@@ -105,6 +107,29 @@ class Seldom(logging.Filter):
         if unsaid:
             record.msg, record.args = f"{line[1]} (and {unsaid} times before)", None
         return True
+
+
+class Condition:
+    """What lasts is said once, then at growing intervals, and its end is said. `event`: the stable word of its lines,
+    `fields` what is on each; its end is `EVENT_over`."""
+
+    def __init__(self, event: str, **fields: Any) -> None:
+        self._event = event
+        self._lasting = Lasting()
+        self._log = structlog.get_logger(__name__, **fields)
+
+    def lasts(self, error: BaseException) -> None:
+        """It is so (still), because of this."""
+        code = error.code if isinstance(error, ConsumerError) else type(error).__name__
+        if self._lasting.says(code):
+            reason = error.message if isinstance(error, ConsumerError) else None
+            self._log.warning(self._event, code=code, reason=reason, for_s=self._lasting.for_s)
+
+    def over(self) -> None:
+        """It is not so, any more."""
+        if self._lasting.code is not None:
+            self._log.info(f"{self._event}_over", was=self._lasting.code, after_s=self._lasting.for_s)
+        self._lasting.over()
 
 
 def _signed(who: Mapping[str, str | int]) -> Processor:

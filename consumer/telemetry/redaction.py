@@ -11,6 +11,8 @@ TEXT_MAX_CHARS = 16_384
 ITEMS_MAX = 100
 DEPTH_MAX = 6
 WALLET_MIN_CHARS = 32
+_CONTAINERS = frozenset({"body", "raw", "payload", "content", "data", "document"})
+"""Names that a log line hides whole; where a body is shown they are the way to it."""
 
 _SECRET_PARTS = ("secret", "password", "passwd", "token", "authorization", "cookie", "api_key", "apikey", "credential")
 # Bodies and who the payer is: by name, because their values look like anything.
@@ -103,3 +105,19 @@ def redacted_fields(fields: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]
         text = str(name)
         shown[text] = REDACTED if is_private(text) and value is not None else redacted(value, depth)
     return shown
+
+
+def masked(value: Any, *, hide: bool = False) -> Any:
+    """An event's body as it may be shown and kept as a fixture: the same JSON with personal values and secrets masked;
+    ids, amounts, times, statuses stay. `hide`: all of it."""
+    if isinstance(value, Mapping):
+        return {name: masked(item, hide=hide or _is_personal(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [masked(item, hide=hide) for item in value]
+    if isinstance(value, str):
+        return REDACTED if hide else scrub(value)
+    return value
+
+
+def _is_personal(name: str) -> bool:
+    return name.lower() not in _CONTAINERS and is_private(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 
 import structlog
@@ -11,6 +12,7 @@ import structlog
 from consumer.broker.base import Lag, Partition, Record
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.way import is_told, on_the_way_of, tell
 from consumer.work.dispatch.result_writer import Result
 from consumer.work.ingest.ingest import Taken
 
@@ -34,6 +36,9 @@ class Observer:
         self._metrics.batch_records.observe(len(records))
         self._metrics.commit_seconds.observe(seconds)
         new = Counter((e.application, e.type, e.trust.value, e.source.value) for e in taken.recorded)
+        for event in taken.recorded if is_told() else ():
+            ran = {run.handler: run.status.value for run in taken.runs if run.event_id == event.id}
+            tell("event_recorded", event, trust=event.trust.value, source=event.source.value, runs=ran)
         for (application, event_type, trust, source), count in new.items():
             label = self._metrics.type_label(event_type)
             self._metrics.events.labels(application, label, trust, source, "new").inc(count)
@@ -42,7 +47,8 @@ class Observer:
                 self._metrics.events.labels("all", "all", "all", "all", result).inc(count)
         for run in taken.runs:
             if run.status is not RunStatus.PARKED and (run.attempts or run.code):
-                self._outcome(run.handler, run.status, run.event_id, code=run.code, reason=run.reason, at=run.trace)
+                with _about(taken, run.event_id):
+                    self._outcome(run.handler, run.status, run.event_id, code=run.code, reason=run.reason, at=run.trace)
 
     def moved(self, change: str, partitions: int) -> None:
         """Partitions came to this member (`assigned`) or went from it (`revoked`)."""
@@ -53,7 +59,9 @@ class Observer:
         finish = result.finish
         self._metrics.run_seconds.labels(finish.run.handler).observe(result.seconds)
         told = {"code": finish.code, "reason": finish.reason, "at": result.attempt.trace if result.attempt else None}
-        self._outcome(finish.run.handler, finish.status, finish.run.event_id, **told)
+        with on_the_way_of(result.event):
+            tell("handler_ended", result.event, handler=finish.run.handler, status=finish.status.value, **told)
+            self._outcome(finish.run.handler, finish.status, finish.run.event_id, **told)
 
     def runs(self, waiting: Mapping[tuple[str, str], int]) -> None:
         """How many runs wait, by (handler, status)."""
@@ -110,3 +118,8 @@ class Observer:
         if status is RunStatus.DEAD:
             self._metrics.dead.labels(handler).inc()
             _log.error("run_dead", handler=handler, event_id=event_id, **told)
+
+
+def _about(taken: Taken, event_id: str) -> AbstractContextManager[None]:
+    found = [one for one in taken.recorded if one.id == event_id]
+    return on_the_way_of(found[0]) if found else nullcontext()

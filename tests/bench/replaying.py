@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from tests.bench.ratio import Ratio
-from tests.replay.beside_live import p99, replayed_beside_live
+from tests.support.handling.beside_live import p99, replayed_beside_live
 
 EVENTS, KILLS, BEFORE = 20_000, 3, 300
 AT_MOST = 2.0

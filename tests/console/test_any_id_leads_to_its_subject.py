@@ -8,6 +8,7 @@ from consumer.console.explain import explain_customer, explain_order
 from consumer.console.find import find, near
 from consumer.events import Delivery
 from consumer.ledger import Database
+from consumer.ledger.handling import events, outbox
 from consumer.ledger.reading import hints, quarantine
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import Reason
@@ -61,11 +62,16 @@ async def test_a_slip_of_the_finger_finds_nothing_and_what_is_near(sold: Databas
 
 # case: A50
 async def test_a_timeline_is_in_true_order_with_what_brought_each_about(sold: Database) -> None:
-    async with sold.reading() as session:
+    async with sold.transaction() as session:
+        [row] = [one for one in await outbox.due(session, START, 10) if one.type == "fulfilment.requested"]
+        requested = own(row.type, row.key, {}, id_=row.event_id, at=row.created_at)
+        await events.record(session, [requested], row.created_at)
         found = await explain_order(session, "default", "A-100")
     codes = [entry["code"] for entry in found["timeline"] if "trust" in entry]
     assert codes[:2] == ["checkout.registered", "order.paid"], "as they came, though at one instant"
     assert [entry["at"] for entry in found["timeline"]] == sorted(entry["at"] for entry in found["timeline"])
+    every = [entry["code"] for entry in found["timeline"]]
+    assert every.index("order.changed") < every.index("fulfilment.requested"), "a change comes before what it set off"
 
 
 # case: A50

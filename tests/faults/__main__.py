@@ -2,14 +2,15 @@
 when a fault is not noticed, not named truly, or not green again.
 
 `python -m tests.faults WORD …` plays the rows whose name has one of these words, `--on embedded` or `--on servers`
-those of one scene; what was played before stays in the table. `--healthy MINUTES` plays no fault: it counts the alarms
-that `status` raises all the same, exit 1 when there is one.
+those of one scene, `--new` those that are not in the table; what was played before stays there. `--healthy MINUTES`
+plays no fault: it counts the alarms that `status` raises all the same, exit 1 when there is one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from tests.faults.healthy import stay_healthy
 from tests.faults.play import Played, on_files, on_servers, play
 from tests.faults.rows.every import EMBEDDED, SERVERS
 from tests.faults.scene import Fault, Scene
-from tests.faults.table import keep, line
+from tests.faults.table import keep, line, was_played
 
 SCENES = {"embedded": (on_files, EMBEDDED), "servers": (on_servers, SERVERS)}
 REASON_CHARS = 900
@@ -47,7 +48,7 @@ async def play_all(on: str, rows: Sequence[Fault]) -> int:
 async def _played(fault: Fault, scene: Scene) -> Played | None:
     try:
         return await play(fault, scene)
-    except (AssertionError, RuntimeError, OSError) as error:
+    except (AssertionError, RuntimeError, OSError, subprocess.SubprocessError) as error:
         why = f"{error} {error.__cause__ or ''}"[:REASON_CHARS]
         print(f"FAILED on {scene.name}: {fault.name}: {type(error).__name__}: {why}", flush=True)
         for role, process in scene.processes.items():
@@ -70,6 +71,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--on", choices=sorted(SCENES))
+    parser.add_argument("--new", action="store_true", help="only what is not in the table")
     parser.add_argument("--healthy", type=float, metavar="MINUTES")
     parser.add_argument("--per-s", type=float, default=1.0, help="orders a second, with --healthy")
     asked = parser.parse_args(words)
@@ -79,6 +81,7 @@ def main(words: Sequence[str]) -> int:
     for on, (_, rows) in SCENES.items():
         if asked.on in (None, on):
             chosen = [row for row in rows if not asked.words or any(word in row.name for word in asked.words)]
+            chosen = [row for row in chosen if not (asked.new and was_played(row.name, on))]
             failed += asyncio.run(play_all(on, chosen))
     return 1 if failed else 0
 

@@ -20,7 +20,6 @@ from tests.support.ports import eventually
 from tests.support.process import command
 from tests.support.proxy import TcpProxy
 
-NOT_GREEN_WITHIN_S = 60.0
 GREEN_WITHIN_S = 180.0
 READY_WITHIN_S = 180.0
 PAID_EVERY_S = 5.0
@@ -111,9 +110,7 @@ async def play(fault: Fault, scene: Scene) -> Played:
         code = next(code for code in codes if code in fault.codes)
         return code, tuple(dict.fromkeys(other for other in codes if other not in fault.codes))
 
-    code, others = await eventually(
-        named, within_s=NOT_GREEN_WITHIN_S * SLACK, every_s=1, what=f"{fault.name} is named"
-    )
+    code, others = await eventually(named, within_s=fault.within_s * SLACK, every_s=1, what=f"{fault.name} is named")
     named_s = time.monotonic() - began
     cured = time.monotonic()
     await fault.cure(scene)

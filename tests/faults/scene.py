@@ -20,6 +20,7 @@ from tests.support.proxy import TcpProxy
 
 ROLES = ("serve", "work", "sync", "console")
 ROOM_MIB = 400
+WITHIN_S = 60.0
 FULL_PIECE = 1 << 20
 
 
@@ -76,9 +77,10 @@ class Scene:
         os.kill(self.processes[role].pid, number)
 
     async def stop(self, *roles: str) -> None:
-        """Stop these roles, all by default, as their supervisor would."""
+        """Stop these roles, all by default, as their supervisor would. Who plays lets go of the ledger's file, too."""
         chosen = [self.processes[role] for role in roles or ROLES]
         await asyncio.gather(*(asyncio.to_thread(process.stop) for process in chosen))
+        await self.found.database.stop()
 
     async def start(self, *roles: str) -> None:
         """Start these roles anew, all by default; nobody waits until they are ready."""
@@ -118,13 +120,15 @@ Act = Callable[[Scene], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Fault:
-    """`what` happens to `where`; any of `codes` names the true cause. `cure` is what the finding asks for."""
+    """`what` happens to `where`; any of `codes` names the true cause. `cure` is what the finding asks for. `within_s`:
+    the bar of this one, where only a late order can show it."""
 
     where: str
     what: str
     codes: frozenset[str]
     strike: Act
     cure: Act
+    within_s: float = WITHIN_S
 
     @property
     def name(self) -> str:
@@ -132,9 +136,9 @@ class Fault:
         return f"{self.where} {self.what}"
 
 
-def fault(where: str, what: str, *codes: str, strike: Act, cure: Act) -> Fault:
+def fault(where: str, what: str, *codes: str, strike: Act, cure: Act, within_s: float = WITHIN_S) -> Fault:
     """A fault; any of these codes names its cause."""
-    return Fault(where, what, frozenset(codes), strike, cure)
+    return Fault(where, what, frozenset(codes), strike, cure, within_s)
 
 
 @contextmanager

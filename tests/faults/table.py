@@ -10,6 +10,7 @@ from tests.faults.rows.every import EMBEDDED, SERVERS
 
 README: Final = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- faults: written by `python -m tests.faults` -->", "<!-- end of faults -->"
+SCENES: Final = {"embedded": "embedded", "servers": "Kafka, PostgreSQL"}
 HEAD: Final = (
     "| fault | on | not green after s | named after s | by | green after its cure, s |",
     "|---|---|---|---|---|---|",
@@ -24,13 +25,23 @@ def line(played: Played) -> str:
 
 def keep(played: Played) -> None:
     """Put it into the table, in place of what it was there."""
-    before, _, rest = README.read_text().partition(BEGIN)
-    old, _, after = rest.partition(END)
-    lines = {_key(one): one for one in old.splitlines() if one.startswith("| ") and one not in HEAD}
+    before, lines, after = _stands()
     lines[_key(line(played))] = line(played)
-    order = [(row.name, "embedded") for row in EMBEDDED] + [(row.name, "Kafka, PostgreSQL") for row in SERVERS]
+    order = [(row.name, SCENES["embedded"]) for row in EMBEDDED] + [(row.name, SCENES["servers"]) for row in SERVERS]
     rows = [lines[key] for key in order if key in lines]
     README.write_text("\n".join([f"{before}{BEGIN}\n", *HEAD, *rows, f"\n{END}{after}"]))
+
+
+def was_played(fault: str, on: str) -> bool:
+    """Whether the table has it, played `on` embedded or servers."""
+    return (fault, SCENES[on]) in _stands()[1]
+
+
+def _stands() -> tuple[str, dict[tuple[str, str], str], str]:
+    """What stands before the table, its lines, and what stands after it."""
+    before, _, rest = README.read_text().partition(BEGIN)
+    old, _, after = rest.partition(END)
+    return before, {_key(one): one for one in old.splitlines() if one.startswith("| ") and one not in HEAD}, after
 
 
 def _key(text: str) -> tuple[str, str]:

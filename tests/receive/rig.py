@@ -92,6 +92,8 @@ class RecordingBroker:
     def subscribe(self, topics: Sequence[str], group: str, **_: Any) -> Subscription:
         raise NotImplementedError("nothing reads here")
 
+    async def probe(self, topics: Iterable[str]) -> None: ...
+
     async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
         return ()
 

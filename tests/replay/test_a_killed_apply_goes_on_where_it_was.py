@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from tests.replay.beside_live import replayed_beside_live
+from tests.support.handling.beside_live import replayed_beside_live
 
 EVENTS = int(os.environ.get("CONSUMER_TEST_REPLAYED", "600"))
 

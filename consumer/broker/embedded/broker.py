@@ -7,7 +7,6 @@ heartbeats are told in machine time; what is written into a record, its age and 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +31,7 @@ from consumer.broker.groups import GroupReport
 from consumer.broker.membership import Membership
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge, TopicUnknown
-
-LOG = logging.getLogger(__name__)
+from consumer.telemetry.logs import Condition
 
 WATCH_EVERY_S = 0.05
 RETENTION_EVERY_S = 60.0
@@ -117,6 +115,11 @@ class EmbeddedBroker:
         """See the Protocol."""
         return await asyncio.to_thread(inspect_groups, self._path, groups)
 
+    async def probe(self, topics: Iterable[str]) -> None:  # noqa: ARG002 - the Protocol's
+        """See the Protocol: all topics are in one file."""
+        await self._open_file().write(touch, READY_WITHIN_S)
+        self._written_at = time.monotonic()
+
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol (cases I1, I2, I22)."""
         file = self._open_file()
@@ -180,8 +183,7 @@ class EmbeddedBroker:
         if file is None:
             return False
         if file.write_failed or time.monotonic() - self._written_at >= TOUCH_EVERY_S:
-            await file.write(touch, READY_WITHIN_S)
-            self._written_at = time.monotonic()
+            await self.probe(())
         await file.read(data_version, READY_WITHIN_S)
         return True
 
@@ -223,6 +225,7 @@ class EmbeddedBroker:
     async def _watch(self, file: LogFile) -> None:
         """Notice what other processes (and other members here) wrote."""
         seen = -1
+        blind = Condition("log_not_watched")
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             if not self._subscriptions:
@@ -230,9 +233,10 @@ class EmbeddedBroker:
             try:
                 version = await file.read(data_version)
             except BrokerError as error:
-                LOG.warning("the log file could not be watched: %s", error.line())
+                blind.lasts(error)
                 await asyncio.sleep(1.0)
                 continue
+            blind.over()
             if version != seen:
                 seen = version
                 for subscription in self._subscriptions:
@@ -240,11 +244,13 @@ class EmbeddedBroker:
 
     async def _retain(self, file: LogFile) -> None:
         """Delete old records in bounded steps, at once while there is more to delete, else once a minute."""
+        kept = Condition("old_records_not_deleted")
         while True:
             try:
                 deleted = await self._delete_old(file)
+                kept.over()
             except BrokerError as error:
-                LOG.warning("old records could not be deleted: %s", error.line())
+                kept.lasts(error)
                 deleted = 0
             await asyncio.sleep(0.1 if deleted else RETENTION_EVERY_S)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+
+import structlog
 
 from consumer.broker.base import Lag, Partition, Record
 from consumer.broker.embedded import claims
@@ -18,8 +19,9 @@ from consumer.broker.embedded.schema import OFFSET_BITS, StoredRecord, read_reco
 from consumer.broker.membership import Membership
 from consumer.clock import Clock
 from consumer.errors import BrokerError, BrokerUnavailable, TopicUnknown
+from consumer.telemetry.logs import Condition
 
-LOG = logging.getLogger(__name__)
+LOG = structlog.get_logger(__name__)
 
 FOLLOW_AT_LEAST_EVERY_S = 1.0
 JOIN_TIMEOUT_S = 10.0
@@ -208,6 +210,7 @@ class EmbeddedSubscription:
 
     async def _beat(self) -> None:
         """Heartbeats are told in machine time, not by the clock: a driven clock would declare the living dead."""
+        unheard = Condition("member_not_heard", group=self._group)
         while True:
             await asyncio.sleep(self._membership.heartbeat_s)
             live = partial(
@@ -220,13 +223,15 @@ class EmbeddedSubscription:
             try:
                 if not await self._file.write(live, self._membership.session_s):
                     self._change_wake.set()
+                unheard.over()
             except BrokerError as error:
-                LOG.warning("no heartbeat for group %s: %s", self._group, error.line())
+                unheard.lasts(error)
 
     async def _follow(self) -> None:
         """Drain and let go what belongs to another member; take what is free and ours."""
         loop = asyncio.get_running_loop()
         generation = -1
+        lost = Condition("group_not_followed", group=self._group)
         while True:
             timer = loop.call_later(FOLLOW_AT_LEAST_EVERY_S, self._change_wake.set)
             try:
@@ -239,14 +244,15 @@ class EmbeddedSubscription:
                 if found != generation:
                     await self._settle()
                     generation = found
+                lost.over()
             except BrokerError as error:
-                LOG.warning("group %s could not be followed: %s", self._group, error.line())
+                lost.lasts(error)
                 await asyncio.sleep(FOLLOW_AT_LEAST_EVERY_S)
 
     async def _settle(self) -> None:
         seen = await self._file.read(partial(claims.view, group=self._group, member=self._member))
         if not seen.known:
-            LOG.warning("this member of group %s was declared dead; it joins again", self._group)
+            LOG.warning("member_declared_dead", group=self._group)
             await self._let_go(list(self._owned))
             self._owned.clear()
             await self._join()

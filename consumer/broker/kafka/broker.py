@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 
 from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
 from consumer.broker.groups import GroupReport
-from consumer.broker.kafka.causes import why_unreachable
+from consumer.broker.kafka.causes import probe, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
 from consumer.broker.kafka.groups import inspect_groups
 from consumer.broker.kafka.inspection import inspect
@@ -23,6 +23,7 @@ from consumer.errors import BrokerUnavailable, TopicUnknown
 
 LOOKUP_WITHIN_S = 10.0
 READY_WITHIN_S = 2.0
+PROBE_WITHIN_S = 1.0
 CHUNK_RECORDS = 2_000
 CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -98,6 +99,18 @@ class KafkaBroker:
     async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
         """See the Protocol."""
         return await inspect_groups(self._connection, groups)
+
+    async def probe(self, topics: Iterable[str]) -> None:
+        """See the Protocol: it asks for grants and topics. A broker that does not answer in time refuses nothing."""
+        try:
+            for topic in topics:
+                await self._exists(topic, PROBE_WITHIN_S)
+                client = self._started().client
+                if client is not None:
+                    await probe(client, topic, PROBE_WITHIN_S)
+        except BrokerUnavailable as error:
+            if type(error) is not BrokerUnavailable:
+                raise
 
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol (cases I1, I2, I3, I22)."""
@@ -178,9 +191,9 @@ class KafkaBroker:
             raise BrokerUnavailable("the broker is not started")
         return self._publisher
 
-    async def _exists(self, topic: str) -> None:
+    async def _exists(self, topic: str, within_s: float = LOOKUP_WITHIN_S) -> None:
         if topic not in self._topics:
-            await self._lookup(topic, LOOKUP_WITHIN_S)
+            await self._lookup(topic, within_s)
 
     async def _lookup(self, topic: str, timeout_s: float) -> TopicLanes:
         try:

@@ -4,16 +4,20 @@ not bootstrap; so each server is asked once more, and the answer is the cause.""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
+from aiokafka import TopicPartition
 from aiokafka.conn import create_conn
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.produce import ProduceRequest
 
 from consumer.broker.kafka.connection import KafkaConnection
 from consumer.causes import of_kafka
 from consumer.errors import BrokerError, BrokerUnavailable
 
 ASK_WITHIN_S = 3.0
+ALL_REPLICAS: Final = -1
+NOTHING: Final = b""
 NOT_OF_A_CONNECTION = ("bootstrap_servers", "metadata_max_age_ms")
 
 
@@ -44,3 +48,35 @@ async def why_unreachable(connection: KafkaConnection) -> BrokerError | None:
         else:
             return None
     return None
+
+
+async def probe(client: Any, topic: str, within_s: float) -> None:
+    """Whether the topic takes records from us, asked without leaving one there: a batch without a record is refused as
+    invalid by a broker that would have taken one, and as forbidden or unknown by one that would not. Disks and replicas
+    it does not ask.
+
+    `client`: aiokafka's network client; `topic` was there when it was looked for. Raises by its own code what the
+    broker refuses (TopicForbidden, TopicUnknown); a broker that does not answer, or a leader that is being elected, is
+    nobody's refusal."""
+    try:
+        async with asyncio.timeout(within_s):
+            await _ask(client, topic, within_s)
+    except (TimeoutError, KafkaError, OSError) as error:
+        refused = of_kafka(error)
+        if refused is not None:
+            raise refused from error
+
+
+async def _ask(client: Any, topic: str, within_s: float) -> None:
+    numbers = await client._wait_on_metadata(topic)  # aiokafka has no other word for what it does before it publishes
+    number = min(numbers)
+    leader = client.cluster.leader_for_partition(TopicPartition(topic, number))
+    if leader is None or leader == -1:
+        return
+    request = ProduceRequest(None, ALL_REPLICAS, int(within_s * 1000), [(topic, [(number, NOTHING)])])
+    answer = await client.send(leader, request)
+    for name, partitions in answer.topics:
+        for _, code, *_ in partitions:
+            refused = of_kafka(for_code(code)(name)) if code else None
+            if refused is not None:
+                raise type(refused)(topic=name, **refused.fields)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import structlog
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
@@ -20,8 +20,9 @@ from consumer.broker.kafka.progress import Progress
 from consumer.broker.membership import Membership
 from consumer.clock import Clock
 from consumer.errors import BrokerError, BrokerUnavailable
+from consumer.telemetry.logs import Condition
 
-LOG = logging.getLogger(__name__)
+LOG = structlog.get_logger(__name__)
 
 LAG_TIMEOUT_S = 10.0
 WATCH_EVERY_S = 5.0
@@ -336,6 +337,7 @@ class KafkaSubscription:
     async def _watch(self) -> None:
         """Replace a consumer that gave up or stands still although there is something to read (#1037, #712)."""
         unanswered = 0
+        blind = Condition("member_not_watched", group=self._group)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_EVERY_S):
@@ -345,13 +347,14 @@ class KafkaSubscription:
                 if self._broken is None:
                     self._broken = await self._stalled()
                 unanswered = 0
+                blind.over()
             except Exception as error:  # noqa: BLE001 - aiokafka may raise anything; the watch must go on
-                LOG.warning("the consumer of group %s could not be watched: %s", self._group, type(error).__name__)
+                blind.lasts(error)
                 unanswered += 1
                 if unanswered >= UNANSWERED_LIMIT:
                     self._broken = "the cluster does not answer"
             if self._broken is not None:
-                LOG.warning("the consumer of group %s is replaced: %s", self._group, self._broken)
+                LOG.warning("member_replaced", group=self._group, reason=self._broken)
                 await self._replace()
                 unanswered = 0
 
@@ -373,16 +376,18 @@ class KafkaSubscription:
     async def _replace(self) -> None:
         await self._lose()
         await self._close(5.0)
+        away = Condition("member_not_started_again", group=self._group)
         wait_s = RESTART_WAIT_S
         while True:
             try:
                 await self._open()
             except BrokerError as error:
-                LOG.warning("the consumer of group %s could not be started again: %s", self._group, error.line())
+                away.lasts(error)
                 self._refused = error
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RESTART_WAIT_CEILING_S)
             else:
+                away.over()
                 self._broken = self._refused = None
                 self._change.set()
                 return

@@ -13,12 +13,12 @@ a producer whose batch failed or got stuck is replaced.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
@@ -39,8 +39,9 @@ from consumer.broker.kafka.lanes import (
 from consumer.broker.kafka.murmur2 import partition_of
 from consumer.broker.kafka.topics import MAX_BATCH_BYTES
 from consumer.errors import BrokerUnavailable, RecordTooLarge
+from consumer.telemetry.logs import Condition
 
-LOG = logging.getLogger(__name__)
+LOG = structlog.get_logger(__name__)
 
 ROUND_AT_MOST_S = 0.006
 QUIET_TURNS = 3
@@ -318,7 +319,7 @@ class KafkaPublisher:
         """Replace this producer; once, however many lanes find it broken. What it had on its way fails."""
         if producer is not self._producer:
             return
-        LOG.warning("the Kafka producer is replaced: %s", reason)
+        LOG.warning("producer_replaced", reason=reason)
         self._producer = None
         flights, self._flights = list(self._flights.values()), {}
         for flight in flights:
@@ -328,16 +329,18 @@ class KafkaPublisher:
 
     async def _replace(self, producer: Any) -> None:
         await end(producer, END_WITHIN_S)
+        away = Condition("producer_not_started_again")
         wait_s = RENEW_WAIT_S
         while True:
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     self._producer = await self._connect()
             except (KafkaError, OSError, TimeoutError) as error:
-                LOG.warning("the Kafka producer could not be started again: %s", type(error).__name__)
+                away.lasts(error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RENEW_WAIT_CEILING_S)
             else:
+                away.over()
                 if self._dirty:
                     self._begin_round()
                 return

@@ -17,7 +17,7 @@ from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import NotFound, UsageError
 from consumer.plugin import Handler
 from consumer.settings import Role, Settings
-from consumer.telemetry.masking import masked
+from consumer.telemetry.redaction import masked
 from consumer.testing.simulation import History, as_test
 from consumer.work.place import told_import
 from consumer.work.registry import REASON_MAX_CHARS, Registry, handlers_of, load_registry

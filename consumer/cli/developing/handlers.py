@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import LedgerError, NotFound
 from consumer.ledger import audit
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import handlers as ledger_handlers
 from consumer.ledger.plans import candidates
 from consumer.ledger.tables import HandlerRow
@@ -193,8 +194,8 @@ async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, Hand
 
 
 async def _set(name: str, reason: str, *, paused: bool) -> None:
-    now = datetime.now(UTC)
     async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
+        now = await shared_time(session)
         done = (
             await ledger_handlers.pause(session, name, by="operator", reason=reason, now=now)
             if paused

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import orjson
@@ -21,18 +20,18 @@ from consumer.cli.filters import (
     SubscriptionId,
     Type,
     Until,
-    parse_moment,
+    moments,
 )
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.event_view import attempt_document, event_document, run_document
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, audit
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter, Found
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
-from consumer.telemetry.masking import masked
-from consumer.telemetry.redaction import REDACTED
+from consumer.telemetry.redaction import REDACTED, masked
 
 app = typer.Typer(help="The recorded events.", no_args_is_help=True)
 
@@ -52,9 +51,9 @@ def list_events(
     as_json: Json = False,
 ) -> None:
     """The newest events that fit, newest first."""
-    now = datetime.now(UTC)
     if status is not None and status not in list(RunStatus):
         raise UsageError(f"--status is one of {', '.join(RunStatus)}")
+    begin, end = moments(since, until)
     wanted = EventFilter(
         application=application,
         type=event_type,
@@ -63,8 +62,8 @@ def list_events(
         subscription_id=subscription,
         handler=handler,
         status=status,
-        since=parse_moment(since, now),
-        until=parse_moment(until, now),
+        since=begin,
+        until=end,
         limit=limit,
     )
     found, states = run(_search(wanted))
@@ -181,8 +180,8 @@ async def _audit(database: Database, application: str, event_id: str) -> None:
     async with database.transaction() as session:
         if await events.get(session, application, event_id) is not None:
             audit.note(
-                session, at=datetime.now(UTC), application=application, actor="operator", action="event.shown_raw",
-                subject=f"event:{event_id}",
+                session, at=await shared_time(session), application=application, actor="operator",
+                action="event.shown_raw", subject=f"event:{event_id}",
             )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +20,7 @@ from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
 from consumer.console.unread import is_read
 from consumer.errors import SettingsError
+from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Settings
 from handlers.access.policy import Policy
 
@@ -131,8 +132,9 @@ async def _look(settings: Settings, application: str, explain: Explain) -> dict[
     if problems:
         raise SettingsError(problems)
     policy = Policy.model_validate(settings.handler_options.get("access", {}))
-    one, now = settings.application(application), datetime.now(UTC)
+    one = settings.application(application)
     async with ledger(settings) as database, database.reading() as session:
+        now = await shared_time(session)
         has_reader = (one is not None and one.has_credentials) or await is_read(session, application, now)
         found = await explain(session, policy, now, has_reader)
         return found | {"next": [_to_come(entry, now) for entry in found["next"]]}

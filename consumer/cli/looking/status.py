@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -15,8 +16,9 @@ from consumer.app.options import left_out
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
-from consumer.cli.filters import Application, Limit
+from consumer.cli.filters import EARLIEST, Application, Limit
 from consumer.cli.looking.log import ask, judge_log, remembered
+from consumer.cli.looking.room import judge_room, rooms
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
@@ -167,6 +169,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             return Look(findings=[told])  # nothing was set up here yet
         return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])
     look = await ask(settings)
+    low = [finding for room in rooms(settings) for finding in judge_room(room)]
     found.groups = list(look.groups)
     registry = registry_of(settings)
     found.findings = judge(
@@ -175,7 +178,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         queues=open_queues,
         broken_plugins=[plugin.plugin for plugin in registry.broken],
         left_out=left_out(registry, settings.handlers),
-        log=judge_log(look, figures.at, memories=memories, statuses=found.reading, processes=found.processes),
+        log=[*judge_log(look, figures.at, memories=memories, statuses=found.reading, processes=found.processes), *low],
         shippers=who_fulfils(registry.handlers),
         application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
@@ -220,11 +223,14 @@ def list_quarantine(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """The newest deliveries in quarantine; their bodies are not shown."""
+    """The newest deliveries in quarantine, and how many there are of each reason; their bodies are not shown."""
 
-    async def load() -> list[dict[str, Any]]:
+    async def load() -> tuple[list[dict[str, Any]], Counter[str]]:
         async with ledger(settings_looking()) as database, database.reading() as session:
             rows = await ledger_quarantine.newest(session, application=application, reason=reason, limit=limit)
+            counted: Counter[str] = Counter()
+            for word, count in (await ledger_quarantine.count_since(session, EARLIEST)).items():
+                counted[reason_of(word).value] += count
         return [
             {
                 "id": row.id,
@@ -237,10 +243,14 @@ def list_quarantine(
                 "received_at": row.received_at,
             }
             for row in rows
-        ]
+        ], counted
 
-    rows = run(load())
+    rows, counted = run(load())
     output = Output(as_json)
-    output.document({"quarantine": rows})
+    output.document({"quarantine": rows, "groups": dict(counted.most_common())})
     columns = ["id", "received_at", "application", "event_id", "reason", "detail", "bytes"]
     output.table(columns, [[row[name] for name in columns] for row in rows], empty="nothing in quarantine")
+    if len(rows) == limit:
+        output.line(f"there may be more: these are the newest {limit} (--limit, --reason)")
+    if counted.total() > 1:
+        output.line("in all: " + ", ".join(f"{word} {count}" for word, count in counted.most_common()))

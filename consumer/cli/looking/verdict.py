@@ -10,6 +10,7 @@ from consumer.cli.looking.alive import alive
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
+from consumer.errors import WrongApplication
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
@@ -25,7 +26,9 @@ QUARANTINE_GROWS = 20
 REFUSED_STUCK = 3
 UNFULFILLED_LATE_S = 300.0
 WALK_LATE_S = 900.0
-HELD_UP_S = 40.0
+HELD_UP_S = 30.0
+CERTAIN = frozenset({WrongApplication.code})
+"""What is no passing trouble, however short it has lasted."""
 ORDERS_WAIT = frozenset({"credentials_refused", "retention_gap", "paid_there_but_not_here"})
 
 
@@ -188,7 +191,7 @@ def _held_up(one: ApplicationStatus, now: datetime) -> str:
     stages: dict[str, list[str]] = {}
     for stage in one.held_up:
         is_told = one.refused_at is not None and stage.code in REFUSED
-        if not is_told and _age_s(stage.since, now) >= HELD_UP_S:
+        if not is_told and (stage.code in CERTAIN or _age_s(stage.since, now) >= HELD_UP_S):
             stages.setdefault(stage.code, []).append(f"{stage.stage} since {stage.since:%Y-%m-%d %H:%M}")
     told = "; ".join(f"held up by {code}: {', '.join(names)}" for code, names in stages.items())
     return f"{told}; `consumer doctor` says why" if told else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -27,11 +27,11 @@ from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.cli.repairing.rebuild import require_rest
 from consumer.cli.walking.lead import COMMAND, Led, Wait, lease_of
-from consumer.clock import SystemClock
+from consumer.clock import Clock, SystemClock
 from consumer.errors import AnotherLeads, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.archiving.bodies import Brought
-from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.settings import Settings
 from consumer.settings.values import age
 from consumer.sync.leader import LEASE_S, Leader
@@ -60,9 +60,10 @@ def prune(
     async def pruned() -> Pruned:
         async with ledger(settings, whole=True) as database:
             before = await _now(database) - least
-            leader = _leader(database)
+            clock = await shared_clock(database)
+            leader = _leader(database, clock)
             made = Prune(
-                database, folder, clock=SystemClock(), written_by=__version__, by=operator(),
+                database, folder, clock=clock, written_by=__version__, by=operator(),
                 may_go_on=lambda: leader.token, on_file=_progress(output),
             )  # fmt: skip
             if dry_run:
@@ -85,7 +86,8 @@ def export_events(archive: Folder = None, as_json: Json = False) -> None:
     async def exported() -> Pruned:
         async with ledger(settings, whole=True) as database:
             await require_rest(database)  # what is sent or recorded meanwhile would be in none of the files
-            clock, leader = SystemClock(), _leader(database)
+            clock = await shared_clock(database)
+            leader = _leader(database, clock)
             written = partial(export, database, folder, clock=clock, written_by=__version__)
             return await _alone(database, leader, output, written)
 
@@ -130,7 +132,7 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
                 continue
             one = await bring(database, file, brings_missing=missing)
             async with database.transaction() as session:
-                _note(session, file, one)
+                await _note(session, file, one)
             output.line(f"{file.name}: {one.bodies} bodies, {one.events} events")
             found += one
     return found
@@ -144,10 +146,10 @@ def _in_turn(files: Sequence[Path]) -> list[Path]:
     return [*trails, *sorted(archives, key=written_at, reverse=True)]
 
 
-def _note(session: AsyncSession, file: Path, found: Brought) -> None:
+async def _note(session: AsyncSession, file: Path, found: Brought) -> None:
     audit.note(
         session,
-        at=datetime.now(UTC),
+        at=await shared_time(session),
         application="",
         actor=operator(),
         action="archive.imported",
@@ -156,8 +158,8 @@ def _note(session: AsyncSession, file: Path, found: Brought) -> None:
     )
 
 
-def _leader(database: Database) -> Leader:
-    return Leader(database, role=ROLE, holder=f"{worker_id()}/{COMMAND}", clock=SystemClock())
+def _leader(database: Database, clock: Clock) -> Leader:
+    return Leader(database, role=ROLE, holder=f"{worker_id()}/{COMMAND}", clock=clock)
 
 
 async def _alone(database: Database, leader: Leader, output: Output, work: Callable[[], Awaitable[T]]) -> T:

@@ -6,7 +6,7 @@ import difflib
 import getpass
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Protocol
 
 import typer
@@ -23,7 +23,7 @@ from consumer.cli.filters import (
     SubscriptionId,
     Type,
     Until,
-    parse_moment,
+    moments,
     takes,
 )
 from consumer.cli.output import Json, Output, shown
@@ -64,10 +64,10 @@ def chosen(
     fingerprint: Fingerprint = None,
 ) -> DeadFilter:
     """The dead runs that these options choose. Raises UsageError."""
-    now = datetime.now(UTC)
+    begin, end = moments(since, until)
     return DeadFilter(
-        since=parse_moment(since, now),
-        until=parse_moment(until, now),
+        since=begin,
+        until=end,
         type=event_type,
         handler=handler,
         order_id=order,

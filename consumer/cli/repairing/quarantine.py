@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import orjson
@@ -20,6 +20,7 @@ from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.errors import NotFound, UsageError
 from consumer.events import Delivery, Locators
 from consumer.ledger import audit
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, reason_of
@@ -121,24 +122,26 @@ async def _rows(
 async def _publish(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
     from consumer.app.syncing import connect  # every part of `sync`: not for who only looks
 
+    async with ledger(settings) as database, database.reading() as session:
+        now = await shared_time(session)
     broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
     try:
         await connect(broker, settings)
         for row in rows:
             known = settings.application(row.application)
-            packed = pack_delivery(_delivery(row), known.locators if known is not None else Locators())
+            packed = pack_delivery(_delivery(row, now), known.locators if known is not None else Locators())
             message = Message(key=packed.key, value=packed.value, headers=packed.headers)
             await broker.publish(log_parts.topic(settings, "deliveries"), message)
     finally:
         await broker.stop()
 
 
-def _delivery(row: QuarantineRow) -> Delivery:
+def _delivery(row: QuarantineRow, now: datetime) -> Delivery:
     return Delivery(
         application=row.application,
         id=row.delivery_id,
         raw=row.raw,
-        received_at=datetime.now(UTC),
+        received_at=now,
         headers=orjson.loads(row.headers),
         event_id=row.event_id,
     )
@@ -147,10 +150,11 @@ def _delivery(row: QuarantineRow) -> Delivery:
 async def _gone(settings: Settings, rows: Sequence[QuarantineRow], action: str, reason: str) -> None:
     async with ledger(settings) as database, database.transaction() as session:
         await quarantine.drop(session, [row.id for row in rows])
+        now = await shared_time(session)
         for row in rows:
             audit.note(
                 session,
-                at=datetime.now(UTC),
+                at=now,
                 application=row.application,
                 actor=f"operator:{operator()}"[:100],
                 action=action,

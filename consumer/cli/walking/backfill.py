@@ -12,7 +12,7 @@ import typer
 from consumer.app.parts import sync_policy
 from consumer.app.syncing import Syncing, open_syncing
 from consumer.cli.consent import Yes, consent
-from consumer.cli.filters import Application, Since, Until, parse_moment
+from consumer.cli.filters import Application, Since, Until, moments
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, settings_for
 from consumer.cli.walking.certificate import CertificateFile, certify
@@ -52,8 +52,8 @@ def backfill(
     as_json: Json = False,
 ) -> None:
     """One walk of the service's events: what the ledger lacks is published."""
+    begin, end = moments(since, until)
     now = datetime.now(UTC)
-    begin, end = parse_moment(since, now), parse_moment(until, now)
     output = Output(as_json)
     if verify is not None:
         if any((begin, end, full, seed, dry_run, certificate, application)):

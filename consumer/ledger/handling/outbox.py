@@ -15,6 +15,7 @@ from consumer.events import Event
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Emission
+from consumer.telemetry.way import onwards
 
 _OUTBOX: Table = OutboxRow.__table__
 
@@ -51,7 +52,7 @@ def _values(one: Emitted, now: datetime) -> dict[str, object]:
         "cause": one.cause.id,
         "handler": one.handler,
         "plan": one.plan,
-        "traceparent": one.cause.traceparent,
+        "traceparent": onwards(one.cause),
     }
 
 

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from consumer.events import parse_time
-from consumer.sync.canary.ends import Place
+from consumer.sync.backfill.ends import Place
 
 WALK: Final = "canary"
 """Under which name the ledger keeps them."""
-LATE: Final = timedelta(minutes=5)
+LATE: Final = timedelta(minutes=3)
 EVENTS_FORGOTTEN_AFTER: Final = timedelta(days=7)
 MISSING_MAX: Final = 500
 HISTORY_MAX: Final = 1000

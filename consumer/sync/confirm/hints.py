@@ -22,6 +22,7 @@ from consumer.reason import Reason
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.provenance import other_body
+from consumer.telemetry import way
 from consumer.wire import unpack_delivery
 
 LOG = structlog.get_logger()
@@ -189,6 +190,7 @@ class HintConsumer:
             self.metrics.count(f"quarantined_{reason}", self._known(delivery.application))
         for delivery in kept:
             self.metrics.count("hints_taken", delivery.application)
+            way.tell("hint_kept", delivery)
         if flooded:
             LOG.error("too many hints wait: deliveries go to quarantine unread", deliveries=len(flooded))
         for name in {delivery.application for delivery in kept} & self._wakes.keys():

@@ -47,11 +47,19 @@ async def stalled_stages(session: AsyncSession, application: str, now: datetime)
     )
 
 
-def after(before: Sequence[StalledStage], failures: Mapping[str, str], now: datetime) -> tuple[StalledStage, ...]:
+def after(
+    before: Sequence[StalledStage],
+    failures: Mapping[str, str],
+    now: datetime,
+    took_s: Mapping[str, float] | None = None,
+) -> tuple[StalledStage, ...]:
     """The stages in trouble (stage to code) with the time since when they have been: another reason for the same
-    stage is the same trouble. Pure."""
+    stage is the same trouble. `took_s`: how long the first failing step had tried already. Pure."""
     since = {one.stage: one.since for one in before}
-    return tuple(StalledStage(stage=stage, code=code, since=since.get(stage, now)) for stage, code in failures.items())
+    began = {stage: now - timedelta(seconds=(took_s or {}).get(stage, 0.0)) for stage in failures}
+    return tuple(
+        StalledStage(stage=stage, code=code, since=since.get(stage, began[stage])) for stage, code in failures.items()
+    )
 
 
 class Watch:
@@ -63,6 +71,7 @@ class Watch:
         application: str,
         failures: Callable[[], Mapping[str, str]],
         *,
+        took_s: Callable[[], Mapping[str, float]] = dict,
         clock: Clock,
         token: Callable[[], int],
         metrics: StageMetrics,
@@ -70,6 +79,7 @@ class Watch:
         self._database = database
         self._application = application
         self._failures = failures
+        self._took_s = took_s
         self._clock = clock
         self._token = token
         self._metrics = metrics
@@ -97,7 +107,7 @@ class Watch:
             async with self._database.reading() as session:
                 self._noted = await stalled_stages(session, self._application, now)
             self._said_at = None
-        found = after(self._noted, failures, now)
+        found = after(self._noted, failures, now, self._took_s())
         if found == self._noted and not (found and self._is_due(now)):
             return
         said = now.isoformat()

@@ -127,6 +127,18 @@ class Comparison:
                 requests = [ReadRequest(kind="subscription", object_id=one) for one in absent]
                 await read_requests.ask(session, self.application, requests, self._clock.now())
 
+    async def unobserved(self, found: Sequence[Observation]) -> Sequence[Observation]:
+        """The payments among these that were not observed yet, or not with this status."""
+        whole = [one for one in found if is_whole(one)]
+        async with self._database.reading() as session:
+            last = await observations.last(session, self.application, "payment", [one.object_id for one in whole])
+        known = {(object_id, status_of(one.state)) for object_id, one in last.items()}
+        return [one for one in whole if (one.object_id, one.status) not in known]
+
+    async def tell(self, found: Sequence[Observation]) -> None:
+        """Publish those of these payments that were not observed so."""
+        await self._publish(await self.unobserved(found), DriftReport(application=self.application))
+
     # --- comparing and publishing ------------------------------------------------------------------------------
 
     async def _compared(

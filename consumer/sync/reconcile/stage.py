@@ -22,6 +22,7 @@ from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.comparison import Comparison
 from consumer.sync.reconcile.drift import DRIFTED, DriftReport
+from consumer.sync.reconcile.newest_payments import NewestPayments
 from consumer.sync.reconcile.policy import ReconcilePolicy, Terms
 from consumer.sync.reconcile.state import WALK as WALK
 from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state, note_beside, take_over
@@ -51,13 +52,15 @@ class Reconcile:
         self.metrics = metrics or StageMetrics()
         self._policy = policy or ReconcilePolicy()
         self._comparison = Comparison(api, database, publisher, clock=clock, policy=self._policy)
+        self._newest = NewestPayments(api, database, self._comparison, clock=clock, token=token)
         self._identity = Identity(api, database, clock=clock, token=token, metrics=self.metrics)
         self.report: DriftReport | None = None
         self.wake = asyncio.Event()
         self.failure = StageFailure(f"reconcile {api.application}")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Walk when it is due, or at once after a retention gap; until `stop`."""
+        """Walk when it is due, or at once after a retention gap, and look at the newest payments in between; until
+        `stop`."""
         await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
 
     async def _step(self) -> float:
@@ -68,6 +71,9 @@ class Reconcile:
             await self.once()
         elif state.owes_payments:
             await self._payments_owed(state)
+        elif state.payments_baselined:
+            await self._identity.check(priority=Priority.RECONCILE)
+            await self._newest.look()
         return self._policy.look_s
 
     def _is_due(self, state: ReconcileState) -> bool:

@@ -22,6 +22,8 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Context, Handler
+from consumer.telemetry.logs import Condition
+from consumer.telemetry.way import on_the_way_of, tell
 from consumer.work.dispatch.ahead import Ahead
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store
@@ -70,6 +72,7 @@ class Dispatcher:
         self._on_emitted = on_emitted
         self._wake = asyncio.Event()
         self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
+        self._unclaimed = Condition("claim_failed")
         self._ahead = Ahead()
         self._busy: Counter[str] = Counter()
         self._hung: set[str] = set()
@@ -154,8 +157,10 @@ class Dispatcher:
                 if handler and (limit := self._wanted(handler, now)) > 0:
                     claimed += await self._claim_for(handler, limit)
         except LedgerError as error:
-            _log.warning("claim_failed", code=error.code)
+            self._unclaimed.lasts(error)
             await self._clock.sleep(RETRY_S)
+        else:
+            self._unclaimed.over()
         return claimed
 
     def _wanted(self, handler: Handler, now: datetime) -> int:
@@ -214,8 +219,7 @@ class Dispatcher:
     def _start(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         self._busy[handler.name] += 1
         self._started += 1
-        work = self._in_transaction if handler.transactional else self._outside
-        task = asyncio.create_task(work(handler, run, event), name=f"run:{handler.name}")
+        task = asyncio.create_task(self._work(handler, run, event), name=f"run:{handler.name}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, handler))
 
@@ -227,6 +231,11 @@ class Dispatcher:
             self.wake()
 
     # --- work --------------------------------------------------------------------------------------------------
+
+    async def _work(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
+        with on_the_way_of(event):
+            tell("handler_began", event, handler=handler.name, attempt=run.attempts + 1)
+            await (self._in_transaction if handler.transactional else self._outside)(handler, run, event)
 
     async def _outside(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         """An effect handler's attempt."""
@@ -244,7 +253,7 @@ class Dispatcher:
             self._ahead.took(handler.name, (now - started_at).total_seconds())
             outcome = self._breakers.judge(handler, run, outcome, now)
         except Exception as error:  # noqa: BLE001 - a claimed run must come to a result, or it holds its place for good
-            _log.exception("attempt_broke", handler=handler.name, event_id=event.id)
+            _log.exception("attempt_broke", handler=handler.name)
             outcome, now = failed(error), self._clock.now()
         self._writer.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
 
@@ -257,10 +266,10 @@ class Dispatcher:
                 return
             result = await self._attempt_in_transaction(handler, run, event)
         except LedgerError as error:
-            _log.warning("run_not_stored", handler=handler.name, event_id=event.id, code=error.code)
+            _log.warning("run_not_stored", handler=handler.name, code=error.code)
             self._forget([run])
         except Exception as error:  # noqa: BLE001 - it is the run's failure, and stored as such
-            _log.exception("transaction_broke", handler=handler.name, event_id=event.id)
+            _log.exception("transaction_broke", handler=handler.name)
             self._writer.add(
                 conclude(handler, run, event, failed(error), worker=self._worker, started_at=started_at,
                          now=self._clock.now())

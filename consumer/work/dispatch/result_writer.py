@@ -29,11 +29,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A claimed run after its attempt. `seconds` is how long the attempt took."""
+    """A claimed run after its attempt at `event`. `seconds` is how long the attempt took."""
 
     finish: Finish
     attempt: Attempt | None
     seconds: float
+    event: Event
 
     @property
     def run(self) -> ClaimedRun:
@@ -63,7 +64,7 @@ def conclude(
         fingerprint=transition.fingerprint,
         code_version=handler.version,
     )
-    return Result(finish=finish, attempt=attempt, seconds=(now - started_at).total_seconds())
+    return Result(finish=finish, attempt=attempt, seconds=(now - started_at).total_seconds(), event=event)
 
 
 async def store(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> None:

@@ -33,6 +33,7 @@ from consumer.ledger.reading import heard, quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
 from consumer.reason import Reason
+from consumer.telemetry.way import on_the_way_of
 from consumer.wire import SEED, is_replay, plan_of, unpack_event
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
@@ -154,14 +155,16 @@ class Ingest:
         except LedgerError:
             raise
         except Exception as error:  # noqa: BLE001 - stored as the failure of its runs, below
-            _log.exception("event_breaks_its_transaction", application=event.application, event_id=event.id)
+            with on_the_way_of(event):
+                _log.exception("event_breaks_its_transaction", application=event.application)
             cause = error
         try:
             return await self._store([incoming], [], Way.SINGLY, broken=failed(cause))
         except LedgerError:
             raise
         except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
-            _log.exception("event_cannot_be_stored", application=event.application, event_id=event.id)
+            with on_the_way_of(event):
+                _log.exception("event_cannot_be_stored", application=event.application)
             return await self._store([], [(event_delivery(event), Reason.NOT_STORABLE)], Way.SINGLY)
 
     def _decode(self, records: Sequence[Record]) -> tuple[list[Incoming], list[tuple[Delivery, Reason]]]:
@@ -340,7 +343,8 @@ class Ingest:
         handler, limit_s = calls[0].handler, self._slow_handlers.limit_s
         batch = [(call.incoming.event, self._context(session, call)) for call in calls]
         if handler.together is None or len(batch) == 1:
-            outcome = await self._executor.transactional(handler, *batch[0], limit_s=limit_s)
+            with on_the_way_of(batch[0][0]):
+                outcome = await self._executor.transactional(handler, *batch[0], limit_s=limit_s)
         else:
             outcome = await self._executor.together(handler, batch, limit_s=limit_s)
         self._remember(outcome, calls)
@@ -352,7 +356,8 @@ class Ingest:
     async def _perform(self, session: AsyncSession, unit: UnitOfWork, call: Call) -> Outcome:
         handler, event, ctx = call.handler, call.incoming.event, self._context(session, call)
         limit_s = self._slow_handlers.limit_s
-        outcome = await in_savepoint(session, self._executor, handler, event, ctx, limit_s=limit_s)
+        with on_the_way_of(event):
+            outcome = await in_savepoint(session, self._executor, handler, event, ctx, limit_s=limit_s)
         self._remember(outcome, [call])
         if not isinstance(outcome, Failed):
             unit.take_from(ctx, handler, event, call.incoming.plan)
@@ -402,7 +407,8 @@ def _contradicts(event: Event, first: Event, sha256: str | None) -> bool:
 
 def _other_body(event: Event) -> Delivery:
     """The same body is kept once, however often it comes."""
-    _log.warning("other_body_of_a_known_event", application=event.application, event_id=event.id)
+    with on_the_way_of(event):
+        _log.warning("other_body_of_a_known_event", application=event.application)
     return replace(event_delivery(event), id="other:" + hashlib.sha256(event.raw).hexdigest()[:40])
 
 

@@ -14,11 +14,13 @@ import structlog
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock
 from consumer.errors import BrokerError, LedgerError
-from consumer.events import Source
+from consumer.events import Event, Source
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.tables import OutboxRow
 from consumer.ledger.tenure import Tenure
+from consumer.telemetry import way
+from consumer.telemetry.logs import Condition
 from consumer.wire import own_event, pack_event
 
 ROLE = "relay"
@@ -47,6 +49,7 @@ class Relay:
         self._topic = topic
         self._clock = clock
         self._wake = asyncio.Event()
+        self._waits = Condition("relay_waits")
         self._tenure = Tenure(database, role=ROLE, holder=worker, clock=clock, lease_s=LEASE_S)
 
     def wake(self) -> None:
@@ -65,9 +68,10 @@ class Relay:
             try:
                 published = await self.once()
             except (BrokerError, LedgerError) as error:
-                _log.warning("relay_waits", code=error.code)
+                self._waits.lasts(error)
                 await self._clock.sleep(RETRY_S)
                 continue
+            self._waits.over()
             if published < BATCH:
                 await self._wait()
         await self._step_down()
@@ -81,6 +85,8 @@ class Relay:
         if rows:
             await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
             await self._mark(rows)
+        for row in rows if way.is_told() else ():
+            way.tell("derived_published", _event(row))
         return len(rows)
 
     async def _lead(self) -> bool:
@@ -91,17 +97,7 @@ class Relay:
             await outbox.mark_published(session, rows, self._clock.now())
 
     def _message(self, row: OutboxRow) -> Message:
-        event = own_event(
-            application=row.application,
-            id=row.event_id,
-            type=row.type,
-            key=row.key,
-            source=Source.RELAY,
-            at=row.created_at,
-            data=orjson.Fragment(row.data),
-            traceparent=row.traceparent,
-        )
-        packed = pack_event(event, plan=row.plan)
+        packed = pack_event(_event(row), plan=row.plan)
         return Message(key=packed.key, value=packed.value, headers=packed.headers)
 
     async def _wait(self) -> None:
@@ -116,3 +112,16 @@ class Relay:
             await self._tenure.give_back()
         except LedgerError as error:
             _log.warning("lease_not_released", role=ROLE, error=type(error).__name__)
+
+
+def _event(row: OutboxRow) -> Event:
+    return own_event(
+        application=row.application,
+        id=row.event_id,
+        type=row.type,
+        key=row.key,
+        source=Source.RELAY,
+        at=row.created_at,
+        data=orjson.Fragment(row.data),
+        traceparent=row.traceparent,
+    )

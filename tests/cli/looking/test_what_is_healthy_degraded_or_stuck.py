@@ -114,6 +114,7 @@ def stuck(since: datetime, *, stage: str = "backfill", code: str = "cursor_loop"
         (replace(READING, walked_at=LONG_AGO), "walk_late"),
         (replace(READING, walked_at=None), "never_walked"),
         (replace(READING, held_up=(stuck(LONG_AGO),)), "reading_held_up"),
+        (replace(READING, held_up=(replace(stuck(NOW), code="wrong_application"),)), "reading_held_up"),
         (ApplicationStatus(application="club", has_credentials=False, hints=3), "no_credentials"),
     ],
 )
@@ -139,7 +140,7 @@ def test_stages_that_are_held_up_for_long_are_told_together_and_refused_credenti
         application_status = replace(READING, held_up=stages, refused_at=refused_at)
         return [finding.text for finding in judge(WELL, application_statuses=[application_status])]
 
-    assert told(stuck(NOW - timedelta(seconds=30))) == []
+    assert told(stuck(NOW - timedelta(seconds=29))) == []
     [text] = told(stuck(LONG_AGO), stuck(LONG_AGO, stage="confirm"), stuck(LONG_AGO, stage="refresh", code="server"))
     loop = "held up by cursor_loop: backfill since 2026-04-30 23:00, confirm since 2026-04-30 23:00"
     server = "held up by server: refresh since 2026-04-30 23:00"

@@ -39,6 +39,9 @@ def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path)
     desk.call("db", "upgrade")
     asyncio.run(_put(environ, "dlv_1", "dlv_2", "dlv_3"))
     first, second, third = sorted(one["id"] for one in desk.ask("quarantine", "list")["quarantine"])
+    listed = desk.ask("quarantine", "list", "--limit", "1")
+    assert (len(listed["quarantine"]), listed["groups"]) == (1, {"not_confirmed": 3})
+    assert "there may be more" in desk.call("quarantine", "list", "--limit", "1").stdout
     shown = desk.ask("quarantine", "show", str(first))
     assert (shown["reason"], shown["event_id"], "body" in shown) == ("not_confirmed", "evt_1", False)
     assert desk.ask("quarantine", "show", str(first), "--raw")["body"] == '{"id":"evt_1"}'

@@ -6,7 +6,7 @@ from tests.faults.rows.files import OF_THE_LEDGER_FILE, OF_THE_LOG_FILE
 from tests.faults.rows.kafka import OF_KAFKA
 from tests.faults.rows.postgres import OF_POSTGRES
 from tests.faults.rows.roles import OF_DEPLOYS, OF_ROLES
-from tests.faults.rows.service import OF_HANDLERS, OF_THE_API, OF_WEBHOOKS
+from tests.faults.rows.service import OF_HANDLERS, OF_THE_API, OF_THE_CANARY, OF_WEBHOOKS
 
 EMBEDDED = (
     *OF_ROLES,
@@ -14,6 +14,7 @@ EMBEDDED = (
     *OF_THE_LOG_FILE,
     *OF_THE_LEDGER_FILE,
     *OF_THE_API,
+    *OF_THE_CANARY,
     *OF_WEBHOOKS,
     *OF_HANDLERS,
 )

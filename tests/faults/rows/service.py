@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import aiohttp
 
+from consumer.sandbox.engine.records import PaymentStatus
 from tests.faults.scene import Fault, Scene, fault
+from tests.support.ports import eventually
 
 SHIP = "warehouse:ship"
 FORGED = 40
+PATIENCE_S = 20
 
 
 def _answers(what: str, name: str, value: float, *codes: str) -> Fault:
@@ -56,6 +60,25 @@ async def _flow(scene: Scene) -> None:
     scene.way.unblock()
 
 
+async def _forget_paid(scene: Scene) -> None:
+    """An order is PAID there, and nothing else tells: no webhook, no event in the list, its payment not yet final."""
+    engine = scene.found.sandbox.engine
+    before = {*(one.id for one in engine.world.events), *(one.id for one in engine.world.payments)}
+    engine.faults.set({"drop": 1})
+    scene.pay()
+    engine.faults.set({"drop": 0})
+    for event in engine.world.events:
+        if event.id not in before:
+            engine.world.put(engine.world.events, replace(event, listed=False))
+    for payment in engine.world.payments:
+        if payment.id not in before:
+            engine.world.put(engine.world.payments, replace(payment, status=PaymentStatus.CONFIRMED))
+
+
+async def _reconcile(scene: Scene) -> None:
+    await scene.found.type("reconcile")
+
+
 async def _swap(scene: Scene) -> None:
     """Somebody puts another application's credentials there; they work."""
     applications = scene.found.sandbox.engine.applications
@@ -71,7 +94,8 @@ async def _swap_back(scene: Scene) -> None:
 
 
 async def _forge(scene: Scene) -> None:
-    """Somebody sends what the service never said."""
+    """Somebody sends what the service never said. `sync` asks for it for a shorter while than a quarter of an hour."""
+    await scene.restart("sync", CONSUMER_CONFIRM_PATIENCE_S=str(PATIENCE_S))
     url = f"http://127.0.0.1:{scene.found.environ['CONSUMER_PORT']}/webhooks"
     async with aiohttp.ClientSession() as http:
         for _ in range(FORGED):
@@ -80,8 +104,16 @@ async def _forge(scene: Scene) -> None:
                 await answer.read()
 
 
-async def _over(scene: Scene) -> None:
-    """Nobody needs to do anything: they are denied, and lie in quarantine."""
+async def _throw_away(scene: Scene) -> None:
+    """They are denied and lie in quarantine: green comes back ten minutes later, or when somebody throws them away."""
+
+    async def is_denied() -> bool:
+        return await scene.found.count("quarantine WHERE reason = 'not_confirmed'") >= FORGED
+
+    await eventually(is_denied, within_s=120, every_s=1, what="all are denied")
+    words = ("--because", "not_confirmed", "--limit", "1000", "--reason", "forged", "--yes")
+    await scene.found.type("quarantine", "discard", *words)
+    await scene.as_before("sync")
 
 
 async def _close_warehouse(scene: Scene) -> None:
@@ -112,6 +144,10 @@ OF_THE_API = (
     _answers("answers HTML", "html", 1, "reading_held_up"),
     _answers("answers 429", "rate_limited", 1, "reading_held_up"),
 )  # fmt: skip
+OF_THE_CANARY = (
+    fault("API", "tells nobody that an order was paid", "paid_there_but_not_here", strike=_forget_paid,
+          cure=_reconcile, within_s=300),
+)  # fmt: skip
 OF_WEBHOOKS = (
     fault(
         "webhooks",
@@ -120,7 +156,7 @@ OF_WEBHOOKS = (
         strike=lambda scene: scene.found.fall_silent(),
         cure=lambda scene: scene.found.hear_again(),
     ),
-    fault("webhooks", "forged", "hints_denied", "quarantine_grows", strike=_forge, cure=_over),
+    fault("webhooks", "forged", "hints_denied", "quarantine_grows", strike=_forge, cure=_throw_away),
 )
 OF_HANDLERS = (
     fault("warehouse", "answers 503", "handlers_waiting", strike=_close_warehouse, cure=_open_warehouse),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +14,8 @@ def install_plugin(folder: Path, name: str, source: str) -> dict[str, str]:
     metadata.mkdir(parents=True, exist_ok=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(f"[consumer.handlers]\n{name} = {name}\n")
-    return {"PYTHONPATH": str(folder)}
+    before = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), before] if before else [str(folder)])}
 
 
 def install_package(folder: Path, name: str, files: Mapping[str, str], groups: Mapping[str, str]) -> dict[str, str]:

@@ -14,8 +14,8 @@ from consumer.payments import PaymentsError, UnexpectedAnswer
 from consumer.sync.backfill import bookmark as events_bookmark
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
+from consumer.sync.backfill.ends import PAGES_AT_ONCE
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.canary.ends import PAGES_AT_ONCE
 from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, Late, Sightings
 from consumer.sync.canary.stage import BLIND_AFTER, Canary, load
 from consumer.sync.health.status import application_status

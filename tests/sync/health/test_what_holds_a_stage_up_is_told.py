@@ -32,6 +32,8 @@ def test_a_trouble_is_as_old_as_its_stages_first_failure() -> None:
         ("confirm", "server_error", later),
     ]
     assert after(both, {}, later) == ()
+    [hung] = after((), {"confirm": "api_timeout"}, later, {"confirm": 30.0, "backfill": 9.0})
+    assert hung.since == later - timedelta(seconds=30), "it has waited for an answer since"
 
 
 async def test_what_nobody_says_again_is_told_no_more(world: World) -> None:

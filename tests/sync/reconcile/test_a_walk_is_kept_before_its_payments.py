@@ -64,7 +64,8 @@ async def test_payments_alone_are_tried_again_and_history_among_them_is_remember
     assert world.service.calls["/v1/orders"] == orders, "the big lists are not read for them again"
     payments = world.service.calls["/v1/payments"]
     await stage._step()
-    assert world.service.calls["/v1/payments"] == payments
+    assert world.service.calls["/v1/payments"] <= payments + 3, "its two ends are looked at"
+    assert await seen(world) == []
     lists(world, orders=[order(1, "PAID")], payments=[*PAYMENTS, {"id": "pay_new", "status": "SUCCEEDED"}])
     await stage.once()
     assert await seen(world) == [("payment:pay_new", "SUCCEEDED")]
@@ -98,7 +99,8 @@ async def test_a_command_beside_the_leader_heals_though_payments_cannot_be_read(
     world.service.failing["/v1/payments"] = 403
     with pytest.raises(PaymentsError):
         await reconcile(world).once(max_changes=30, leads=False)
-    await stage._step()
+    with pytest.raises(PaymentsError):  # nor are the newest ones to be seen
+        await stage._step()
     assert (await remembered(world)).braked is False
 
 

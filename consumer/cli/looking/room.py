@@ -1,0 +1,60 @@
+"""Room: what the disks of the ledger's and the log's files have left. A write-ahead file goes on taking writes for a
+while after its disk is full: the file system knows sooner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+
+from consumer.causes import cure_of
+from consumer.cli.looking.status_finding import Finding, Grade
+from consumer.errors import LedgerDiskFull, LogDiskFull
+from consumer.settings import Settings
+
+LOW_BYTES: Final = 256 << 20
+LOW_SHARE: Final = 0.05
+NOTHING_BYTES: Final = 4 << 20
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What the disk of a file of ours has left, in bytes, of `total`. `code`: of its being full."""
+
+    path: Path
+    code: str
+    free: int
+    total: int
+
+
+def rooms(settings: Settings) -> Iterator[Room]:
+    """Of the ledger and the log, where they are files."""
+    url = make_url(settings.database_url.get_secret_value())
+    kind, _, log = settings.broker_url.partition(":")
+    files = {
+        LedgerDiskFull.code: url.database if url.get_backend_name() == "sqlite" else None,
+        LogDiskFull.code: log if kind == "embedded" else None,
+    }
+    for code, file in files.items():
+        path = Path(file or "")
+        if not file or not path.is_file():
+            continue
+        try:
+            disk = os.statvfs(path.parent)
+        except OSError:
+            continue
+        yield Room(path=path, code=code, free=disk.f_bavail * disk.f_frsize, total=disk.f_blocks * disk.f_frsize)
+
+
+def judge_room(room: Room) -> list[Finding]:
+    """Low: before it is full. Pure."""
+    if room.free >= min(LOW_BYTES, LOW_SHARE * room.total):
+        return []
+    left = f"the disk of {room.path} has {room.free / MIB:.0f} of {room.total / MIB:.0f} MiB left"
+    grade, how = (Grade.STUCK, "") if room.free < NOTHING_BYTES else (Grade.DEGRADED, ", and will be full")
+    return [Finding(grade, room.code, f"{left}{how} ({cure_of(room.code)})")]

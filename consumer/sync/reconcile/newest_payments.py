@@ -1,0 +1,124 @@
+"""NewestPayments: a payment is told a little after the service lists it, not by the next walk. What it is the second
+of, or of what nobody knows, a handler finds (cases F29, F38).
+
+A little after: its `order.paid` is on its way, and until that is here every payment looks like money of no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from consumer.clock import Clock
+from consumer.events import parse_time
+from consumer.ledger import Database
+from consumer.ledger.reading import read_requests, sync_state
+from consumer.payments import Payment, Priority
+from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.bookmark import ListOrder
+from consumer.sync.backfill.ends import PAGES_AT_ONCE, Place, look
+from consumer.sync.observation import Observation
+from consumer.sync.reconcile.comparison import Comparison
+from consumer.sync.reconcile.lists import PAGE
+
+WALK: Final = "newest_payments"
+SETTLED: Final = timedelta(seconds=90)
+HELD_MAX: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Payments that were seen and not told yet, by id: since when, and as they were shown last. At most HELD_MAX: where
+    customers pay faster, the next walk tells the others. `place`: how far the list is known."""
+
+    place: Place = field(default_factory=Place)
+    since: Mapping[str, datetime] = field(default_factory=dict)
+    records: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+    def due(self, now: datetime) -> list[str]:
+        """The ids to be told now."""
+        return [one for one, since in self.since.items() if now - since >= SETTLED]
+
+    def without(self, told: Sequence[str]) -> Held:
+        """What is left."""
+        left = {one: since for one, since in self.since.items() if one not in told}
+        return Held(place=self.place, since=left, records={one: self.records[one] for one in left})
+
+    def seen(self, place: Place, shown: Mapping[str, dict[str, Any]], news: Sequence[str], now: datetime) -> Held:
+        """After a look that showed these, `news` of which were never told so."""
+        since = {one: self.since.get(one, now) for one in (*self.since, *news)}
+        since = dict(list(since.items())[:HELD_MAX])
+        return Held(place=place, since=since, records={one: shown.get(one) or self.records[one] for one in since})
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON, for the ledger."""
+        since = {one: at.isoformat() for one, at in self.since.items()}
+        return {"place": self.place.dump(), "since": since, "records": dict(self.records)}
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any] | None) -> Held:
+        """From JSON; nothing for None."""
+        state = state or {}
+        since = {one: at for one, text in (state.get("since") or {}).items() if (at := parse_time(text)) is not None}
+        records = state.get("records") or {}
+        since = {one: at for one, at in since.items() if one in records}
+        return cls(
+            place=Place.load(state.get("place") or {}), since=since, records={one: records[one] for one in since}
+        )
+
+
+class NewestPayments:
+    """Looks at the end of the list of payments where new ones appear, one or two reads a look. `token`: see Reconcile.
+    For after the first walk: what was there before is remembered by that one (case B30)."""
+
+    def __init__(
+        self,
+        api: ApplicationApi,
+        database: Database,
+        comparison: Comparison,
+        *,
+        clock: Clock,
+        token: Callable[[], int],
+    ) -> None:
+        self._application = api.application
+        self._locators = api.locators
+        self._payments = api.client.with_priority(Priority.RECONCILE).payments
+        self._database = database
+        self._comparison = comparison
+        self._clock = clock
+        self._token = token
+
+    async def look(self) -> None:
+        """One look. Raises PaymentsError, LedgerError, BrokerError, LeaseLost."""
+        async with self._database.transaction() as session:  # the versions before the read (case A40)
+            versions = await read_requests.next_version(session, PAGE * (PAGES_AT_ONCE + 1) + HELD_MAX)
+            before = Held.load(await sync_state.load(session, self._application, WALK))
+        now = self._clock.now()
+        found = await look(self._payments, before.place, ListOrder.UNKNOWN, self._locators, now)
+        shown = _by_id((*found.old, *found.new))
+        news = await self._comparison.unobserved(self._observations(shown, versions, now))
+        held = before.seen(found.place, shown, [one.object_id for one in news], now)
+        due = held.due(now)
+        await self._comparison.tell(self._observations({one: held.records[one] for one in due}, versions, now))
+        async with self._database.transaction() as session:
+            left = held.without(due).dump()
+            await sync_state.keep(session, self._application, WALK, left, token=self._token(), now=now)
+
+    def _observations(self, records: Mapping[str, dict[str, Any]], versions: int, now: datetime) -> list[Observation]:
+        return [
+            Observation(
+                application=self._application,
+                kind="payment",
+                object_id=payment_id,
+                version=versions + number,
+                read_at=now,
+                record=record,
+            )
+            for number, (payment_id, record) in enumerate(records.items())
+        ]
+
+
+def _by_id(shown: Sequence[Payment]) -> dict[str, dict[str, Any]]:
+    return {one.id: one.raw for one in shown if one.id is not None}

@@ -1,0 +1,48 @@
+"""A payment is told soon after it is listed, whichever end of the list that is; the next walk is not waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.sync.conftest import World
+from tests.sync.reconciling import lists, reconcile, remembered, seen
+from tests.sync.service import Json
+
+
+def payment(number: int, status: str = "SUCCEEDED") -> Json:
+    return {"id": f"pay_{number}", "order_id": "A-1", "status": status}
+
+
+def newest_first(payments: Sequence[Json]) -> list[Json]:
+    return list(reversed(payments))
+
+
+# case: F29
+@pytest.mark.parametrize("ordered", [list, newest_first])
+@pytest.mark.parametrize("before", [0, 1, 100, 350])
+async def test_before_the_next_walk(world: World, ordered: Callable[[Sequence[Json]], list[Json]], before: int) -> None:
+    there = [payment(number) for number in range(before)]
+    lists(world, payments=ordered(there))
+    stage = reconcile(world)
+    await stage.once()
+    assert (await remembered(world)).payments_baselined
+    await stage._step()
+    assert await seen(world) == [], "what was there is history"
+    lists(world, payments=ordered([*there, payment(before, "PENDING"), payment(before + 1)]))
+    for _ in range(2):
+        world.clock.advance(60)
+        await stage._step()
+        assert await seen(world) == [], "its event is on its way"
+    for _ in range(2):
+        world.clock.advance(60)
+        await stage._step()
+    assert set(await seen(world)) == {(f"payment:pay_{before}", "PENDING"), (f"payment:pay_{before + 1}", "SUCCEEDED")}
+    lists(world, payments=ordered([*there, payment(before), payment(before + 1)]))
+    for _ in range(3):
+        world.clock.advance(60)
+        await stage._step()
+    assert (f"payment:pay_{before}", "SUCCEEDED") in await seen(world)
+    assert len(await seen(world)) == 3
+    assert world.service.calls["/v1/orders"] == 1, "no walk was made"
