@@ -27,6 +27,11 @@ class ConsumerError(Exception):
         return f"error[{self.code}]: {self.message}" + (f" ({detail})" if detail else "")
 
 
+def code_of(error: BaseException) -> str:
+    """Its code; the kind's name for one that nobody foresaw."""
+    return error.code if isinstance(error, ConsumerError) else type(error).__name__
+
+
 # --- configuration -------------------------------------------------------------------------------------------
 
 

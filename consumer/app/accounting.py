@@ -12,8 +12,8 @@ from consumer.clock import Clock
 from consumer.console.invariants.check import Check
 from consumer.console.invariants.report import Report
 from consumer.console.invariants.service import LastObservations
-from consumer.errors import LedgerError
 from consumer.ledger import Database
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 3600.0
@@ -47,7 +47,7 @@ class Accounting:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
-        wait_s = FIRST_LOOK_S
+        wait_s, unknown = FIRST_LOOK_S, Condition("invariants_unknown")
         while not stop.is_set():
             try:
                 async with asyncio.timeout(wait_s):
@@ -57,8 +57,10 @@ class Accounting:
                 wait_s = LOOK_EVERY_S
             try:
                 await self.look()
-            except LedgerError as error:
-                _log.warning("invariants_unknown", code=error.code)
+            except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
+                unknown.lasts(error)
+            else:
+                unknown.over()
 
     async def look(self) -> None:
         """Set the gauges; what is whole again goes back to 0. Raises LedgerError."""

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer import __version__
 from consumer.clock import Clock, SharedClock
-from consumer.errors import ConsumerError, LedgerUnavailable
+from consumer.errors import ConsumerError, LedgerUnavailable, code_of
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Proof, Pulse
@@ -101,7 +101,7 @@ class Heartbeat:
             async with asyncio.timeout(LIMIT_S):
                 await step()
         except (ConsumerError, TimeoutError, OSError) as error:
-            code = error.code if isinstance(error, ConsumerError) else type(error).__name__
+            code = code_of(error)
             if self._lasting.says(code):
                 _log.warning("heartbeat_not_stored", code=code, for_s=self._lasting.for_s)
             self._refused = error if isinstance(error, ConsumerError) else LedgerUnavailable(reason=code)

@@ -7,20 +7,16 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-import structlog
-
 from consumer.clock import Clock
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import unfulfilled
-from consumer.errors import LedgerError
 from consumer.ledger import Database
 from consumer.ledger.engine.size import size_bytes
 from consumer.ledger.reading import hints, quarantine
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 15.0
-
-_log = structlog.get_logger(__name__)
 
 
 async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, stop: asyncio.Event) -> None:
@@ -29,6 +25,7 @@ async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, 
     queued: set[tuple[str, str, str]] = set()
     kept: set[str] = set()
     hinted: set[str] = set()
+    unknown = Condition("unfulfilled_unknown")
     while not stop.is_set():
         try:
             shown = await _show(database, metrics, clock, shown)
@@ -37,8 +34,10 @@ async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, 
             hinted = await _show_hints(database, metrics, clock, hinted)
             async with database.reading() as session:
                 metrics.ledger_bytes.set(await size_bytes(session))
-        except LedgerError as error:
-            _log.warning("unfulfilled_unknown", code=error.code)
+        except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
+            unknown.lasts(error)
+        else:
+            unknown.over()
         try:
             async with asyncio.timeout(LOOK_EVERY_S):
                 await stop.wait()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 
 from consumer.clock import Clock
-from consumer.errors import ConsumerError
+from consumer.errors import ConsumerError, code_of
 from consumer.payments import AuthenticationError, CircuitOpen
 from consumer.retry import Lasting, RetryPolicy
 
@@ -47,7 +47,7 @@ class StageFailure:
         """
         self.took_s = self.took_s if self.times else min(took_s, TOOK_MAX_S)
         self.times += 1
-        code = error.code if isinstance(error, ConsumerError) else type(error).__name__
+        code = code_of(error)
         self._code, self.error = code, error
         if not self._lasting.says("refused" if code in REFUSED else code):
             return

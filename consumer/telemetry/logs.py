@@ -13,7 +13,7 @@ import orjson
 import structlog
 from structlog.typing import Processor, WrappedLogger
 
-from consumer.errors import ConsumerError
+from consumer.errors import ConsumerError, code_of
 from consumer.retry import Lasting
 from consumer.telemetry.redaction import redacted_fields
 
@@ -120,7 +120,7 @@ class Condition:
 
     def lasts(self, error: BaseException) -> None:
         """It is so (still), because of this."""
-        code = error.code if isinstance(error, ConsumerError) else type(error).__name__
+        code = code_of(error)
         if self._lasting.says(code):
             reason = error.message if isinstance(error, ConsumerError) else None
             self._log.warning(self._event, code=code, reason=reason, for_s=self._lasting.for_s)

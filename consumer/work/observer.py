@@ -10,6 +10,7 @@ from time import perf_counter
 import structlog
 
 from consumer.broker.base import Lag, Partition, Record
+from consumer.events import Event
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.way import is_told, on_the_way_of, tell
@@ -45,9 +46,10 @@ class Observer:
         for result, count in (("duplicate", taken.duplicates), ("refused", taken.refused)):
             if count:
                 self._metrics.events.labels("all", "all", "all", "all", result).inc(count)
+        by_id = {event.id: event for event in taken.recorded}
         for run in taken.runs:
             if run.status is not RunStatus.PARKED and (run.attempts or run.code):
-                with _about(taken, run.event_id):
+                with _about(None if run.status is RunStatus.SUCCEEDED else by_id.get(run.event_id)):
                     self._outcome(run.handler, run.status, run.event_id, code=run.code, reason=run.reason, at=run.trace)
 
     def moved(self, change: str, partitions: int) -> None:
@@ -120,6 +122,6 @@ class Observer:
             _log.error("run_dead", handler=handler, event_id=event_id, **told)
 
 
-def _about(taken: Taken, event_id: str) -> AbstractContextManager[None]:
-    found = [one for one in taken.recorded if one.id == event_id]
-    return on_the_way_of(found[0]) if found else nullcontext()
+def _about(event: Event | None) -> AbstractContextManager[None]:
+    """What is logged in it is of this event; nothing is said of what succeeds."""
+    return nullcontext() if event is None else on_the_way_of(event)

@@ -65,6 +65,7 @@ class _Clocked(Warehouse):
 async def _at_each_rate(folder: Path, urls: Mapping[str, str], name: str) -> dict[int, float]:
     async with _Clocked() as warehouse, _serving(folder, urls, warehouse) as address:
         await _sent(address, paid_orders(WARM_UP, 0), WARM_UP)
+        await eventually(lambda: len(warehouse.at) >= WARM_UP, within_s=WITHIN_S, every_s=0.05)
         first, found = WARM_UP, {}
         for rate in BARS_MS:
             count = rate * LASTS_S

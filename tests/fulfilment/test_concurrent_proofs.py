@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from consumer.errors import LedgerUnavailable
+from consumer.events import Event
 from consumer.ledger import Database
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
+from tests.support.handling.live import Live
 from tests.support.handling.projections import OUTBOX, Projections, observed, own, unreadable
 from tests.support.handling.projections import said as signed
 
@@ -30,6 +34,50 @@ async def test_proofs_that_race_make_one_request(database: Database) -> None:
     assert sorted(row["key"] for row in requests) == sorted(f"order:A{number}" for number in range(10))
     assert sum(len(worker.emitted) for worker in workers) == 10, "only one worker even tried"
     assert len(await workers[0].rows(ORDERS)) == 10
+
+
+async def test_batches_that_cross_each_other_end_well(database: Database) -> None:
+    # case: F3, F28, G2
+    """Of the same orders, half of them known, in opposite order, beside the payments of all: no batch is lost to the
+    other's locks, and what both prove is asked for once."""
+    workers = [Live(database, {"fulfilment": {"matching": "off"}}, application="default") for _ in range(3)]
+    names = [f"A{number:02}" for number in range(20)]
+    await workers[0].arrive(*[order_event("expired", f"evt_x{one}", one) for one in names[::2]])
+    await workers[0].arrive(
+        *[observed(f"order:{one}", 1, {"id": f"so{one}", "status": "PENDING"}) for one in names[::2]]
+    )
+    first = [order_event("paid", f"evt_a{one}", one) for one in names]
+    second = [order_event("paid", f"evt_b{one}", one) for one in reversed(names)]
+    paid = [observed(f"payment:p{one}", 100 + number, {"id": f"p{one}", "status": "SUCCEEDED", "order_id": one})
+            for number, one in enumerate(names)]  # fmt: skip
+    try:
+        await asyncio.gather(
+            *[_until_taken(worker, batch) for worker, batch in zip(workers, (first, second, paid), strict=True)]
+        )
+        await workers[0].pass_time(seconds=120)
+        assert await workers[0].unfinished() == []
+    finally:
+        for worker in workers:
+            await worker.close()
+    seen = Projections(database, MODULE)
+    requests = await seen.rows(OUTBOX, type="fulfilment.requested")
+    assert sorted(row["key"] for row in requests) == [f"order:{one}" for one in names]
+    assert len(await seen.rows(PAYMENTS)) == 20
+    assert [row for row in await seen.rows(FINDINGS) if row["closed_at"] is None] == []
+
+
+def order_event(word: str, event_id: str, order_id: str) -> Event:
+    return signed(f"order.{word}", event_id, id=f"so{order_id}", order_id=order_id)
+
+
+async def _until_taken(worker: Live, batch: Sequence[Event]) -> None:
+    """As a worker does: what the database cut short comes again."""
+    for _ in range(5):
+        try:
+            return await worker.arrive(*batch)
+        except LedgerUnavailable:
+            continue
+    raise AssertionError("a batch never came through")
 
 
 async def test_group_commits_that_cross_each_other_end_well(database: Database) -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import delete
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app import unfulfilled
 from consumer.clock import SystemClock
@@ -69,5 +70,26 @@ async def test_the_age_of_the_oldest_hint_follows_the_ledger(
     async with sqlite_ledger.transaction() as session:
         await session.execute(delete(HintRow))
     await eventually(lambda: (age_s("default"), age_s("second")) == (0, 0), within_s=20)
+    stop.set()
+    await watch
+
+
+async def test_what_the_look_meets_ends_no_role(sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: O1
+    monkeypatch.setattr(unfulfilled, "LOOK_EVERY_S", 0.02)
+    metrics, stop, counted = Metrics(), asyncio.Event(), quarantine.count_each
+    looks: list[AsyncSession] = []
+
+    async def fails_first(session: AsyncSession) -> dict[str, int]:
+        looks.append(session)
+        if len(looks) == 1:
+            raise RuntimeError("nobody foresaw this")
+        return await counted(session)
+
+    async with sqlite_ledger.transaction() as session:
+        await quarantine.put(session, [(delivery(1), Reason.FLOODED)], NOW)
+    monkeypatch.setattr(quarantine, "count_each", fails_first)
+    watch = asyncio.create_task(unfulfilled.watch_unfulfilled(sqlite_ledger, metrics, SystemClock(), stop))
+    await until(metrics, "default", 1)
     stop.set()
     await watch

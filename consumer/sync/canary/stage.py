@@ -137,7 +137,7 @@ class Canary:
                 "what the ledger lacks is asked for no longer", application=self._application, count=len(dropped),
                 ids=dropped[:SHOWN],
             )  # fmt: skip
-        self._is_missing = bool(found.missing)
+        self._is_missing = not before.missing.keys().isdisjoint(found.missing)  # what is on its way is not
         self._show(found)
 
     def _check_sight(self, places: Mapping[str, Place], now: datetime) -> None:

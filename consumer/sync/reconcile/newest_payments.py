@@ -30,8 +30,8 @@ HELD_MAX: Final = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Payments that were seen and not told yet, by id: since when, and as they were shown last. At most HELD_MAX: where
-    customers pay faster, the next walk tells the others. `place`: how far the list is known."""
+    """Payments that were seen and not told yet, by id: since when with their status, and as they were shown last. At
+    most HELD_MAX: where customers pay faster, the next walk tells the others. `place`: how far the list is known."""
 
     place: Place = field(default_factory=Place)
     since: Mapping[str, datetime] = field(default_factory=dict)
@@ -48,9 +48,14 @@ class Held:
 
     def seen(self, place: Place, shown: Mapping[str, dict[str, Any]], news: Sequence[str], now: datetime) -> Held:
         """After a look that showed these, `news` of which were never told so."""
-        since = {one: self.since.get(one, now) for one in (*self.since, *news)}
-        since = dict(list(since.items())[:HELD_MAX])
-        return Held(place=place, since=since, records={one: shown.get(one) or self.records[one] for one in since})
+        records = {one: shown.get(one) or self.records[one] for one in dict.fromkeys((*self.since, *news))}
+        since = {
+            one: self.since[one]
+            if one in self.since and record.get("status") == self.records[one].get("status")
+            else now
+            for one, record in list(records.items())[:HELD_MAX]
+        }
+        return Held(place=place, since=since, records={one: records[one] for one in since})
 
     def dump(self) -> dict[str, Any]:
         """As JSON, for the ledger."""

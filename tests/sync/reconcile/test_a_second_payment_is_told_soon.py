@@ -46,3 +46,19 @@ async def test_before_the_next_walk(world: World, ordered: Callable[[Sequence[Js
     assert (f"payment:pay_{before}", "SUCCEEDED") in await seen(world)
     assert len(await seen(world)) == 3
     assert world.service.calls["/v1/orders"] == 1, "no walk was made"
+
+
+# case: F29, F38
+async def test_what_becomes_final_while_it_is_held_has_its_time_from_then_on(world: World) -> None:
+    """Else it would be told seconds before its order.paid is here, as money of no order."""
+    lists(world, payments=[])
+    stage = reconcile(world)
+    await stage.once()
+    for status in ("CONFIRMED", "CONFIRMED", "SUCCEEDED", "SUCCEEDED"):
+        lists(world, payments=[payment(1, status)])
+        world.clock.advance(50)
+        await stage._step()
+        assert await seen(world) == []
+    world.clock.advance(50)
+    await stage._step()
+    assert await seen(world) == [("payment:pay_1", "SUCCEEDED")]
