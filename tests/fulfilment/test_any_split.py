@@ -28,7 +28,7 @@ TABLES: dict[str, tuple[Table, tuple[str, ...]]] = {
     "orders": (ORDERS, ()),
     "checkouts": (CHECKOUTS, ()),
     "findings": (FINDINGS, ()),
-    "outbox": (OutboxRow.__table__, ("seq", "event_id")),
+    "outbox": (OutboxRow.__table__, ("seq", "event_id", "traceparent")),  # both are named after the application
     "reads": (ReadRow.__table__, ("asked",)),
     "audit": (AuditRow.__table__, ("id", "hash", "previous")),
     "runs": (RunRow.__table__, ("seq",)),
