@@ -18,13 +18,15 @@ AHEAD_MAX = 256
 WITHIN_S = 0.25
 PATIENCE_S = 2.0
 WEIGHT = 0.2
+SURE_S = 10.0
+"""So long a claim is surely ours: less than its lease, by more than clocks differ."""
 
 
 @dataclass
 class Ahead:
     """What waits, by handler, oldest first; times by a monotonic clock."""
 
-    _waiting: dict[str, deque[tuple[ClaimedRun, Event]]] = field(default_factory=dict)
+    _waiting: dict[str, deque[tuple[ClaimedRun, Event, float]]] = field(default_factory=dict)
     _since: dict[str, float] = field(default_factory=dict)
     _seconds: dict[str, float] = field(default_factory=dict)
 
@@ -58,19 +60,26 @@ class Ahead:
         waiting = self._waiting.setdefault(run.handler, deque())
         if not waiting:
             self._since[run.handler] = now_s
-        waiting.append((run, event))
+        waiting.append((run, event, now_s))
 
     def pop(self, handler: str, now_s: float) -> tuple[ClaimedRun, Event]:
         """The next one."""
         waiting = self._waiting[handler]
         self._since[handler] = now_s
-        return waiting.popleft()
+        run, event, _ = waiting.popleft()
+        return run, event
 
     def is_stuck(self, handler: str, now_s: float) -> bool:
         """Whether none of them could start for a while."""
         return self.count(handler) > 0 and now_s - self._since[handler] > PATIENCE_S
 
+    def may_be_lost(self, handler: str, now_s: float, renewed_s: float) -> bool:
+        """Whether the claim of one of them may have ended: who was stopped for a while, or could not renew it, does not
+        know who works on it now. `renewed_s`: when all claims were renewed last."""
+        oldest_s = next((claimed_s for _, _, claimed_s in self._waiting.get(handler, ())), now_s)
+        return now_s - max(oldest_s, renewed_s) > SURE_S
+
     def clear(self, handler: str) -> list[ClaimedRun]:
         """Those that waited, which do not any more; none wait again before an attempt has ended."""
         self._seconds.pop(handler, None)
-        return [run for run, _ in self._waiting.pop(handler, ())]
+        return [run for run, _, _ in self._waiting.pop(handler, ())]

@@ -81,6 +81,7 @@ class Dispatcher:
         self._backlog: set[str] = set()
         self._started = 0
         self._is_stopping = False
+        self._renewed_s = float("-inf")
         self._writer = ResultWriter(database=database, clock=clock, worker=worker, on_stored=self._stored)
         self.paused: frozenset[str] = frozenset()
 
@@ -127,11 +128,14 @@ class Dispatcher:
 
     async def renew_claims(self) -> None:
         """Keep what is being worked on ours. Call well within CLAIM_LEASE_S. Raises LedgerError."""
+        await self._give_back_what_may_not_start()
         if self._claimed:
+            began_s = self._clock.monotonic()
             async with self._database.transaction() as session:
                 await runs.renew(
                     session, list(self._claimed), worker=self._worker, now=self._clock.now(), lease_s=CLAIM_LEASE_S
                 )
+            self._renewed_s = began_s
 
     async def _wait_for_work(self) -> None:
         """Until woken, until the next run is due, or a short while: other processes leave work too."""
@@ -171,14 +175,17 @@ class Dispatcher:
 
     async def _give_back_what_may_not_start(self) -> None:
         """What was claimed ahead for one that is paused, hangs, or whose breaker opened: others may have room for it
-        now, and it is due in its order again."""
+        now, and it is due in its order again. And what may be another's already."""
         for name in self._ahead.handlers():
             is_held = name in self.paused or self._breakers.is_open(name)
-            if is_held or self._ahead.is_stuck(name, self._clock.monotonic()):
+            if is_held or self._ahead.is_stuck(name, self._clock.monotonic()) or self._may_be_lost(name):
                 back = self._ahead.clear(name)
                 async with self._database.transaction() as session:
                     await runs.give_back(session, [run.id for run in back], worker=self._worker)
                 self._forget(back)
+
+    def _may_be_lost(self, name: str) -> bool:
+        return self._ahead.may_be_lost(name, self._clock.monotonic(), self._renewed_s)
 
     def _room(self, handler: Handler, now: datetime) -> int:
         # A handler that hung in its transaction, or blocked it, goes one at a time: on SQLite everybody waits for it.
@@ -209,6 +216,9 @@ class Dispatcher:
         """Of what is claimed, as many as there is room for."""
         name = handler.name
         if self._is_stopping or name in self.paused or not self._ahead.count(name):
+            return
+        if self._may_be_lost(name):
+            self.wake()  # it is given back
             return
         room = min(self._room(handler, self._clock.now()), self._ahead.count(name))
         for _ in range(room):

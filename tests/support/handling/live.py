@@ -51,6 +51,9 @@ class _Skewed(DrivenClock):
     def now(self) -> datetime:
         return self._clock.now() + self._by
 
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
 
 class Live:
     """One application's workers. `stumbles`: (event id, handler) to how many attempts fail. `skew`: how far the clock

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from consumer.broker import Broker
 from consumer.ledger import Database
@@ -18,7 +18,9 @@ from consumer.ledger.handling import handlers, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.tables import RunRow
 from consumer.plugin import Context, Event, Handler, declared, handles
-from consumer.work.dispatch.ahead import AHEAD_MAX, PATIENCE_S, Ahead
+from consumer.work.dispatch.ahead import AHEAD_MAX, PATIENCE_S, SURE_S, Ahead
+from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S
+from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -119,6 +121,42 @@ async def test_what_waits_behind_hanging_runs_is_another_workers(database: Datab
             await eventually(lambda: _succeeded(database, 198), within_s=PATIENCE_S + 20)
 
 
+async def test_who_was_stopped_for_a_while_starts_nothing_of_it(database: Database) -> None:
+    """Another worker has it by then."""
+    gate, begun = threading.Event(), Counter[str]()
+
+    @handles("order.paid", name="test:stops", concurrency=1)
+    async def stops(event: Event, ctx: Context) -> None:
+        begun[event.id] += 1
+        if begun.total() == 10:
+            await asyncio.to_thread(gate.wait, 30)
+
+    found = declared(stops)
+    assert found is not None
+    shop = Live(database, {}, application="default", more=[found])
+    try:
+        await shop.arrive(*[order_paid(number) for number in range(40)])
+        await shop.make_up()
+        working = asyncio.create_task(shop.make_up())
+        await eventually(lambda: begun.total() == 10)
+        async with database.transaction() as session:
+            theirs = {"claimed_by": "another", "claimed_until": shop.clock.now() + timedelta(seconds=60)}
+            waits = RUNS.c.status == "retrying"
+            ahead = (await session.execute(select(func.count()).where(waits))).scalar_one()
+            await session.execute(update(RUNS).where(waits).values(theirs))
+        shop.clock.advance(20)
+        gate.set()
+        await working
+        assert begun.total() == 10
+        assert ahead > 20, "else nothing was ahead"
+        await shop.pass_time(seconds=120)
+        assert await shop.unfinished() == []
+        assert len(begun) == 40
+        assert begun.total() <= 41, "the one that was at work may be done twice"
+    finally:
+        await shop.close()
+
+
 async def _claimed(database: Database, *, at_most: int) -> bool:
     async with database.reading() as session:
         held = await session.execute(select(func.count()).where(RUNS.c.claimed_by.is_not(None)))
@@ -168,6 +206,17 @@ def test_what_cannot_start_is_stuck_and_then_none_are_wanted() -> None:
     assert ahead.is_stuck(one.name, 10.1 + PATIENCE_S)
     assert [gone.seq for gone in ahead.clear(one.name)] == [1]
     assert (ahead.wanted(one), ahead.count(one.name), ahead.handlers()) == (0, 0, [])
+
+
+def test_a_claim_that_nobody_renewed_may_be_lost() -> None:
+    ahead, one = Ahead(), handler()
+    ahead.put(run(1), order_paid(1), 10.0)
+    never = float("-inf")
+    assert not ahead.may_be_lost(one.name, 10.0 + SURE_S, never)
+    assert ahead.may_be_lost(one.name, 10.1 + SURE_S, never)
+    assert not ahead.may_be_lost(one.name, 10.1 + SURE_S, 11.0)
+    assert not ahead.may_be_lost("another", 100.0, never)
+    assert SURE_S < CLAIM_LEASE_S
 
 
 def test_a_projection_has_none() -> None:
