@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from consumer.broker import Broker, EmbeddedBroker, KafkaBroker, Message
+from consumer.telemetry.logs import configure_logging
 
 
 def _open(url: str) -> Broker:
@@ -52,5 +53,6 @@ async def hold(url: str, topic: str, group: str) -> None:
 
 
 if __name__ == "__main__":
+    configure_logging("info", one_shot=True)  # to stderr: the lines on stdout are for the test
     part, *words = sys.argv[1:]
     asyncio.run(publish(*words) if part == "publish" else hold(*words))
