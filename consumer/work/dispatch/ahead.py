@@ -29,6 +29,7 @@ class Ahead:
     _waiting: dict[str, deque[tuple[ClaimedRun, Event, float]]] = field(default_factory=dict)
     _since: dict[str, float] = field(default_factory=dict)
     _seconds: dict[str, float] = field(default_factory=dict)
+    _failing: set[str] = field(default_factory=set)
 
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in self._waiting.values())
@@ -42,14 +43,23 @@ class Ahead:
         return [name for name, waiting in self._waiting.items() if waiting]
 
     def took(self, handler: str, seconds: float) -> None:
-        """An attempt took so long."""
+        """An attempt succeeded, and took so long."""
+        self._failing.discard(handler)
         before = self._seconds.get(handler, seconds)
         self._seconds[handler] = before + WEIGHT * (seconds - before)
+
+    def failed(self, handler: str) -> None:
+        """An attempt failed: before the next succeeds none wait, so that a pause stops what it is for."""
+        self._failing.add(handler)
+
+    def is_failing(self, handler: str) -> bool:
+        """Whether the last attempt that ended failed."""
+        return handler in self._failing
 
     def wanted(self, handler: Handler) -> int:
         """How many are to be claimed now, beside those that have room: none as long as half of them wait."""
         seconds = self._seconds.get(handler.name)
-        if handler.transactional or seconds is None:
+        if handler.transactional or seconds is None or self.is_failing(handler.name):
             return 0
         most = min(AHEAD_MAX, int(handler.concurrency * WITHIN_S / max(seconds, 0.001)))
         missing = min(most - self.count(handler.name), AHEAD_MAX - len(self))

@@ -75,6 +75,7 @@ class Dispatcher:
         self._unclaimed = Condition("claim_failed")
         self._ahead = Ahead()
         self._busy: Counter[str] = Counter()
+        self._unstored: Counter[str] = Counter()
         self._hung: set[str] = set()
         self._upcoming: list[datetime] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,12 +178,14 @@ class Dispatcher:
         """What was claimed ahead for one that is paused, hangs, or whose breaker opened: others may have room for it
         now, and it is due in its order again. And what may be another's already."""
         for name in self._ahead.handlers():
-            is_held = name in self.paused or self._breakers.is_open(name)
+            is_held = name in self.paused or self._breakers.is_open(name) or self._ahead.is_failing(name)
             if is_held or self._ahead.is_stuck(name, self._clock.monotonic()) or self._may_be_lost(name):
                 back = self._ahead.clear(name)
                 async with self._database.transaction() as session:
                     await runs.give_back(session, [run.id for run in back], worker=self._worker)
-                self._forget(back)
+                for run in back:
+                    self._claimed.pop(run.id, None)
+                self.wake()
 
     def _may_be_lost(self, name: str) -> bool:
         return self._ahead.may_be_lost(name, self._clock.monotonic(), self._renewed_s)
@@ -190,7 +193,9 @@ class Dispatcher:
     def _room(self, handler: Handler, now: datetime) -> int:
         # A handler that hung in its transaction, or blocked it, goes one at a time: on SQLite everybody waits for it.
         own = 1 if handler.name in self._hung else handler.concurrency
-        room = min(own - self._busy[handler.name], self._concurrency - self._busy.total())
+        # Of one that fails no more begin than results are stored: whether it is paused is decided by those.
+        begun = self._unstored if self._ahead.is_failing(handler.name) else self._busy
+        room = min(own - begun[handler.name], self._concurrency - self._busy.total())
         return self._breakers.room(handler, now, room) if room > 0 else 0
 
     async def _claim_for(self, handler: Handler, limit: int) -> int:
@@ -228,6 +233,7 @@ class Dispatcher:
 
     def _start(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         self._busy[handler.name] += 1
+        self._unstored[handler.name] += 1
         self._started += 1
         task = asyncio.create_task(self._work(handler, run, event), name=f"run:{handler.name}")
         self._tasks.add(task)
@@ -236,7 +242,8 @@ class Dispatcher:
     def _ended(self, handler: Handler, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._busy[handler.name] -= 1
-        self._start_waiting(handler)
+        if not self._ahead.is_failing(handler.name):
+            self._start_waiting(handler)
         if handler.name in self._backlog and self._wanted(handler, self._clock.now()) > 0:
             self.wake()
 
@@ -260,7 +267,10 @@ class Dispatcher:
         try:
             outcome = await self._executor.effect(handler, event, make)
             now = self._clock.now()
-            self._ahead.took(handler.name, (now - started_at).total_seconds())
+            if isinstance(outcome, Failed):
+                self._ahead.failed(handler.name)
+            else:
+                self._ahead.took(handler.name, (now - started_at).total_seconds())
             outcome = self._breakers.judge(handler, run, outcome, now)
         except Exception as error:  # noqa: BLE001 - a claimed run must come to a result, or it holds its place for good
             _log.exception("attempt_broke", handler=handler.name)
@@ -329,7 +339,8 @@ class Dispatcher:
 
     def _forget(self, done: Sequence[ClaimedRun]) -> None:
         for run in done:
-            self._claimed.pop(run.id, None)
+            if self._claimed.pop(run.id, None) is not None:
+                self._unstored[run.handler] -= 1
         self.wake()
 
     async def _drain(self, drain_s: float) -> None:

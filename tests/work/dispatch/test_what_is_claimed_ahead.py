@@ -219,6 +219,15 @@ def test_a_claim_that_nobody_renewed_may_be_lost() -> None:
     assert SURE_S < CLAIM_LEASE_S
 
 
+def test_one_that_fails_has_none_until_it_succeeds() -> None:
+    ahead, one = Ahead(), handler()
+    ahead.took(one.name, 0.0)
+    ahead.failed(one.name)
+    assert (ahead.is_failing(one.name), ahead.wanted(one)) == (True, 0)
+    ahead.took(one.name, 0.0)
+    assert (ahead.is_failing(one.name), ahead.wanted(one)) == (False, AHEAD_MAX)
+
+
 def test_a_projection_has_none() -> None:
     ahead, one = Ahead(), handler(transactional=True)
     ahead.took(one.name, 0.0)
