@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from consumer.events import Event, Trust
-from consumer.ledger import Database
 from handlers.fulfilment import rules
 from handlers.fulfilment.order import Matching, Order, Proof, Reading, Registration
 from handlers.fulfilment.tables import CHECKOUTS, ORDERS
+from tests.fulfilment.conftest import Bench
 from tests.support.handling.projections import START, Projections, observed, own, said, unreadable
 
 MODULE = "handlers.fulfilment.handler"
@@ -144,28 +140,6 @@ def test_which_of_no_answer_and_no_such_order_came_first_decides(doubts: list[st
     told = [Fact("event", 1), *(Fact(kind, 2 + number) for number, kind in enumerate(doubts))]
     order, requests = folded(told, "auto")
     assert (order.hold, requests) == (hold, 1 if hold is None else 0)
-
-
-class Bench:
-    """One database for many histories: each is an application of its own."""
-
-    def __init__(self, path: Path) -> None:
-        self.runner = asyncio.Runner()
-        self.database = Database(f"sqlite+aiosqlite:///{path}")
-        self.names = (f"app{number}" for number in count())
-
-    def close(self) -> None:
-        self.runner.run(self.database.stop())
-        self.runner.close()
-
-
-@pytest.fixture(scope="module")
-def bench(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    path = tmp_path_factory.mktemp("fulfilment") / "ledger.db"
-    shutil.copyfile(sqlite_template, path)
-    made = Bench(path)
-    yield made
-    made.close()
 
 
 def history(application: str, lapsed: bool, read: str | None, registered: bool, trust: Trust) -> list[Event]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import count
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Table, select
@@ -19,6 +14,7 @@ from consumer.events import Event, Trust
 from consumer.ledger import Database
 from consumer.ledger.tables import AuditRow, OutboxRow, ReadRow, RunRow
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
+from tests.fulfilment.conftest import Bench
 from tests.support.handling.live import Live
 from tests.support.handling.projections import START, observed, own, said, unreadable
 
@@ -100,28 +96,6 @@ def _comparable(row: Mapping[Any, Any], but: Sequence[str]) -> str:
 def histories() -> st.SearchStrategy[list[tuple[str, str]]]:
     """What happened to three orders, in the order of the log."""
     return st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from("ABC")), min_size=2, max_size=14)
-
-
-class Bench:
-    """One database for many histories: each is an application of its own."""
-
-    def __init__(self, path: Path) -> None:
-        self.runner = asyncio.Runner()
-        self.database = Database(f"sqlite+aiosqlite:///{path}")
-        self.names = (f"app{number}" for number in count())
-
-    def close(self) -> None:
-        self.runner.run(self.database.stop())
-        self.runner.close()
-
-
-@pytest.fixture(scope="module")
-def bench(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    path = tmp_path_factory.mktemp("split") / "ledger.db"
-    shutil.copyfile(sqlite_template, path)
-    made = Bench(path)
-    yield made
-    made.close()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
