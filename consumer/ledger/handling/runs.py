@@ -36,11 +36,12 @@ from consumer.columns import among_given, insert_into
 from consumer.ledger.engine.chunks import grouped, matching
 from consumer.ledger.engine.counting import each_of, up_to
 from consumer.ledger.handling import lanes
-from consumer.ledger.tables import REASON_CHARS, AttemptRow, RunRow, RunStatus
+from consumer.ledger.tables import REASON_CHARS, AttemptRow, HandlerRow, RunRow, RunStatus
 from consumer.retry import OnDead
 
 _RUNS: Table = RunRow.__table__
 _ATTEMPTS: Table = AttemptRow.__table__
+_HANDLERS: Table = HandlerRow.__table__
 _STILL_RETRYING = lanes.stands(RunStatus.RETRYING)
 _STILL_PARKED = lanes.stands(RunStatus.PARKED)
 _CLAIMED = ("application", "event_id", "handler", "seq", "key", "attempts", "plan", "key_plan", "created_at", "next_at")
@@ -419,7 +420,7 @@ async def _pages(session: AsyncSession) -> AsyncIterator[lanes.Page]:
 
 
 async def next_due(session: AsyncSession, now: datetime) -> dict[str, datetime]:
-    """Handler to when its next run that nobody works on is due; it may be in the past."""
+    """Handler to when its next run that nobody works on is due; it may be in the past. A paused one has none."""
     return {handler: at for handler, at in await session.execute(_NEXT_DUE, {"now": now}) if at is not None}
 
 
@@ -444,7 +445,8 @@ def _first_due(*where: Any) -> Select[Any]:
     return select(names.c.handler, at).where(names.c.handler.is_not(None))
 
 
-_NEXT_DUE = _first_due(_is_unclaimed(_NOW))  # asked at every claim: built once
+_PAUSED = select(_HANDLERS.c.name).where(_HANDLERS.c.paused_at.is_not(None))
+_NEXT_DUE = _first_due(_is_unclaimed(_NOW), _RUNS.c.handler.not_in(_PAUSED))  # asked at every claim: built once
 
 
 def first_status(*, blocked: bool) -> RunStatus:

@@ -1,8 +1,8 @@
 """Ahead: runs of effect handlers that are claimed and wait here for room to start.
 
 A claim costs a few statements, for one run as for hundreds. So more are claimed than may run at once: what the handler
-does in a quarter of a second, by how long its attempts took. A handler that is slow, or new, has none ahead: others may
-have room for them.
+did in a quarter of the last second. A handler that is slow, or new, has none ahead: others may have room for them. And
+who is killed holds up no more than that.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Handler
 
 AHEAD_MAX = 256
-WITHIN_S = 0.25
+SHARE = 0.25
 PATIENCE_S = 2.0
-WEIGHT = 0.2
 SURE_S = 10.0
 """So long a claim is surely ours: less than its lease, by more than clocks differ."""
 
@@ -28,7 +27,7 @@ class Ahead:
 
     _waiting: dict[str, deque[tuple[ClaimedRun, Event, float]]] = field(default_factory=dict)
     _since: dict[str, float] = field(default_factory=dict)
-    _seconds: dict[str, float] = field(default_factory=dict)
+    _ended: dict[str, deque[float]] = field(default_factory=dict)
     _failing: set[str] = field(default_factory=set)
 
     def __len__(self) -> int:
@@ -42,11 +41,10 @@ class Ahead:
         """Those that have some waiting."""
         return [name for name, waiting in self._waiting.items() if waiting]
 
-    def took(self, handler: str, seconds: float) -> None:
-        """An attempt succeeded, and took so long."""
+    def succeeded(self, handler: str, now_s: float) -> None:
+        """An attempt ended well, now."""
         self._failing.discard(handler)
-        before = self._seconds.get(handler, seconds)
-        self._seconds[handler] = before + WEIGHT * (seconds - before)
+        self._ended.setdefault(handler, deque(maxlen=int(AHEAD_MAX / SHARE))).append(now_s)
 
     def failed(self, handler: str) -> None:
         """An attempt failed: before the next succeeds none wait, so that a pause stops what it is for."""
@@ -56,13 +54,16 @@ class Ahead:
         """Whether the last attempt that ended failed."""
         return handler in self._failing
 
-    def wanted(self, handler: Handler) -> int:
-        """How many are to be claimed now, beside those that have room: none as long as half of them wait."""
-        seconds = self._seconds.get(handler.name)
-        if handler.transactional or seconds is None or self.is_failing(handler.name):
+    def wanted(self, handler: Handler, now_s: float, unstored: int) -> int:
+        """How many are to be claimed now, beside those that have room: none as long as half of them wait. `unstored`:
+        so many of its attempts ended whose results wait to be stored; they hold up others just as well."""
+        if handler.transactional or self.is_failing(handler.name):
             return 0
-        most = min(AHEAD_MAX, int(handler.concurrency * WITHIN_S / max(seconds, 0.001)))
-        missing = min(most - self.count(handler.name), AHEAD_MAX - len(self))
+        ended = self._ended.get(handler.name, deque())
+        while ended and now_s - ended[0] > 1.0:
+            ended.popleft()
+        most = int(len(ended) * SHARE)
+        missing = min(most - unstored - self.count(handler.name), AHEAD_MAX - len(self))
         return missing if missing > most // 2 else 0
 
     def put(self, run: ClaimedRun, event: Event, now_s: float) -> None:
@@ -90,6 +91,6 @@ class Ahead:
         return now_s - max(oldest_s, renewed_s) > SURE_S
 
     def clear(self, handler: str) -> list[ClaimedRun]:
-        """Those that waited, which do not any more; none wait again before an attempt has ended."""
-        self._seconds.pop(handler, None)
+        """Those that waited, which do not any more; none wait again before attempts have ended."""
+        self._ended.pop(handler, None)
         return [run for run, _, _ in self._waiting.pop(handler, ())]

@@ -171,8 +171,10 @@ class Dispatcher:
     def _wanted(self, handler: Handler, now: datetime) -> int:
         """How many to claim: those that may start, and if nothing is wrong with the handler some ahead."""
         room = self._room(handler, now) - self._ahead.count(handler.name)
-        ahead = 0 if self._breakers.is_open(handler.name) else self._ahead.wanted(handler)
-        return max(room, 0) + ahead
+        if self._breakers.is_open(handler.name):
+            return max(room, 0)
+        unstored = self._unstored[handler.name] - self._busy[handler.name]
+        return max(room, 0) + self._ahead.wanted(handler, self._clock.monotonic(), unstored)
 
     async def _give_back_what_may_not_start(self) -> None:
         """What was claimed ahead for one that is paused, hangs, or whose breaker opened: others may have room for it
@@ -270,7 +272,7 @@ class Dispatcher:
             if isinstance(outcome, Failed):
                 self._ahead.failed(handler.name)
             else:
-                self._ahead.took(handler.name, (now - started_at).total_seconds())
+                self._ahead.succeeded(handler.name, self._clock.monotonic())
             outcome = self._breakers.judge(handler, run, outcome, now)
         except Exception as error:  # noqa: BLE001 - a claimed run must come to a result, or it holds its place for good
             _log.exception("attempt_broke", handler=handler.name)

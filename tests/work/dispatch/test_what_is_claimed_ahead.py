@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -128,7 +129,7 @@ async def test_who_was_stopped_for_a_while_starts_nothing_of_it(database: Databa
     @handles("order.paid", name="test:stops", concurrency=1)
     async def stops(event: Event, ctx: Context) -> None:
         begun[event.id] += 1
-        if begun.total() == 10:
+        if begun.total() == 30:
             await asyncio.to_thread(gate.wait, 30)
 
     found = declared(stops)
@@ -136,25 +137,29 @@ async def test_who_was_stopped_for_a_while_starts_nothing_of_it(database: Databa
     shop = Live(database, {}, application="default", more=[found])
     try:
         await shop.arrive(*[order_paid(number) for number in range(40)])
-        await shop.make_up()
-        working = asyncio.create_task(shop.make_up())
-        await eventually(lambda: begun.total() == 10)
+        working = asyncio.create_task(_until(shop, lambda: begun.total() >= 30))
+        await eventually(lambda: begun.total() == 30)
         async with database.transaction() as session:
             theirs = {"claimed_by": "another", "claimed_until": shop.clock.now() + timedelta(seconds=60)}
             waits = RUNS.c.status == "retrying"
-            ahead = (await session.execute(select(func.count()).where(waits))).scalar_one()
+            held = await session.scalar(select(func.count()).where(waits, RUNS.c.claimed_by.is_not(None))) or 0
             await session.execute(update(RUNS).where(waits).values(theirs))
         shop.clock.advance(20)
         gate.set()
         await working
-        assert begun.total() == 10
-        assert ahead > 20, "else nothing was ahead"
+        assert begun.total() == 30
+        assert held > 1, "else nothing was ahead"
         await shop.pass_time(seconds=120)
         assert await shop.unfinished() == []
         assert len(begun) == 40
         assert begun.total() <= 41, "the one that was at work may be done twice"
     finally:
         await shop.close()
+
+
+async def _until(shop: Live, is_enough: Callable[[], bool]) -> None:
+    while not is_enough():
+        await shop.make_up()
 
 
 async def _claimed(database: Database, *, at_most: int) -> bool:
@@ -172,40 +177,47 @@ async def _succeeded(database: Database, wanted: int) -> bool:
 # --- how many -----------------------------------------------------------------------------------------------------
 
 
+def after(ended: int, *, within_s: float = 1.0) -> Ahead:
+    """So many attempts of `test:any` ended well, the last of them at second 10."""
+    ahead = Ahead()
+    for number in range(ended):
+        ahead.succeeded("test:any", 10.0 - within_s * (ended - 1 - number) / ended)
+    return ahead
+
+
 def test_one_that_is_new_has_none_and_one_that_is_quick_many() -> None:
-    ahead, one = Ahead(), handler(concurrency=16)
-    assert ahead.wanted(one) == 0
-    ahead.took(one.name, 0.0)
-    assert ahead.wanted(one) == AHEAD_MAX
+    assert after(0).wanted(handler(), 10.0, 0) == 0
+    assert after(5000).wanted(handler(), 10.0, 0) == AHEAD_MAX
 
 
-def test_one_that_is_slow_has_a_quarter_of_a_second() -> None:
-    ahead, slow, slower = Ahead(), handler(concurrency=16), handler(concurrency=2)
-    ahead.took("test:any", 0.1)
-    assert (ahead.wanted(slow), ahead.wanted(slower)) == (40, 5)
-    for _ in range(50):
-        ahead.took("test:any", 30.0)
-    assert ahead.wanted(slow) == 0
+def test_a_quarter_of_what_ended_within_a_second_waits() -> None:
+    assert after(100).wanted(handler(), 10.0, 0) == 25
+    assert after(100, within_s=2.0).wanted(handler(), 10.0, 0) == 12
+    assert after(3).wanted(handler(), 10.0, 0) == 0
+    assert after(100).wanted(handler(), 11.5, 0) == 0, "long ago"
+
+
+def test_what_waits_to_be_stored_counts_with_them() -> None:
+    assert after(100).wanted(handler(), 10.0, 5) == 20
+    assert after(100).wanted(handler(), 10.0, 60) == 0
 
 
 def test_no_more_are_wanted_before_half_of_them_are_gone() -> None:
-    ahead, one = Ahead(), handler(concurrency=16)
-    ahead.took(one.name, 0.1)
-    for number in range(20):
-        ahead.put(run(number), order_paid(number), 0.0)
-    assert ahead.wanted(one) == 0
-    assert [ahead.pop(one.name, 0.0)[0].seq for _ in range(2)] == [0, 1]
-    assert ahead.wanted(one) == 22
+    ahead, one = after(100), handler()
+    for number in range(13):
+        ahead.put(run(number), order_paid(number), 10.0)
+    assert ahead.wanted(one, 10.0, 0) == 0
+    assert [ahead.pop(one.name, 10.0)[0].seq for _ in range(2)] == [0, 1]
+    assert ahead.wanted(one, 10.0, 0) == 14
 
 
 def test_what_cannot_start_is_stuck_and_then_none_are_wanted() -> None:
-    ahead, one = Ahead(), handler()
-    ahead.took(one.name, 0.0)
+    ahead, one = after(100), handler()
     ahead.put(run(1), order_paid(1), 10.0)
     assert not ahead.is_stuck(one.name, 10.0 + PATIENCE_S)
     assert ahead.is_stuck(one.name, 10.1 + PATIENCE_S)
     assert [gone.seq for gone in ahead.clear(one.name)] == [1]
-    assert (ahead.wanted(one), ahead.count(one.name), ahead.handlers()) == (0, 0, [])
+    assert (ahead.wanted(one, 10.0, 0), ahead.count(one.name), ahead.handlers()) == (0, 0, [])
 
 
 def test_a_claim_that_nobody_renewed_may_be_lost() -> None:
@@ -220,15 +232,12 @@ def test_a_claim_that_nobody_renewed_may_be_lost() -> None:
 
 
 def test_one_that_fails_has_none_until_it_succeeds() -> None:
-    ahead, one = Ahead(), handler()
-    ahead.took(one.name, 0.0)
+    ahead, one = after(99), handler()
     ahead.failed(one.name)
-    assert (ahead.is_failing(one.name), ahead.wanted(one)) == (True, 0)
-    ahead.took(one.name, 0.0)
-    assert (ahead.is_failing(one.name), ahead.wanted(one)) == (False, AHEAD_MAX)
+    assert (ahead.is_failing(one.name), ahead.wanted(one, 10.0, 0)) == (True, 0)
+    ahead.succeeded(one.name, 10.0)
+    assert (ahead.is_failing(one.name), ahead.wanted(one, 10.0, 0)) == (False, 25)
 
 
 def test_a_projection_has_none() -> None:
-    ahead, one = Ahead(), handler(transactional=True)
-    ahead.took(one.name, 0.0)
-    assert ahead.wanted(one) == 0
+    assert after(100).wanted(handler(transactional=True), 10.0, 0) == 0

@@ -6,9 +6,10 @@ import asyncio
 import random
 
 from consumer.ledger import Database
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import handlers, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.tables import RunStatus
+from consumer.plugin import Context, Event, declared, handles
 from tests.contract.ledger.facts import HANDLER, claim, end, finish, later, persistently, row, run, store
 
 
@@ -135,3 +136,19 @@ async def test_next_due_is_told_per_handler_and_leaves_out_what_is_worked_on(dat
     async with database.reading() as session:
         assert await runs.next_due(session, later(1)) == {HANDLER: later(3)}
         assert await runs.next_due(session, later(11)) == {HANDLER: later(3), "shop:mail": later(-1)}
+
+
+@handles("order.paid", name="shop:mail")
+async def mails(event: Event, ctx: Context) -> None:
+    """Nothing."""
+
+
+async def test_of_a_handler_that_is_paused_none_is_due(database: Database) -> None:
+    mail = declared(mails)
+    assert mail is not None
+    await store(database, lonely(1, due_s=5), lonely(2, due_s=-1, handler="shop:mail"))
+    async with database.transaction() as session:
+        await handlers.register(session, [mail], later(-2))
+        await handlers.pause(session, "shop:mail", by="ana", reason="stocktaking", now=later(0))
+    async with database.reading() as session:
+        assert await runs.next_due(session, later(0)) == {HANDLER: later(5)}
