@@ -1,5 +1,5 @@
-"""Replaying: how long live orders wait while `replay apply` does 20,000 events and is killed three times, against how
-long they wait without it (case R8)."""
+"""Replaying: how long live orders wait while `replay apply` does 20,000 events and is killed six times, against how
+long they wait without it; and whether each event was done once (cases R7, R8)."""
 
 from __future__ import annotations
 
@@ -23,5 +23,7 @@ def measure(folder: Path) -> list[Ratio]:
     place.mkdir()
     found = asyncio.run(replayed_beside_live(place, count=EVENTS, kills=KILLS, before=BEFORE, rest_s=REST_S))
     sys.stderr.write(f"{found}\n")
+    if problem := found.problem(EVENTS):
+        raise RuntimeError(problem)
     rounds = [(1 / p99(found.during), 1 / p99(found.without))]
     return [Ratio(f"live orders, p99 beside a replay of {EVENTS}", "p99 without it", rounds, 1 / AT_MOST)]

@@ -54,6 +54,14 @@ class Beside:
     took_s: float
     done: dict[str, Any]
 
+    def problem(self, count: int) -> str | None:
+        """What is wrong, if of `count` events any was skipped or done twice, or came otherwise than planned."""
+        twice = [event for event, times in self.replayed.items() if times > 1]
+        if len(self.replayed) != count or twice:
+            return f"{count - len(self.replayed)} of {count} were skipped, {len(twice)} done twice: {twice[:10]}"
+        as_planned = (self.done["as_planned"], self.done["items"]) == (True, {"taken": count})
+        return None if as_planned else f"not as planned: {self.done}"
+
     def __str__(self) -> str:
         without, during = _told(self.without), _told(self.during)
         return f"live orders without: {without}; during the replay of {self.took_s:.0f} s: {during}"
