@@ -19,7 +19,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import Event, Source
 from consumer.ledger.plans import trial
 from consumer.ledger.plans.candidates import Pair
-from consumer.ledger.plans.portions import portions
 from consumer.ledger.plans.tables import Action
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Emission, Handler, idempotency_key
@@ -119,8 +118,8 @@ class Play:
         found = {pair.id: self._expected(pair, event, handler) for pair, event in wave}
         if handler is not None and handler.transactional:
             ready = [(event, found[pair.id]) for pair, event in wave if found[pair.id].ends == CALLED]
-            at_once = len(ready) if handler.together is not None and not self._staging.isolated else 1
-            for some in portions(ready, at_once or 1):
+            takes_many = handler.together is not None and not self._staging.isolated
+            for some in [ready] if ready and takes_many else [[one] for one in ready]:
                 for (_, effects), tried in zip(some, await self._run(handler, some), strict=True):
                     effects.ends, effects.code = tried.status.value, tried.code
         for pair, _ in wave:
