@@ -9,7 +9,7 @@ from datetime import datetime
 
 import structlog
 
-from consumer.broker import Broker, GroupReport
+from consumer.broker import Broker, GroupReport, TopicConfig
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.ledger import Database, log_memory, log_positions
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 class LogWatch:
     """`groups`: group to topic. `on_replaced` is told at each look when a topic was found to be another than it was.
-    `size`: of the log's files, where they are ours."""
+    `size`: of the log's files, where they are ours. `topics`: those that have to be there."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class LogWatch:
         clock: Clock,
         on_replaced: Callable[[datetime], Awaitable[None]],
         size: Callable[[], int | None] = lambda: None,
+        topics: Sequence[TopicConfig] = (),
     ) -> None:
         self._broker = broker
         self._database = database
@@ -44,6 +45,7 @@ class LogWatch:
         self._clock = clock
         self._on_replaced = on_replaced
         self._size = size
+        self._topics = topics
         self._lasting = Lasting()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -64,6 +66,8 @@ class LogWatch:
                 replaced_at = await self._remember(reports)
                 if replaced_at is not None:
                     await self._on_replaced(replaced_at)
+                missing = any(one.partitions is None for one in await self._broker.look(self._topics))
+                self._metrics.status_code.labels("topics_missing", "").set(missing)
         except (BrokerError, LedgerError, TimeoutError) as error:
             code = error.code if isinstance(error, ConsumerError) else "no_answer"
             if self._lasting.says(code):

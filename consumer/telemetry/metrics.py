@@ -296,6 +296,9 @@ class Metrics:
         self.check_failing = self._gauge(
             "check_failing", "1: a check of this process's readiness fails, by the code of why", "check", "code"
         )
+        self.status_code = self._gauge(
+            "status_code", "1 while `status` says this code, of those that no other metric tells", "code", "plugin"
+        )
         self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")
         self.loop_blocked = self._counter("loop_blocked", "Times the event loop stood still")
         ProcessCollector(registry=self.registry)

@@ -13,6 +13,7 @@ from consumer.sandbox.config import DEFAULT_WEBHOOK_SECRET
 from tests.drills.scene import Drill, Scene, drill
 
 AT_ONCE, EVERY_S = 8, 0.5
+DEAD_TOPIC = "payments.events.dead"
 LONG_S = 480.0
 """Over thirty webhooks have to be refused, and each is held for seconds first."""
 SIGNED = {"CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": DEFAULT_WEBHOOK_SECRET}
@@ -65,6 +66,13 @@ async def _lock_ledger(scene: Scene) -> None:
     scene.pay(3)
 
 
+async def _delete_topic(scene: Scene) -> None:
+    """Somebody deletes the topic of what was given up."""
+    with closing(sqlite3.connect(scene.found.folder / "log.db", timeout=20)) as log, log:
+        log.execute("DELETE FROM partitions WHERE topic = ?", (DEAD_TOPIC,))
+        assert log.execute("DELETE FROM topics WHERE name = ?", (DEAD_TOPIC,)).rowcount == 1
+
+
 async def _fill_archive(scene: Scene) -> None:
     """Retention is switched on, there is something old, and the folder of the archives is no folder."""
     folder = scene.found.folder / "archives"
@@ -92,5 +100,6 @@ STORAGE: tuple[Drill, ...] = (
         "LedgerUnavailable", "Stale", "StaleSlowly", "RunsOverdue",
         strike=_lock_ledger, cure=_unlock, settings=SIGNED,
     ),
+    drill("a topic is deleted", "TopicsMissing", strike=_delete_topic, cure=lambda scene: scene.restart("work")),
     drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip
