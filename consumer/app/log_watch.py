@@ -18,6 +18,8 @@ from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 20.0
 LIMIT_S = 15.0
+SHOWN_FOR_S = 90.0
+"""An age that nobody looked at again would grow for ever, and wake somebody for nothing."""
 
 _log = structlog.get_logger(__name__)
 
@@ -72,10 +74,17 @@ class LogWatch:
             code = error.code if isinstance(error, ConsumerError) else "no_answer"
             if self._lasting.says(code):
                 _log.warning("log_not_looked_at", code=code, for_s=self._lasting.for_s)
+            if self._lasting.for_s > SHOWN_FOR_S:
+                self._forget()
         else:
             if self._lasting.code is not None:
                 _log.info("log_looked_at_again", was=self._lasting.code, after_s=self._lasting.for_s)
             self._lasting.over()
+
+    def _forget(self) -> None:
+        """Why the log cannot be looked at is shown elsewhere: `consumer_check_failing`."""
+        for figure in (self._metrics.group_lag_records, self._metrics.group_members, self._metrics.group_oldest):
+            figure.clear()
 
     def _show(self, reports: Sequence[GroupReport]) -> None:
         size = self._size()

@@ -10,9 +10,7 @@ from types import ModuleType
 import pytest
 from sqlalchemy import delete, update
 
-from consumer.app import App, log_watch, unfulfilled
-from consumer.app.log_watch import LogWatch
-from consumer.broker import TopicConfig, open_broker
+from consumer.app import App, unfulfilled
 from consumer.clock import SystemClock
 from consumer.console import standing
 from consumer.ledger import Database
@@ -78,27 +76,3 @@ async def test_a_worker_shows_what_it_does_not_load(tmp_path: Path) -> None:
         assert shown(app.metrics, "plugins_broken", "empty") == 1
         assert shown(app.metrics, "built_in_left_out", "access") == 1
         assert shown(app.metrics, "built_in_left_out", "fulfilment") == 0
-
-
-# case: O6
-async def test_a_topic_that_is_missing_is_shown(
-    sqlite_ledger: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_watch, "LOOK_EVERY_S", 0.02)
-    broker, metrics, stop = open_broker(f"embedded:{tmp_path / 'log.db'}"), Metrics(), asyncio.Event()
-    topic = TopicConfig(name="payments.events", partitions=1, retention_s=60, max_record_bytes=1000)
-
-    async def nothing(_: object) -> None:
-        return None
-
-    watch = LogWatch(
-        broker, sqlite_ledger, {}, metrics=metrics, clock=SystemClock(), on_replaced=nothing, topics=[topic]
-    )
-    await broker.start()
-    task = asyncio.create_task(watch.run(stop))
-    await eventually(lambda: shown(metrics, "topics_missing") == 1, within_s=20)
-    await broker.ensure_topics([topic])
-    await eventually(lambda: shown(metrics, "topics_missing") == 0, within_s=20)
-    stop.set()
-    await task
-    await broker.stop()
