@@ -82,7 +82,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerNoCredentials": _flag("consumer_sync_credentials_missing"),
     "ConsumerWebhooksSilent": _flag("consumer_sync_webhooks_silent"),
     "ConsumerRetentionGap": _flag("consumer_sync_gap_open"),
-    "ConsumerPaidThereNotHere": _above("consumer_sync_missing_here_seconds", 300),
+    "ConsumerPaidThereNotHere": _above("consumer_sync_missing_here_seconds", 180),
     "ConsumerLedgerUnavailable": (
         "30m",
         {f'consumer_check_failing{{check="database",code="ledger_{why}"}}': "1x60" for why in ("locked", "corrupt")},
