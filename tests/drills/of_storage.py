@@ -13,7 +13,6 @@ from consumer.sandbox.config import DEFAULT_WEBHOOK_SECRET
 from tests.drills.scene import Drill, Scene, drill
 
 AT_ONCE, EVERY_S = 8, 0.5
-DEAD_TOPIC = "payments.events.dead"
 LONG_S = 480.0
 """Over thirty webhooks have to be refused, and each is held for seconds first."""
 SIGNED = {"CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": DEFAULT_WEBHOOK_SECRET}
@@ -68,9 +67,10 @@ async def _lock_ledger(scene: Scene) -> None:
 
 async def _delete_topic(scene: Scene) -> None:
     """Somebody deletes the topic of what was given up."""
+    name = scene.topic("events.dead")
     with closing(sqlite3.connect(scene.found.folder / "log.db", timeout=20)) as log, log:
-        log.execute("DELETE FROM partitions WHERE topic = ?", (DEAD_TOPIC,))
-        assert log.execute("DELETE FROM topics WHERE name = ?", (DEAD_TOPIC,)).rowcount == 1
+        log.execute("DELETE FROM partitions WHERE topic = ?", (name,))
+        assert log.execute("DELETE FROM topics WHERE name = ?", (name,)).rowcount == 1
 
 
 async def _fill_archive(scene: Scene) -> None:

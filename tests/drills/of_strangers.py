@@ -51,7 +51,7 @@ async def _write_junk(scene: Scene) -> None:
     log = open_broker(scene.found.environ["CONSUMER_BROKER_URL"])
     try:
         await log.start()
-        await log.publish("payments.events", Message(key=b"junk", value=b"this is no event"))
+        await log.publish(scene.topic("events"), Message(key=b"junk", value=b"this is no event"))
     finally:
         await log.stop()
 
