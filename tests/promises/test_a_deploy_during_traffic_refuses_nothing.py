@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import subprocess
+import sys
 import tarfile
 import uuid
 from collections import Counter
@@ -67,9 +69,9 @@ class Balancer:
             self.answers[answer.status] += 1
 
 
-async def roll(folder: Path, broker_url: str, database_url: str, of_old: Mapping[str, str] | None = None) -> None:
-    """Two `serve` and two `work` are replaced in turn under load. `of_old`: what the old ones find around them, beside
-    what all do."""
+async def roll(folder: Path, broker_url: str, database_url: str, older: Path | None = None) -> None:
+    """Two `serve` and two `work` are replaced in turn under load. `older`: where the code of the old ones is, when it
+    is not this checkout's."""
     database = Database(database_url)
     await schema.upgrade(database)
     async with Warehouse() as warehouse, aiohttp.ClientSession() as http:
@@ -82,9 +84,10 @@ async def roll(folder: Path, broker_url: str, database_url: str, of_old: Mapping
             "CONSUMER_LINGER_S": "1.5",
             **install_plugin(folder, "warehouse_plugin", warehouse.plugin()),
         }
+        around_old = environ if older is None else _running(older, environ)
         old, new = (
             {role: [ConsumerProcess(role, around, folder, f"{age}-{role}-{one}") for one in (1, 2)] for role in ROLES}
-            for age, around in (("old", environ | dict(of_old or {})), ("new", environ))
+            for age, around in (("old", around_old), ("new", environ))
         )
         every = [one for age in (old, new) for role in ROLES for one in age[role]]
         balancer, sent = Balancer(http), list[str]()
@@ -155,10 +158,18 @@ async def test_on_kafka_and_postgresql(tmp_path: Path, kafka_url: str, postgres_
 async def test_the_code_before_the_newest_migration_gives_way_on_the_migrated_schema(tmp_path: Path) -> None:
     older = tmp_path / "older"
     _check_out_before_the_newest_migration(older)
-    around = {"PYTHONPATH": str(older), "PYTHONSAFEPATH": "1"}  # not this checkout's code
-    lacking = set(_migrations(CHECKOUT)) - set(_migrations(older))
-    assert lacking, "older"
-    await roll(tmp_path, f"embedded:{tmp_path}/log.db", f"sqlite+aiosqlite:///{tmp_path}/consumer.db", around)
+    assert set(_migrations(CHECKOUT)) > set(_migrations(older)), "older"
+    await roll(tmp_path, f"embedded:{tmp_path}/log.db", f"sqlite+aiosqlite:///{tmp_path}/consumer.db", older)
+
+
+def _running(checkout: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which that checkout's code runs, and not this one's."""
+    path = os.pathsep.join([str(checkout), environ["PYTHONPATH"]])
+    found = {**environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    ask = [sys.executable, "-c", "import consumer; print(consumer.__file__)"]
+    told = subprocess.run(ask, env=found, capture_output=True, text=True, check=True).stdout
+    assert Path(told).is_relative_to(checkout), told
+    return found
 
 
 def _check_out_before_the_newest_migration(folder: Path) -> None:
