@@ -276,8 +276,8 @@ class App:
                 group.create_task(watch_unfulfilled(self.database, self.metrics, self.clock, stop, room))
                 group.create_task(accounting.run(stop))
 
-    async def receive(self) -> None:
-        """The role `serve`: the public webhook port."""
+    async def receive(self, *, shares_port: bool = False) -> None:
+        """The role `serve`: the public webhook port; `shares_port`: beside other processes of the same kind."""
         self._heartbeat.roles.add(Role.SERVE.value)
         receiver = Receiver(
             broker=self.broker,
@@ -292,7 +292,7 @@ class App:
         self._readiness.add("receive", receiver.has_room)
         runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)
         self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
-        self.public_url = await self._listen(runner, self.settings.host, self.settings.port)
+        self.public_url = await self._listen(runner, self.settings.host, self.settings.port, shares_port=shares_port)
         self._stack.push_async_callback(self._linger, receiver)
 
     async def _linger(self, receiver: Receiver) -> None:
@@ -455,11 +455,11 @@ class App:
 
         self._stack.push_async_callback(end)
 
-    async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> str:
+    async def _listen(self, runner: web.BaseRunner, host: str, port: int, *, shares_port: bool = False) -> str:
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, reuse_port=shares_port or None).start()
         except OSError as error:
             raise PortTaken(host=host, port=port, reason=error.strerror) from error
         return f"http://{host}:{runner.addresses[0][1]}"
