@@ -47,6 +47,7 @@ def configure_logging(
     number = logging.getLevelNamesMapping()[level.upper()]
     before: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        _of_one,
         _signed(who or {}),
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
@@ -141,6 +142,13 @@ def _signed(who: Mapping[str, str | int]) -> Processor:
         return event
 
     return sign
+
+
+def _of_one(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The processor that keeps the traces of others off a line that is about one event of many."""
+    if "trace_id" in event and "trace_ids" in event:
+        del event["trace_ids"], event["events"]
+    return event
 
 
 def redact(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

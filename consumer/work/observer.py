@@ -46,7 +46,7 @@ class Observer:
         for result, count in (("duplicate", taken.duplicates), ("refused", taken.refused)):
             if count:
                 self._metrics.events.labels("all", "all", "all", "all", result).inc(count)
-        by_id = {event.id: event for event in taken.recorded}
+        by_id = {event.id: event for event in (*taken.recorded, *taken.again)}
         for run in taken.runs:
             if run.status is not RunStatus.PARKED and (run.attempts or run.code):
                 with _about(None if run.status is RunStatus.SUCCEEDED else by_id.get(run.event_id)):

@@ -20,6 +20,7 @@ from consumer.ledger.handling import dead
 from consumer.ledger.handling.dead import Letter
 from consumer.ledger.handling.events import to_event
 from consumer.ledger.tables import AttemptRow
+from consumer.telemetry.way import on_the_way_of
 from consumer.wire import pack_event
 
 LOOK_EVERY_S = 2.0
@@ -84,7 +85,8 @@ class DeadLetters:
                 await self._broker.publish(self._topic, message(letter, with_attempts=False))
             except RecordTooLarge:
                 # The event alone is as large as the topic takes: the ledger keeps all of it.
-                _log.error("dead_letter_too_large", event_id=letter.row.event_id, handler=letter.row.handler)
+                with on_the_way_of(to_event(letter.event)):
+                    _log.error("dead_letter_too_large", handler=letter.row.handler)
 
     async def _wait(self, seconds: float, stop: asyncio.Event) -> None:
         if stop.is_set():
