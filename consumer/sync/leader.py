@@ -76,7 +76,7 @@ class Leader:
         return True
 
     async def _lead(self, stop: asyncio.Event, work: Work) -> None:
-        LOG.info("leads", role=self.role)
+        LOG.info("leads", lease=self.role)
         ending = asyncio.Event()
         doing = asyncio.create_task(work(ending))
         try:
