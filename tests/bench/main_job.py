@@ -46,7 +46,7 @@ from tests.work.workshop import TOPIC, Workshop, make_topics, message
 SHIP = "bench:ship_paid"
 ROUNDS = 3
 WITHIN_S = 300
-BAR = 1.2
+BAR = 2.5
 AMOUNT, CUSTOMER = "25.00", "customer-1"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 BASELINE = "a consumer that commits per message"

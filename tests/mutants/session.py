@@ -59,6 +59,12 @@ class Tally:
         return self.killed + len(self.survived)
 
 
+class TestsFail(Exception):
+    """The tests of a module fail as it is: no mutant of it can be judged."""
+
+    __test__ = False
+
+
 @contextmanager
 def checkout() -> Iterator[Path]:
     """A copy of the checkout to be mutated, entered; mutants never lie in the real one."""
@@ -86,7 +92,7 @@ def checkout() -> Iterator[Path]:
 
 def play(module: str, until: float, say: Callable[[str], None], one_in: int = 1) -> Tally:
     """Test what is left of a module's mutants, until `until` (monotonic) at the latest; `one_in`: only one in so many,
-    always the same ones. Runs in a `checkout`."""
+    always the same ones. Runs in a `checkout`. Raises TestsFail."""
     tree, tests = Path.cwd(), tests_of(module)
     with _session(module) as work:
         pending = [one for one in work.pending_work_items if int(one.job_id, 16) % one_in == 0]
@@ -106,10 +112,10 @@ def play(module: str, until: float, say: Callable[[str], None], one_in: int = 1)
 
 @functools.cache
 def _takes_s(tree: Path, tests: Sequence[str]) -> float:
-    """Seconds that these tests take without any mutant. Raises RuntimeError when they fail then."""
+    """Seconds that these tests take without any mutant. Raises TestsFail when they fail then."""
     began = time.monotonic()
     if not passes(tree, tests, 600):
-        raise RuntimeError(f"these tests fail without any mutant: {' '.join(tests)}")
+        raise TestsFail(f"these tests fail without any mutant: {' '.join(tests)}")
     return time.monotonic() - began
 
 

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Update,
     and_,
     bindparam,
+    exists,
     func,
     insert,
     or_,
@@ -190,7 +191,8 @@ def _attempt_values(attempt: Attempt) -> dict[str, Any]:
 async def claim(
     session: AsyncSession, *, handler: str, worker: str, limit: int, now: datetime, lease_s: float
 ) -> Sequence[ClaimedRun]:
-    """Take up to `limit` due runs of a handler for `lease_s` seconds, oldest first, heads of their lanes only.
+    """Take up to `limit` due runs of a handler for `lease_s` seconds, oldest first, heads of their lanes only. Of one
+    that is paused none, whether or not the worker has heard of it.
 
     One that is due and leads nothing (two workers met, or an operator put another before it) is parked, so that no
     claim sees it again before its turn.
@@ -223,6 +225,7 @@ _DUE = (
         _RUNS.c.handler == bindparam("handler"),
         _RUNS.c.next_at <= _NOW,
         _is_unclaimed(_NOW),
+        ~exists().where(_HANDLERS.c.name == bindparam("handler"), _HANDLERS.c.paused_at.is_not(None)),
     )
     .order_by(_RUNS.c.next_at, _RUNS.c.seq)
     .limit(bindparam("limit", type_=Integer))
@@ -420,7 +423,7 @@ async def _pages(session: AsyncSession) -> AsyncIterator[lanes.Page]:
 
 
 async def next_due(session: AsyncSession, now: datetime) -> dict[str, datetime]:
-    """Handler to when its next run that nobody works on is due; it may be in the past. A paused one has none."""
+    """Handler to when its next run that nobody works on is due; it may be in the past."""
     return {handler: at for handler, at in await session.execute(_NEXT_DUE, {"now": now}) if at is not None}
 
 
@@ -445,8 +448,7 @@ def _first_due(*where: Any) -> Select[Any]:
     return select(names.c.handler, at).where(names.c.handler.is_not(None))
 
 
-_PAUSED = select(_HANDLERS.c.name).where(_HANDLERS.c.paused_at.is_not(None))
-_NEXT_DUE = _first_due(_is_unclaimed(_NOW), _RUNS.c.handler.not_in(_PAUSED))  # asked at every claim: built once
+_NEXT_DUE = _first_due(_is_unclaimed(_NOW))  # asked at every claim: built once
 
 
 def first_status(*, blocked: bool) -> RunStatus:

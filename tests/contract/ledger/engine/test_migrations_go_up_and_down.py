@@ -243,8 +243,10 @@ async def test_a_plugins_branch_is_found_and_applied(empty: Database) -> None:
     assert "loyalty_point" in await told(empty)
 
 
-@pytest.mark.usefixtures("loyalty")
-async def test_a_plugin_that_came_later_asks_for_an_upgrade_and_gets_it(database: Database) -> None:
+async def test_a_plugin_that_came_later_asks_for_an_upgrade_and_gets_it(
+    database: Database, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("loyalty")  # after the ledger was made
     with pytest.raises(SchemaOutdated) as caught:
         await schema.require_current(database)
     assert caught.value.fields == {"missing": "loyalty_plugin_0001"}

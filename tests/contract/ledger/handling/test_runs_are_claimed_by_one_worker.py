@@ -143,12 +143,15 @@ async def mails(event: Event, ctx: Context) -> None:
     """Nothing."""
 
 
-async def test_of_a_handler_that_is_paused_none_is_due(database: Database) -> None:
+async def test_of_a_handler_that_is_paused_none_is_claimed(database: Database) -> None:
     mail = declared(mails)
     assert mail is not None
-    await store(database, lonely(1, due_s=5), lonely(2, due_s=-1, handler="shop:mail"))
+    await store(database, lonely(1, due_s=-1), lonely(2, due_s=-1, handler="shop:mail"))
     async with database.transaction() as session:
         await handlers.register(session, [mail], later(-2))
         await handlers.pause(session, "shop:mail", by="ana", reason="stocktaking", now=later(0))
-    async with database.reading() as session:
-        assert await runs.next_due(session, later(0)) == {HANDLER: later(5)}
+    assert await claim(database, handler="shop:mail") == []
+    assert len(await claim(database)) == 1
+    async with database.transaction() as session:
+        await handlers.resume(session, "shop:mail")
+    assert len(await claim(database, handler="shop:mail")) == 1
