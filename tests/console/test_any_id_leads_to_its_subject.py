@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from consumer.console.explain import explain_customer, explain_order
@@ -57,7 +59,7 @@ async def test_every_kind_of_id(sold: Database, name: str, kind: str, subject: t
 async def subscribed(sold: Database, projections: Projections) -> Database:
     """Joe's subscription: its session has an order id of the merchant's, and its payment no order. And money for an
     order that came a moment ago: no look has told it yet."""
-    session = {"id": "cs_2", "mode": "subscription", "order_id": "sub-of-joe", "subscription_id": "S2"}
+    session: dict[str, Any] = {"id": "cs_2", "mode": "subscription", "order_id": "sub-of-joe", "subscription_id": "S2"}
     paid = {"version": 1, "record": {"id": "pay_2", "subscription_id": "S2", "transaction_signature": "DE9ReJRPW3"}}
     order = {"version": 2, "record": {"id": "ord_3", "order_id": "A-300", "payment_id": "pay_of_A300"}}
     await projections.feed(said("checkout.session.completed", "evt_20", **session))
