@@ -3,8 +3,8 @@ when a fault is not noticed, not named truly, or not green again.
 
 `python -m tests.faults WORD …` plays the rows whose name has one of these words, `--on embedded` or `--on servers`
 those of one scene, `--new` those that are not in the table; what was played before stays there. `--times N` plays each
-so often, one after the other: the table has the last. `--healthy MINUTES`
-plays no fault: it counts the alarms that `status` raises all the same, exit 1 when there is one.
+so often, one after the other. `--healthy MINUTES` plays no fault: it counts the alarms that `status` raises all the
+same, exit 1 when there is one.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from consumer.ledger.handling import dead
 from consumer.ledger.handling.dead import Letter
 from consumer.ledger.handling.events import to_event
 from consumer.ledger.tables import AttemptRow
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.way import on_the_way_of
 from consumer.wire import pack_event
 
@@ -43,7 +44,7 @@ class DeadLetters:
         self._clock = clock
         self._leads = leads
         self._wake = asyncio.Event()
-        self._trouble: str | None = None
+        self._waits = Condition("dead_letters_wait")
 
     def wake(self) -> None:
         """There may be letters: look now."""
@@ -56,14 +57,12 @@ class DeadLetters:
             wait_s = LOOK_EVERY_S
             try:
                 published = await self.once() if self._leads() else 0
-                self._trouble = None
+                self._waits.over()
                 if published == BATCH:
                     continue
             except (BrokerError, LedgerError) as error:
                 wait_s = RETRY_S
-                if self._trouble != error.code:
-                    _log.warning("dead_letters_wait", code=error.code, reason=error.message)
-                self._trouble = error.code
+                self._waits.lasts(error)
             await self._wait(wait_s, stop)
 
     async def once(self) -> int:
