@@ -57,6 +57,12 @@ class PortTaken(ConsumerError):
     code = "port_taken"
 
 
+class ProcessEnded(ConsumerError):
+    """One of the processes of `serve --processes` ended by itself; what it said stands above. The others were ended."""
+
+    code = "process_ended"
+
+
 class DescriptorsUsedUp(ConsumerError):
     """This process can open no more files and connections: its limit (`ulimit -n`, LimitNOFILE) is used up."""
 

@@ -7,6 +7,7 @@ import gc
 import hashlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -102,6 +103,17 @@ def stop_on_signals() -> asyncio.Event:
     return stop
 
 
+def _stop_at_end_of_input(stop: asyncio.Event) -> None:
+    loop, source = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def ended() -> None:
+        if not os.read(source, 4096):
+            loop.remove_reader(source)
+            stop.set()
+
+    loop.add_reader(source, ended)
+
+
 @asynccontextmanager
 async def ledger(settings: Settings, *, whole: bool = False, lock_s: float = LOCK_S) -> AsyncIterator[Database]:
     """The ledger for a command that looks or repairs. Tables of a merchant's plugin that are not made yet keep nobody
@@ -142,11 +154,20 @@ async def _look_closer(database: Database, *, whole: bool) -> None:
         typer.echo(f"warning[schema_outdated]: {one} was not run yet: run `consumer db upgrade`", err=True)
 
 
-async def run_role(settings: Settings, output: Output, build: Callable[[App], Coroutine[Any, Any, None]]) -> None:
-    """Build a role's parts, say where it listens, run until a signal, stop cleanly."""
+async def run_role(
+    settings: Settings,
+    output: Output,
+    build: Callable[[App], Coroutine[Any, Any, None]],
+    *,
+    ends_with_input: bool = False,
+) -> None:
+    """Build a role's parts, say where it listens, run until a signal, stop cleanly. `ends_with_input`: also when
+    whoever started it is gone."""
     from consumer.app import App
 
     stop = stop_on_signals()
+    if ends_with_input:
+        _stop_at_end_of_input(stop)
     async with App(settings) as app:
         await build(app)
         calm_collector()

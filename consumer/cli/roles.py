@@ -13,6 +13,7 @@ from consumer.cli.developing.demo import play
 from consumer.cli.developing.dev import develop
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, run_role, settings_for
+from consumer.cli.processes import serve_many
 from consumer.settings import Role
 
 
@@ -46,14 +47,25 @@ def dev(
     run(develop(settings_for(Role.DEV), Output(as_json), data / "sandbox", sandbox_port, reload=reload))
 
 
-def serve(as_json: Json = False) -> None:
+def serve(
+    processes: Annotated[
+        int,
+        typer.Option(min=1, max=64, help="So many on one public port; CONSUMER_INTERNAL_PORT is the first one's."),
+    ] = 1,
+    beside: Annotated[bool, typer.Option("--beside", hidden=True, help="One of several.")] = False,
+    as_json: Json = False,
+) -> None:
     """Receive webhooks and put them on the log."""
 
     async def build(app: App) -> None:
         await app.internal()
-        await app.receive()
+        await app.receive(shares_port=beside)
 
-    run(run_role(settings_for(Role.SERVE), Output(as_json), build))
+    settings, output = settings_for(Role.SERVE), Output(as_json)
+    if processes > 1:
+        run(serve_many(settings, output, processes))
+    else:
+        run(run_role(settings, output, build, ends_with_input=beside))
 
 
 def work(as_json: Json = False) -> None:
