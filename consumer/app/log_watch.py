@@ -9,7 +9,7 @@ from datetime import datetime
 
 import structlog
 
-from consumer.broker import Broker, GroupReport
+from consumer.broker import Broker, GroupReport, TopicConfig
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.ledger import Database, log_memory, log_positions
@@ -18,13 +18,15 @@ from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 20.0
 LIMIT_S = 15.0
+SHOWN_FOR_S = 90.0
+"""An age that nobody looked at again would grow for ever, and wake somebody for nothing."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LogWatch:
     """`groups`: group to topic. `on_replaced` is told at each look when a topic was found to be another than it was.
-    `size`: of the log's files, where they are ours."""
+    `size`: of the log's files, where they are ours. `topics`: those that have to be there."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class LogWatch:
         clock: Clock,
         on_replaced: Callable[[datetime], Awaitable[None]],
         size: Callable[[], int | None] = lambda: None,
+        topics: Sequence[TopicConfig] = (),
     ) -> None:
         self._broker = broker
         self._database = database
@@ -44,6 +47,7 @@ class LogWatch:
         self._clock = clock
         self._on_replaced = on_replaced
         self._size = size
+        self._topics = topics
         self._lasting = Lasting()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -64,14 +68,23 @@ class LogWatch:
                 replaced_at = await self._remember(reports)
                 if replaced_at is not None:
                     await self._on_replaced(replaced_at)
+                missing = any(one.partitions is None for one in await self._broker.look(self._topics))
+                self._metrics.status_code.labels("topics_missing", "").set(missing)
         except (BrokerError, LedgerError, TimeoutError) as error:
             code = error.code if isinstance(error, ConsumerError) else "no_answer"
             if self._lasting.says(code):
                 _log.warning("log_not_looked_at", code=code, for_s=self._lasting.for_s)
+            if self._lasting.for_s > SHOWN_FOR_S:
+                self._forget()
         else:
             if self._lasting.code is not None:
                 _log.info("log_looked_at_again", was=self._lasting.code, after_s=self._lasting.for_s)
             self._lasting.over()
+
+    def _forget(self) -> None:
+        """Why the log cannot be looked at is shown elsewhere: `consumer_check_failing`."""
+        for figure in (self._metrics.group_lag_records, self._metrics.group_members, self._metrics.group_oldest):
+            figure.clear()
 
     def _show(self, reports: Sequence[GroupReport]) -> None:
         size = self._size()

@@ -49,8 +49,13 @@ def unknown_handlers(registry: Registry, allowed: Collection[str] | None) -> lis
 
 def left_out(registry: Registry, allowed: Collection[str] | None) -> list[str]:
     """What CONSUMER_HANDLERS leaves out of the built-in plugins, one line each: without them nothing is fulfilled."""
+    return [f"{name} ({BUILT_IN[name]})" for name in built_ins_left_out(registry, allowed)]
+
+
+def built_ins_left_out(registry: Registry, allowed: Collection[str] | None) -> list[str]:
+    """Their names."""
     there = {handler.plugin for handler in registry.handlers}
-    return [] if allowed is None else [f"{name} ({does})" for name, does in BUILT_IN.items() if name not in there]
+    return [] if allowed is None else [name for name in BUILT_IN if name not in there]
 
 
 def _models(registry: Registry) -> dict[str, type[BaseModel]]:

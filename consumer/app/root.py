@@ -24,7 +24,7 @@ from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
 from consumer.app.log_watch import LogWatch
 from consumer.app.measured_broker import MeasuredBroker
-from consumer.app.options import left_out, option_problems, unknown_handlers
+from consumer.app.options import BUILT_IN, built_ins_left_out, left_out, option_problems, unknown_handlers
 from consumer.app.read_after_write import asking
 from consumer.app.registering import registering
 from consumer.app.retention import Retention
@@ -270,9 +270,10 @@ class App:
     async def _watch_business(self, stop: asyncio.Event) -> None:
         if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
             names = [application.name for application in self.settings.applications]
+            room = self.settings.unproved_max_bytes
             accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
             async with asyncio.TaskGroup() as group:
-                group.create_task(watch_unfulfilled(self.database, self.metrics, self.clock, stop))
+                group.create_task(watch_unfulfilled(self.database, self.metrics, self.clock, stop, room))
                 group.create_task(accounting.run(stop))
 
     async def receive(self, *, shares_port: bool = False) -> None:
@@ -349,6 +350,11 @@ class App:
             raise SettingsError(problems)
         for plugin in left_out(self.registry, self.settings.handlers):
             _log.error("built_in_left_out", setting="CONSUMER_HANDLERS", plugin=plugin)
+        gone = built_ins_left_out(self.registry, self.settings.handlers)
+        for name in BUILT_IN:
+            self.metrics.status_code.labels("built_in_left_out", name).set(name in gone)
+        for broken in self.registry.broken:
+            self.metrics.status_code.labels("plugins_broken", broken.plugin).set(1)
 
     async def sync(self) -> None:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
@@ -393,6 +399,7 @@ class App:
             metrics=self.metrics,
             clock=self.clock,
             on_replaced=lost,
+            topics=log_parts.topics(self.settings),
             size=lambda: log_parts.log_bytes(self.settings),
         )
 

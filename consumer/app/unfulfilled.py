@@ -1,6 +1,6 @@
 """Unfulfilled: the business's own alarms as metrics: orders paid and not fulfilled, and since when (case O5); and what
 waits for an operator's decision (cases F20, F28, A32, A36), to be confirmed, or lies in quarantine; how large the
-ledger is."""
+ledger is; and what else `status` says of the ledger's figures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import asyncio
 from collections import defaultdict
 
 from consumer.clock import Clock
+from consumer.console import standing
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import unfulfilled
-from consumer.ledger import Database
+from consumer.ledger import Database, health
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.engine.size import size_bytes
 from consumer.ledger.reading import hints, quarantine
 from consumer.telemetry.logs import Condition
@@ -19,8 +21,10 @@ from consumer.telemetry.metrics import Metrics
 LOOK_EVERY_S = 15.0
 
 
-async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, stop: asyncio.Event) -> None:
-    """Look now and then, until `stop`."""
+async def watch_unfulfilled(
+    database: Database, metrics: Metrics, clock: Clock, stop: asyncio.Event, unproved_max_bytes: int = 0
+) -> None:
+    """Look now and then, until `stop`. `unproved_max_bytes`: see `standing`."""
     shown: set[str] = set()
     queued: set[tuple[str, str, str]] = set()
     kept: set[str] = set()
@@ -32,6 +36,7 @@ async def watch_unfulfilled(database: Database, metrics: Metrics, clock: Clock, 
             queued = await _show_queues(database, metrics, queued)
             kept = await _show_quarantine(database, metrics, kept)
             hinted = await _show_hints(database, metrics, clock, hinted)
+            await _show_standing(database, metrics, unproved_max_bytes)
             async with database.reading() as session:
                 metrics.ledger_bytes.set(await size_bytes(session))
         except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
@@ -92,3 +97,11 @@ async def _show_hints(database: Database, metrics: Metrics, clock: Clock, shown:
         age_s = (now - found.get(application, now)).total_seconds()
         metrics.hint_seconds.labels(application).set(max(0.0, age_s))
     return set(found)
+
+
+async def _show_standing(database: Database, metrics: Metrics, unproved_max_bytes: int) -> None:
+    """Set the gauge of each code that `status` would say of these figures."""
+    async with database.reading() as session:
+        wrong = standing.wrong(await health.figures(session, await shared_time(session)), unproved_max_bytes)
+    for code in standing.CODES:
+        metrics.status_code.labels(code, "").set(code in wrong)

@@ -220,7 +220,7 @@ class Metrics:
         )
         self.missing_here_seconds = self._gauge(
             "sync_missing_here_seconds",
-            "How long the oldest of them has been missing; 0 below five minutes",
+            "How long the oldest of them has been missing; 0 below three minutes",
             "application",
         )
         self.last_seen = self._gauge(
@@ -295,6 +295,9 @@ class Metrics:
     def _declare_process(self) -> None:
         self.check_failing = self._gauge(
             "check_failing", "1: a check of this process's readiness fails, by the code of why", "check", "code"
+        )
+        self.status_code = self._gauge(
+            "status_code", "1 while `status` says this code, of those that no other metric tells", "code", "plugin"
         )
         self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")
         self.loop_blocked = self._counter("loop_blocked", "Times the event loop stood still")

@@ -107,6 +107,15 @@ async def test_words_that_do_not_fit(sqlite_ledger: Database, tmp_path: Path, wo
         assert "error[usage]" in await asyncio.to_thread(shop.desk.ask, "prune", *words, code=2)
 
 
+async def test_who_only_looks_needs_no_folder_that_can_be_written(sqlite_ledger: Database, tmp_path: Path) -> None:
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        taken = tmp_path / "taken"
+        taken.write_text("something else has this name")
+        assert (await pruned(shop, taken, "--dry-run"))["events"] > 0
+        words = ("--older-than", "1d", "--archive", str(taken))
+        assert "cannot be written" in await asyncio.to_thread(shop.desk.ask, "prune", *words, code=2)
+
+
 # case: R9, R14
 async def test_a_replay_leaves_archived_events_out_and_says_so(
     database: Database, database_url: str, tmp_path: Path

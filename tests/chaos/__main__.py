@@ -1,5 +1,5 @@
 """`make chaos`: the long fault campaign and the outages, on real Kafka and PostgreSQL; exit 1 when an outcome is not
-as expected. `python -m tests.chaos campaign`, `… scaling`, `… outages` and `… strangers` play one of them
+as expected. `python -m tests.chaos campaign`, `… scaling`, `… restore`, `… outages` and `… strangers` play one of them
 alone."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.chaos import outages
 from tests.chaos.campaign import Outcome, campaign
 from tests.chaos.hour import Hour
 from tests.chaos.outages import Part
+from tests.chaos.restore import restore
 from tests.chaos.scaling import Scaled, scaling
 from tests.chaos.strangers import PER_MINUTE, Strangers, strangers
 from tests.support.kafka import kafka_server
@@ -28,7 +30,8 @@ from tests.support.postgres import create_database, postgres_server
 ROUNDS = 3
 WEBHOOKS = 20_000
 KILLS = 6
-PLAYS = ("campaign", "scaling", "outages", "strangers")
+RATE, RESTORE_RATE = 50, 5
+PLAYS = ("campaign", "scaling", "restore", "outages", "strangers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,20 +39,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("what", nargs="?", choices=("all", *PLAYS), default="all")
     parser.add_argument("--part", choices=tuple(outages.PARTS), action="append", help="one outage only; repeatable")
-    parser.add_argument("--hours", type=float, default=1.0, help="how long an outage lasts, in the sandbox's time")
+    parser.add_argument("--hours", type=float, default=1.0, help="of an outage, or a backup's age: the sandbox's time")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long strangers send")
-    parser.add_argument("--rate", type=int, default=50, help="events a second meanwhile")
+    parser.add_argument(
+        "--rate", type=int, help=f"events a second meanwhile; as it is: {RATE}, and {RESTORE_RATE} for restore"
+    )
     parser.add_argument(
         "--authenticity",
         choices=outages.AUTHENTICITIES,
         help="how webhooks are proved in every part; as it is: signature for the database, api for the others",
     )
     asked = parser.parse_args(arguments)
-    if not 0 < asked.hours <= 24 or not 2 <= asked.rate <= 1000:
+    if not 0 < asked.hours <= 24 or not 2 <= (asked.rate or RATE) <= 1000:
         parser.error("hours: over 0 and up to 24; rate: 2 to 1000")
     if not 0 < asked.minutes <= 60:
         parser.error("minutes: over 0 and up to 60")
-    hour = Hour(seconds=max(1, round(asked.hours * 3600)), per_s=asked.rate)
+    hour = Hour(seconds=max(1, round(asked.hours * 3600)), per_s=asked.rate or RATE)
     parts = {name: outages.PARTS[name].proved_by(asked.authenticity) for name in asked.part or outages.PARTS}
     if asked.what in ("all", "outages"):
         for name, part in parts.items():
@@ -61,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         good = _attempted("campaign", _campaigns)
     if asked.what in ("all", "scaling"):
         good = _attempted("scaling", _scaling) and good
+    if asked.what in ("all", "restore"):
+        good = _attempted("restore", partial(_restore, replace(hour, per_s=asked.rate or RESTORE_RATE))) and good
     if asked.what in ("all", "outages"):
         good = _outages(parts, hour) and good
     if asked.what in ("all", "strangers"):
@@ -101,6 +108,16 @@ def _scaling() -> bool:
     ):
         playing = scaling(Path(folder), broker_url=kafka.url, database_url=create_database(postgres))
         return _shown("workers come and go", asyncio.run(playing))
+
+
+def _restore(hour: Hour) -> bool:
+    with (
+        tempfile.TemporaryDirectory(prefix="restore") as folder,
+        kafka_server(Path(folder) / "kafka") as kafka,
+        postgres_server() as postgres,
+    ):
+        playing = restore(Path(folder), broker_url=kafka.url, postgres=postgres, hour=hour)
+        return _shown(f"a ledger {hour.seconds} s old", asyncio.run(playing))
 
 
 def _outages(parts: Mapping[str, Part], hour: Hour) -> bool:

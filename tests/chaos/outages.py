@@ -150,9 +150,9 @@ async def _played(
         say(_summary(part, passed, recovery))
         # Attempts go on by the service's schedule for days: the proof is of what came until now.
         await found.sandbox.sender.stop()
-        await _until("settled", lambda: _unsettled(found), over, SPARE_S)
+        await until("settled", lambda: unsettled(found), over, SPARE_S)
         ends = [(f"exit code of {one.name} after SIGTERM", 0, one.stop()) for one in processes]
-        rows = [*await _prove(found, passed), *ends]  # all are over: nothing can be done twice any more
+        rows = [*await prove(found, passed), *ends]  # all are over: nothing can be done twice any more
     return Outcome(rows, time.monotonic() - began)
 
 
@@ -216,8 +216,8 @@ async def _recovered(found: Deployment, lost: set[str], over: float, hour: Hour)
     say(f"shipped {shipped_s:.1f} s after the end of the outage")
     await found.shipped(within_s=within_s)  # those paid meanwhile wait behind the outage's own, and their answers
     say(f"{time.monotonic() - over:4.0f} s after: what was paid meanwhile is shipped as well")
-    await _until("settled", lambda: _unsettled(found), over, within_s)
-    await _until("healthy", lambda: _unhealthy(found), over, within_s)
+    await until("settled", lambda: unsettled(found), over, within_s)
+    await until("healthy", lambda: unhealthy(found), over, within_s)
     return Recovery(
         shipped_s=shipped_s,
         healthy_s=time.monotonic() - over,
@@ -226,7 +226,7 @@ async def _recovered(found: Deployment, lost: set[str], over: float, hour: Hour)
     )
 
 
-async def _until(what: str, lacking: Callable[[], Awaitable[str]], over: float, within_s: float) -> None:
+async def until(what: str, lacking: Callable[[], Awaitable[str]], over: float, within_s: float) -> None:
     """Wait until nothing is lacking any more, and say on the way what still is."""
     deadline, said = time.monotonic() + within_s, time.monotonic()
     while lack := await lacking():
@@ -238,7 +238,7 @@ async def _until(what: str, lacking: Callable[[], Awaitable[str]], over: float, 
         await asyncio.sleep(2)
 
 
-async def _unsettled(found: Deployment) -> str:
+async def unsettled(found: Deployment) -> str:
     """What is not done yet; empty when all is."""
     counts = {
         "events to come": len(found.listed) - await found.count("events WHERE id LIKE 'evt%'"),
@@ -250,7 +250,7 @@ async def _unsettled(found: Deployment) -> str:
     return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
 
 
-async def _unhealthy(found: Deployment) -> str:
+async def unhealthy(found: Deployment) -> str:
     """What `consumer status` says is wrong; empty when nothing is."""
     done = await asyncio.to_thread(command, "status", "--json", environ=found.environ)
     if done.returncode == 0:
@@ -261,7 +261,7 @@ async def _unhealthy(found: Deployment) -> str:
         return f"exit {done.returncode}: {done.stderr[-400:]}"
 
 
-async def _prove(found: Deployment, passed: Passed) -> list[tuple[str, object, object]]:
+async def prove(found: Deployment, passed: Passed) -> list[tuple[str, object, object]]:
     """Nothing lost, nothing doubled, nothing left over, no limit overdrawn."""
     parcels = Counter(found.warehouse.parcels.values())
     orders = len(found.paid)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from consumer.errors import ConsumerError
 from tests.drills.drills import DRILLS
 from tests.drills.play import NOTHING, play, scene, stay_silent
 from tests.drills.rules import FOR_MOST_S, QUIET_SPEED, SPEED
@@ -31,7 +32,7 @@ def main(wanted: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 print(asyncio.run(_played(known[name], Path(folder))), flush=True)
-            except (AssertionError, RuntimeError, subprocess.TimeoutExpired) as error:
+            except (AssertionError, RuntimeError, ConsumerError, subprocess.TimeoutExpired) as error:
                 failed += 1
                 print(
                     f"| {name} | FAILED: {str(error)[:200]} … {str(error)[-600:]} {error.__cause__!s:.600} | | |",

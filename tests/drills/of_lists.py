@@ -17,8 +17,8 @@ from tests.support.ports import eventually
 AWAY = timedelta(hours=2)
 TOO_MANY = ReconcilePolicy().brake_min + 10
 NEW_WORD = "UNPAID"
-CANARY_S = 660.0
-"""It looks every two minutes, and what was missing for five is late; the rules cannot shorten that."""
+CANARY_S = 480.0
+"""It looks every minute, and what was missing for three is late; the rules cannot shorten that."""
 
 
 async def _forget(scene: Scene) -> None:

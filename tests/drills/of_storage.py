@@ -65,6 +65,14 @@ async def _lock_ledger(scene: Scene) -> None:
     scene.pay(3)
 
 
+async def _delete_topic(scene: Scene) -> None:
+    """Somebody deletes the topic of what was given up."""
+    name = scene.topic("events.dead")
+    with closing(sqlite3.connect(scene.found.folder / "log.db", timeout=20)) as log, log:
+        log.execute("DELETE FROM partitions WHERE topic = ?", (name,))
+        assert log.execute("DELETE FROM topics WHERE name = ?", (name,)).rowcount == 1
+
+
 async def _fill_archive(scene: Scene) -> None:
     """Retention is switched on, there is something old, and the folder of the archives is no folder."""
     folder = scene.found.folder / "archives"
@@ -92,5 +100,6 @@ STORAGE: tuple[Drill, ...] = (
         "LedgerUnavailable", "Stale", "StaleSlowly", "RunsOverdue",
         strike=_lock_ledger, cure=_unlock, settings=SIGNED,
     ),
+    drill("a topic is deleted", "TopicsMissing", strike=_delete_topic, cure=lambda scene: scene.restart("work")),
     drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip

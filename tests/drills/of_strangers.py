@@ -10,20 +10,22 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from tests.drills.scene import Drill, Scene, drill
+from consumer.broker import Message, open_broker
+from tests.drills.scene import Drill, Scene, drill, nothing
 from tests.support.ports import eventually
 
 ROOM_BYTES = 1024 * 1024
 FORGED, FORGED_BYTES = 10, 300_000
 """Three of them fill the room; fewer than twenty lie in quarantine then, where twenty would be told for ten minutes."""
 FORGED_MANY = 60
+DENIED = 30
 SILENT = 150
 USED_UP = 0.95
 
 
 async def _flood(scene: Scene) -> None:
     """More is forged than there is room for."""
-    await scene.restart("sync", CONSUMER_UNPROVED_MAX_BYTES=str(ROOM_BYTES), CONSUMER_CONFIRM_PATIENCE_S="5")
+    await scene.restart("sync", CONSUMER_CONFIRM_PATIENCE_S="5")
     await _send(scene, FORGED, "x" * FORGED_BYTES)
 
 
@@ -31,6 +33,27 @@ async def _forge(scene: Scene) -> None:
     """Deliveries that the service knows nothing of."""
     await scene.restart("sync", CONSUMER_CONFIRM_PATIENCE_S="5")
     await _send(scene, FORGED_MANY, "x")
+
+
+async def _be_denied(scene: Scene) -> None:
+    """The same, and they are asked for again and again."""
+    await _send(scene, DENIED, "x")
+
+
+async def _lose_patience(scene: Scene) -> None:
+    """What waits is denied for good sooner than after a quarter of an hour."""
+    await scene.restart("sync", CONSUMER_CONFIRM_PATIENCE_S="5")
+    await _give_up_the_rest(scene)
+
+
+async def _write_junk(scene: Scene) -> None:
+    """Something else writes into the topic of events."""
+    log = open_broker(scene.found.environ["CONSUMER_BROKER_URL"])
+    try:
+        await log.start()
+        await log.publish(scene.topic("events"), Message(key=b"junk", value=b"this is no event"))
+    finally:
+        await log.stop()
 
 
 async def _send(scene: Scene, count: int, note: str) -> None:
@@ -91,6 +114,11 @@ async def _fewer(scene: Scene) -> None:
 
 STRANGERS: tuple[Drill, ...] = (
     drill("somebody forges", "QuarantineGrows", strike=_forge, cure=_give_up_the_rest),
-    drill("more is forged than there is room for", "Flooded", strike=_flood, cure=_give_up_the_rest),
+    drill("deliveries are denied, and wait", "HintsDenied", strike=_be_denied, cure=_lose_patience),
+    drill(
+        "more is forged than there is room for", "Flooded", "UnprovedFills",
+        strike=_flood, cure=_give_up_the_rest, settings={"CONSUMER_UNPROVED_MAX_BYTES": str(ROOM_BYTES)},
+    ),
+    drill("something else writes into our topic", "RecordsRefused", strike=_write_junk, cure=nothing),
     drill("senders say nothing", "DescriptorsUsedUp", strike=_be_many, cure=_fewer),
-)
+)  # fmt: skip

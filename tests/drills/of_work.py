@@ -1,6 +1,8 @@
-"""Drills of handlers, and of what they decided."""
+"""Drills of handlers: that fail, that are not there, and of what they decided."""
 
 from __future__ import annotations
+
+import shutil
 
 from consumer.sandbox.scenarios.stage import Stage as Shop
 from tests.drills.scene import Act, Drill, Scene, drill, nothing
@@ -16,6 +18,22 @@ from consumer.plugin import Reject, handles
 async def print_label(event, ctx):
     if Path({broken!r}).exists():
         raise Reject("the printer has no paper")
+"""
+PLUGIN, HANDLER = "gifts_plugin", "gifts:wrap"
+WAITS = """
+from consumer.plugin import handles
+
+@handles("order.paid", name="gifts:wrap", first_wait_s=600)
+async def wrap(event, ctx):
+    raise RuntimeError("there is no paper yet")
+"""
+BROKEN = "import there_is_no_such_module\n"
+MENDED = """
+from consumer.plugin import handles
+
+@handles("order.paid", name="gifts:wrap")
+async def wrap(event, ctx):
+    ctx.log.info("wrapped")
 """
 
 
@@ -88,6 +106,30 @@ async def _derive_it_again(scene: Scene) -> None:
     await scene.restart("console")
 
 
+def _deploy(source: str) -> Act:
+    """A version of the plugin is rolled out."""
+
+    async def act(scene: Scene) -> None:
+        await scene.restart("work", **install_plugin(scene.found.folder, PLUGIN, source))
+
+    return act
+
+
+async def _take_away(scene: Scene) -> None:
+    """A handler has work that waits, and the next version of the shop does not bring it."""
+    await _deploy(WAITS)(scene)
+    scene.pay()
+
+    async def waits() -> bool:
+        return scene.in_ledger("SELECT count(*) FROM runs WHERE handler = ? AND status = 'retrying'", HANDLER) == [(1,)]
+
+    await eventually(waits, within_s=60, what="a run of it waits")
+    await scene.stop("work")
+    shutil.rmtree(scene.found.folder / f"{PLUGIN}-1.0.dist-info")
+    await scene.start("work")
+    scene.names["NAME"] = HANDLER
+
+
 WORK: tuple[Drill, ...] = (
     drill(
         "a handler is paused", "HandlerPaused", "PaidUnfulfilled",
@@ -106,5 +148,12 @@ WORK: tuple[Drill, ...] = (
     drill(
         "an order is lost with its payment", "MoneyUnexplained",
         strike=_lose("fulfilment_payment", "fulfilment_order"), cure=_derive_it_again,
+    ),
+    drill("a plugin cannot be loaded", "PluginsBroken", strike=_deploy(BROKEN), cure=_deploy(MENDED)),
+    drill("a handler is gone", "HandlersGone", strike=_take_away, cure=nothing, names=("NAME",)),
+    drill(
+        "a built-in plugin is left out", "BuiltInLeftOut",
+        strike=lambda scene: scene.restart("work", CONSUMER_HANDLERS=f"{SHIP},fulfilment"),
+        cure=lambda scene: scene.as_before("work"),
     ),
 )  # fmt: skip

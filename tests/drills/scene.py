@@ -90,6 +90,10 @@ class Scene:
             await asyncio.gather(self.noise, return_exceptions=True)
             self.noise = None
 
+    def topic(self, name: str) -> str:
+        """What the topic of this deployment is called: `events`, `events.dead`, `deliveries`."""
+        return f"{self.found.environ['CONSUMER_TOPIC_PREFIX']}.{name}"
+
     @property
     def ledger(self) -> Path:
         """The ledger's file."""

@@ -4,9 +4,14 @@ once."""
 from __future__ import annotations
 
 import asyncio
+import io
+import os
+import subprocess
+import sys
+import tarfile
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,10 +27,13 @@ from tests.support.merchant.plugin import install_plugin
 from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, ended
+from tests.support.tools import missing
 
 LOOK_EVERY_S = 0.2
 SENDERS = 4
 ROLES = ("serve", "work")
+CHECKOUT = Path(__file__).resolve().parents[2]
+MIGRATIONS = Path("consumer/ledger/migrations/versions")
 
 
 class Balancer:
@@ -61,8 +69,9 @@ class Balancer:
             self.answers[answer.status] += 1
 
 
-async def roll(folder: Path, broker_url: str, database_url: str) -> None:
-    """Two `serve` and two `work` are replaced in turn under load."""
+async def roll(folder: Path, broker_url: str, database_url: str, older: Path | None = None) -> None:
+    """Two `serve` and two `work` are replaced in turn under load. `older`: where the code of the old ones is, when it
+    is not this checkout's."""
     database = Database(database_url)
     await schema.upgrade(database)
     async with Warehouse() as warehouse, aiohttp.ClientSession() as http:
@@ -75,9 +84,10 @@ async def roll(folder: Path, broker_url: str, database_url: str) -> None:
             "CONSUMER_LINGER_S": "1.5",
             **install_plugin(folder, "warehouse_plugin", warehouse.plugin()),
         }
+        around_old = environ if older is None else _running(older, environ)
         old, new = (
-            {role: [ConsumerProcess(role, environ, folder, f"{age}-{role}-{one}") for one in (1, 2)] for role in ROLES}
-            for age in ("old", "new")
+            {role: [ConsumerProcess(role, around, folder, f"{age}-{role}-{one}") for one in (1, 2)] for role in ROLES}
+            for age, around in (("old", around_old), ("new", environ))
         )
         every = [one for age in (old, new) for role in ROLES for one in age[role]]
         balancer, sent = Balancer(http), list[str]()
@@ -140,6 +150,46 @@ async def test_on_the_embedded_default(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 async def test_on_kafka_and_postgresql(tmp_path: Path, kafka_url: str, postgres_url: str) -> None:
     await roll(tmp_path, kafka_url, postgres_url)
+
+
+# case: O8, O9
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_the_code_before_the_newest_migration_gives_way_on_the_migrated_schema(tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    _check_out_before_the_newest_migration(older)
+    assert set(_migrations(CHECKOUT)) > set(_migrations(older)), "older"
+    await roll(tmp_path, f"embedded:{tmp_path}/log.db", f"sqlite+aiosqlite:///{tmp_path}/consumer.db", older)
+
+
+def _running(checkout: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which that checkout's code runs, and not this one's."""
+    path = os.pathsep.join([str(checkout), environ["PYTHONPATH"]])
+    found = {**environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    ask = [sys.executable, "-c", "import consumer; print(consumer.__file__)"]
+    told = subprocess.run(ask, env=found, capture_output=True, text=True, check=True).stdout
+    assert Path(told).is_relative_to(checkout), told
+    return found
+
+
+def _check_out_before_the_newest_migration(folder: Path) -> None:
+    """As the repository's history has it; skips where there is none."""
+    added = _git("log", "-1", "--diff-filter=A", "--format=%H", "--", str(MIGRATIONS)).decode().strip()
+    shallow = _git("rev-parse", "--is-shallow-repository").decode().strip()
+    if not added or shallow != "false":
+        missing("the repository's history, which has the code before the newest migration")
+    folder.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", f"{added}^", "consumer", "handlers"))) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def _git(*words: str) -> bytes:
+    done = subprocess.run(["git", *words], cwd=CHECKOUT, capture_output=True, check=False)
+    return done.stdout if done.returncode == 0 else b""
+
+
+def _migrations(checkout: Path) -> list[str]:
+    return [path.name for path in (checkout / MIGRATIONS).glob("0*.py")]
 
 
 def _more_than(sent: list[str], count: int) -> bool:

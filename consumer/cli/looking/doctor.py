@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from consumer.app.syncing import opened_apis
 from consumer.broker import open_broker
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
-from consumer.cli.process import run, settings_for
+from consumer.cli.process import looking, run
 from consumer.clock import SystemClock
 from consumer.errors import BrokerError, ConsumerError, SettingsError, UsageError
 from consumer.ledger import Database
@@ -45,11 +45,11 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check settings, database, broker, handlers, clocks and credentials; exit 1 when one fails."""
-    settings = settings_for(Role.OPERATE)
+    settings, problems = looking()
     if application is not None and settings.application(application) is None:
         raise UsageError("there is no such application", application=application)
     output = Output(as_json)
-    checks, proposals = run(_examine(settings, application, learn=learn, test_event=test_event))
+    checks, proposals = run(_examine(settings, problems, application, learn=learn, test_event=test_event))
     output.document(
         {
             "checks": [asdict(check) for check in checks],
@@ -65,10 +65,11 @@ def doctor(
 
 
 async def _examine(
-    settings: Settings, application: str | None, *, learn: bool, test_event: bool
+    settings: Settings, problems: Sequence[str], application: str | None, *, learn: bool, test_event: bool
 ) -> tuple[list[Check], dict[str, Proposal]]:
-    """All checks that can be made: without a ledger those that need none."""
-    checks = [*_settings(), await _handlers(settings), *await _broker(settings)]
+    """All checks that can be made: without a ledger those that need none, beside settings that are wrong (`problems`)
+    those that need none of them."""
+    checks = [*_settings(problems), await _handlers(settings), *await _broker(settings)]
     proposals: dict[str, Proposal] = {}
     clock = SystemClock()
     async with AsyncExitStack() as stack:
@@ -125,14 +126,16 @@ async def _learn(api: ApplicationApi, database: Database | None, followed: Check
         return Check(name="learn", grade=Grade.FAIL, text=error.line())
 
 
-def _settings() -> list[Check]:
-    """Whether each role would start with this environment; a deployment may well run only some of them."""
-    found = []
+def _settings(problems: Sequence[str]) -> list[Check]:
+    """What is wrong for whatever is started; and whether each role would start with this environment: a deployment may
+    well run only some of them."""
+    found = [Check(name="settings", grade=Grade.FAIL, text=one) for one in problems]
     for role in ROLES:
         try:
             load_settings(os.environ, role)
         except SettingsError as error:
-            found += [Check(name=f"settings of {role.value}", grade=Grade.WARN, text=one) for one in error.problems]
+            own = [one for one in error.problems if one not in problems]
+            found += [Check(name=f"settings of {role.value}", grade=Grade.WARN, text=one) for one in own]
     return found or [Check(name="settings", grade=Grade.OK, text=f"{', '.join(ROLES)} can start")]
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from consumer.cli.cures import replay_command
 from consumer.cli.looking.alive import alive
 from consumer.cli.looking.status_finding import Finding, Grade
+from consumer.console import standing
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.errors import WrongApplication
@@ -21,7 +22,6 @@ from handlers.fulfilment.store import REQUESTED
 OVERDUE_STUCK_S = 300.0
 OUTBOX_STUCK_S = 120.0
 HINT_LATE_S = 120.0
-DENIED_MANY = 20
 QUARANTINE_GROWS = 20
 REFUSED_STUCK = 3
 UNFULFILLED_LATE_S = 300.0
@@ -79,17 +79,17 @@ def judge(
     if figures.waiting_handlers:
         text = f"wait for what they cannot reach: {', '.join(figures.waiting_handlers)}"
         found.append(Finding(Grade.DEGRADED, "handlers_waiting", text))
-    if figures.gone_handlers:
+    wrong = standing.wrong(figures, unproved_max_bytes)
+    if "handlers_gone" in wrong:
         found.append(Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers)))
     if last_pass is not None and last_pass.code is not None:
         found.append(Finding(Grade.DEGRADED, "archive_failing", _unarchived(last_pass)))
     if broken_plugins:
         found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
-    found += _deliveries(figures)
-    for application, size in sorted(figures.unproved_bytes.items()):
-        if size > unproved_max_bytes / 2 > 0:
-            text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
-            found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
+    found += _deliveries(figures, wrong)
+    for application, size in sorted(standing.filling(figures, unproved_max_bytes).items()):
+        text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
+        found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
     return sorted(found, key=lambda finding: -finding.grade)
 
 
@@ -97,21 +97,21 @@ def _dead(count: int) -> str:
     return f"{count} dead run(s): see `consumer dead list`; mended, `consumer replay plan` does them again"
 
 
-def _deliveries(figures: Figures) -> list[Finding]:
+def _deliveries(figures: Figures, wrong: Collection[str]) -> list[Finding]:
     """Deliveries the service was not yet asked about, that it denies, or that were put aside: by age and by rate."""
     found = []
     late_s = _age_s(figures.oldest_unasked_at, figures.at)
     if late_s > HINT_LATE_S:
         text = f"{figures.unasked} delivery(s) wait to be confirmed, the oldest for {late_s / 60:.0f} min"
         found.append(Finding(Grade.STUCK if late_s > UNFULFILLED_LATE_S else Grade.DEGRADED, "hints_late", text))
-    denied = figures.hints - figures.unasked
-    if denied >= DENIED_MANY:
+    if "hints_denied" in wrong:
+        denied = figures.hints - figures.unasked
         text = f"the service does not know {denied} of the deliveries that wait: forged, or another application's"
         found.append(Finding(Grade.DEGRADED, "hints_denied", text))
     if figures.quarantined_lately >= QUARANTINE_GROWS:
         text = f"{figures.quarantined_lately} delivery(s) in ten minutes: `consumer quarantine list`"
         found.append(Finding(Grade.DEGRADED, "quarantine_grows", text))
-    if figures.refused_lately:
+    if "records_refused" in wrong:
         text = f"{figures.refused_lately} true record(s) could not be kept in ten minutes: `consumer quarantine list`"
         grade = Grade.STUCK if figures.refused_lately >= REFUSED_STUCK else Grade.DEGRADED
         found.append(Finding(grade, "records_refused", text))

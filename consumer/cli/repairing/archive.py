@@ -55,7 +55,7 @@ def prune(
     """Take the bodies of settled events out of the ledger, into archives that were read back before. Everything that
     decides stays: ids, runs, keys, the audit trail. `consumer events import` brings a body back."""
     settings, output = settings_looking(), Output(as_json)
-    least, folder = _age(older_than), _folder(archive, settings)
+    least, folder = _age(older_than), _folder(archive, settings, writes=not dry_run)
 
     async def pruned() -> Pruned:
         async with ledger(settings, whole=True) as database:
@@ -195,11 +195,11 @@ def _age(text: str) -> timedelta:
         raise UsageError(f"--older-than {error}") from error
 
 
-def _folder(given: Path | None, settings: Settings) -> Path:
+def _folder(given: Path | None, settings: Settings, *, writes: bool = True) -> Path:
     folder = given or settings.archive_dir
     if folder is None:
         raise UsageError("where to? --archive DIR, or CONSUMER_ARCHIVE_DIR")
-    if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+    if writes and folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise UsageError("the folder of the archives cannot be written", folder=str(folder))
     return folder
 

@@ -28,6 +28,17 @@ def test_status_and_lists_answer_beside_a_secret_that_cannot_be_read(desk: Desk,
     assert desk.call("quarantine", "list", **broken).returncode == 0
 
 
+def test_doctor_tells_of_it_and_examines_the_rest(desk: Desk, tmp_path: Path) -> None:
+    desk.call("db", "upgrade")
+    (tmp_path / "empty").write_text("")
+    credentials = {"SVC_APP_ID": "svc_app_1", "SVC_BASE_URL": "http://127.0.0.1:1"}
+    done = desk.call("doctor", "--json", SVC_APP_SECRET_FILE=str(tmp_path / "empty"), **credentials)
+    assert done.returncode == 1
+    checks = {(one["name"], one["grade"]): one["text"] for one in json.loads(done.stdout)["checks"]}
+    assert checks["settings", "fail"] == "SVC_APP_SECRET_FILE: the file is empty"
+    assert ("database", "ok") in checks
+
+
 def test_where_the_ledger_is_must_be_known(desk: Desk) -> None:
     unknown = desk.call("status", CONSUMER_DATABASE_URL="mysql://elsewhere")
     assert (unknown.returncode, unknown.stdout.splitlines()[0]) == (3, "unknown")
