@@ -3,7 +3,7 @@ that is rolled back, and the log that copies go to."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -40,17 +40,24 @@ class Trier:
         self._executor = Executor()
 
     async def __call__(
-        self, session: AsyncSession, handler: Handler, event: Event, plan: str, *, isolated: bool
-    ) -> Tried:
-        """One first attempt under the plan; `isolated`: in a savepoint of its own."""
+        self, session: AsyncSession, handler: Handler, events: Sequence[Event], plan: str, *, isolated: bool
+    ) -> Sequence[Tried]:
+        """A first attempt under the plan for each of the events, many of them together; `isolated`: one, in a savepoint
+        of its own."""
         now: datetime = self._contexts.clock.now()
-        ctx = self._contexts.make(handler, event, attempt=1, plan=plan, session=session)
+        batch = [
+            (event, self._contexts.make(handler, event, attempt=1, plan=plan, session=session)) for event in events
+        ]
         if isolated:
-            outcome = await in_savepoint(session, self._executor, handler, event, ctx)
+            [one] = batch
+            outcome = await in_savepoint(session, self._executor, handler, *one)
+        elif len(batch) == 1:
+            outcome = await self._executor.transactional(handler, *batch[0])
         else:
-            outcome = await self._executor.transactional(handler, event, ctx)
+            outcome = await self._executor.together(handler, batch)
         result = transition_after(handler, outcome, used=0, now=now)
-        return Tried(None if isinstance(outcome, Failed) else ctx, RunStatus(result.status), result.code)
+        has_failed = isinstance(outcome, Failed)
+        return [Tried(None if has_failed else ctx, RunStatus(result.status), result.code) for _, ctx in batch]
 
 
 def planner(database: Database, registry: Registry, settings: Settings, clock: Clock) -> Planner:

@@ -49,13 +49,13 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """How the plan stands; how many items no worker has taken, and which of the events sent last; how many runs are due
-    and not begun, and how many are at work; whether something that was derived has not arrived; and up to which place
-    of the outbox all has arrived when nothing goes on."""
+    """How the plan stands; whether there are items that no worker has taken, and how many of the events sent last; how
+    many runs are due and not begun, and how many are at work; whether something that was derived has not arrived; and
+    up to which place of the outbox all has arrived when nothing goes on."""
 
     row: PlanRow | None
-    left: int
-    waiting: Sequence[EventRow]
+    is_any_left: bool
+    waiting: Counter[int]
     due: int
     at_work: int
     is_underway: bool
@@ -117,6 +117,7 @@ class Apply:
         self._tenure = Tenure(self._database, role=ROLE, holder=holder, clock=clock, lease_s=LEASE_S)
         self._pace = Pace(clock, rate_per_s=rate_per_s)
         self._again_s = AGAIN_S
+        self._unsent = 0
 
     async def run(
         self, plan_id: str, *, by: str, reason: str, max_age: timedelta, told: Callable[[Step], None] = lambda _: None
@@ -180,17 +181,20 @@ class Apply:
         portion: Sequence[EventRow] = ()
         sent: Sequence[EventRow] = ()
         settled, news_at, last = 0, self._clock.monotonic(), (-1, -1)
+        async with self._database.reading() as session:
+            self._unsent = await items.left(session, plan_id)
         while True:
             await self._keep_lead()
             look = await self._look(plan_id, sent, settled)
             if look.status is not PlanStatus.APPLYING:
                 return look.status
-            told(Step(look.total - look.left, look.total, self._pace.left_s(look.left)))
-            if (look.left, look.due + look.at_work) != last:
-                last, news_at = (look.left, look.due + look.at_work), self._clock.monotonic()
+            left = self._left(look)
+            told(Step(look.total - left, look.total, self._pace.left_s(left)))
+            if (left, look.due + look.at_work) != last:
+                last, news_at = (left, look.due + look.at_work), self._clock.monotonic()
             if look.is_quiet and not portion:
                 settled = look.settled
-                if not look.left:
+                if not look.is_any_left:
                     return look.status
                 portion = await self._portion(plan_id)
             idle_s = 0.0 if look.is_quiet else self._clock.monotonic() - news_at
@@ -198,11 +202,17 @@ class Apply:
                 sent, portion = portion[:room], portion[room:]
                 await self._send(plan_id, sent)
             elif idle_s > STALLED_S:
-                raise ReplayStalled(plan=plan_id, waiting=look.left)
+                raise ReplayStalled(plan=plan_id, waiting=left)
             elif look.waiting and idle_s > self._again_s:
                 self._again_s += AGAIN_S
-                await self._publish(plan_id, look.waiting)  # as if it had never been sent
+                waiting = [row for row in sent if row.seq in look.waiting]
+                await self._publish(plan_id, waiting)  # as if it had never been sent
             await self._clock.sleep(LOOK_S)
+
+    def _left(self, look: _Look) -> int:
+        """How many items no worker has taken. They are counted once, and then as they are sent: to count them at each
+        look would take the square of their number."""
+        return max(0, self._unsent) + look.waiting.total() if look.is_any_left else 0
 
     async def _look(self, plan_id: str, sent: Sequence[EventRow], settled: int) -> _Look:
         """What goes on. It costs the same however much of the plan is done."""
@@ -210,7 +220,7 @@ class Apply:
         async with self._database.reading() as session:
             # In this order: what an item leaves, what its run emits and what works on that is seen by a later of these,
             # also where a place in the outbox was given before what was committed first.
-            left = await items.left(session, plan_id)
+            is_any_left = await items.is_any_left(session, plan_id)
             newest = await items.newest_derived(session, plan_id)
             waiting = await items.on_way(session, plan_id, sent)
             before = await items.working(session, plan_id, now)
@@ -219,7 +229,7 @@ class Apply:
             row = await plans.get(session, plan_id)
         return _Look(
             row=row,
-            left=left,
+            is_any_left=is_any_left,
             waiting=waiting,
             due=max(before.due, after.due),
             at_work=max(before.at_work, after.at_work),
@@ -232,6 +242,8 @@ class Apply:
             return await items.next_events(session, plan_id, PORTION)
 
     async def _send(self, plan_id: str, rows: Sequence[EventRow]) -> None:
+        async with self._database.reading() as session:
+            self._unsent -= (await items.on_way(session, plan_id, rows)).total()
         await self._publish(plan_id, rows)
         self._pace.sent(len(rows))
         self._again_s = AGAIN_S

@@ -7,7 +7,7 @@ from typing import Final
 
 from consumer.clock import Clock
 
-FEW: Final = 10
+FEW: Final = 5
 AT_WORK_MAX: Final = 32
 
 

@@ -1,8 +1,9 @@
 """Play: a batch of a plan's events in one trial, handled as the workers would.
 
 All of a turn are handled first, then what they emitted for the first time, then what that emitted: so what was sent
-before is asked once a step. A handler that fails undoes what it wrote. Since few do, the batch is played together at
-first, without a savepoint for each; it is `Disturbed` by the first failure, and is then played again with them.
+before is asked once a step. A handler that takes many events gets those of a turn at once. A handler that fails undoes
+what it wrote. Since few do, the batch is played together at first, without a savepoint for each; it is `Disturbed` by
+the first failure, and is then played again with them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from consumer.ledger.plans.tables import Action
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Emission, Handler, idempotency_key
 from consumer.replay.effects import Call, Effects, Emits
-from consumer.replay.turns import Turned
+from consumer.replay.turns import Turned, waves
 from consumer.wire import own_event
 
 DERIVED_MAX = 10_000
@@ -62,9 +63,10 @@ class Try(Protocol):
     """Runs a transactional handler as a worker would."""
 
     def __call__(
-        self, session: AsyncSession, handler: Handler, event: Event, plan: str, *, isolated: bool
-    ) -> Awaitable[Tried]:
-        """One attempt under `plan`. `isolated`: what it wrote is undone when it fails; else the caller does that."""
+        self, session: AsyncSession, handler: Handler, events: Sequence[Event], plan: str, *, isolated: bool
+    ) -> Awaitable[Sequence[Tried]]:
+        """One attempt under `plan` for each of the events: of one, or of many that the handler takes together.
+        `isolated`, of one: what it wrote is undone when it fails; else the caller does that."""
         ...
 
 
@@ -100,55 +102,58 @@ class Play:
         self._lanes = _Lanes(await trial.blocking(self._session, {one.pair.lane for one in batch}))
         found: dict[tuple[str, str, str], Effects] = {}
         for _, turn in groupby(sorted(batch, key=_turn), key=_turn):
-            for pair in self._in_order([one.pair for one in turn]):
-                found[pair.id] = await self._one(pair, loaded[pair.application, pair.event_id])
+            for wave in waves([one.pair for one in turn], self._order):
+                found |= await self._wave([(pair, loaded[pair.application, pair.event_id]) for pair in wave])
             while self._emitted:
                 await self._follow(await self._sent_first())
         await trial.look(self._session)
         return found
 
-    def _in_order(self, turn: Sequence[Pair]) -> list[Pair]:
-        """By arrival; of one event in the order of the handlers, as a worker calls them."""
-        order = {pair.type: [one.name for one in self._handlers.wanting(pair.type)] for pair in turn}
+    def _order(self, event_type: str) -> Sequence[str]:
+        return [one.name for one in self._handlers.wanting(event_type)]
 
-        def place(pair: Pair) -> tuple[int, int, str]:
-            names = order[pair.type]
-            return pair.seq, names.index(pair.handler) if pair.handler in names else len(names), pair.handler
+    async def _wave(self, wave: Sequence[tuple[Pair, Event]]) -> dict[tuple[str, str, str], Effects]:
+        """Of one handler, of one application, no two of a key."""
+        handler = self._handlers.get(wave[0][0].handler)
+        found = {pair.id: self._expected(pair, event, handler) for pair, event in wave}
+        if handler is not None and handler.transactional:
+            ready = [(event, found[pair.id]) for pair, event in wave if found[pair.id].ends == CALLED]
+            takes_many = handler.together is not None and not self._staging.isolated
+            for some in [ready] if ready and takes_many else [[one] for one in ready]:
+                for (_, effects), tried in zip(some, await self._run(handler, some), strict=True):
+                    effects.ends, effects.code = tried.status.value, tried.code
+        for pair, _ in wave:
+            if handler is not None and _is_over(handler, found[pair.id].ends):
+                self._lanes.done(pair.lane, pair.seq)
+            else:
+                self._lanes.waits(pair.lane, pair.seq)
+        return found
 
-        return sorted(turn, key=place)
-
-    async def _one(self, pair: Pair, event: Event) -> Effects:
-        handler = self._handlers.get(pair.handler)
+    def _expected(self, pair: Pair, event: Event, handler: Handler | None) -> Effects:
+        """What becomes of it if all goes well."""
         if handler is None:
-            self._lanes.waits(pair.lane, pair.seq)
             return Effects(ends="no_handler")
         if self._lanes.is_behind(pair.lane, pair.seq):
-            self._lanes.waits(pair.lane, pair.seq)
             return Effects(ends=PARKED)
-        effects = Effects(ends=CALLED)
         if handler.transactional:
-            effects.ends, effects.code = await self._run(handler, event, effects)
-        else:
-            renewed = self._staging.plan if self._staging.renews_keys and pair.action is Action.RERUN else None
-            effects.key = idempotency_key(event.application, event.id, handler.name, renewed)
-        if _is_over(handler, effects.ends):
-            self._lanes.done(pair.lane, pair.seq)
-        else:
-            self._lanes.waits(pair.lane, pair.seq)
-        return effects
+            return Effects(ends=CALLED)
+        renewed = self._staging.plan if self._staging.renews_keys and pair.action is Action.RERUN else None
+        return Effects(ends=CALLED, key=idempotency_key(event.application, event.id, handler.name, renewed))
 
-    async def _run(self, handler: Handler, event: Event, effects: Effects) -> tuple[str, str | None]:
-        """A transactional handler, in the trial: how it ends, and with which code. What it emitted is handled
-        afterwards, as the relay would send it; all of that belongs to the `effects` of the item it came from."""
+    async def _run(self, handler: Handler, events: Sequence[tuple[Event, Effects]]) -> Sequence[Tried]:
+        """A transactional handler, in the trial: how it ends for each of these, and with which code. What it emitted is
+        handled afterwards, as the relay would send it; all of that belongs to the `effects` of the item it came
+        from."""
         staging = self._staging
-        tried = await staging.attempt(self._session, handler, event, staging.plan, isolated=staging.isolated)
-        if tried.context is None:
-            if not staging.isolated:
+        batch = [event for event, _ in events]
+        tried = await staging.attempt(self._session, handler, batch, staging.plan, isolated=staging.isolated)
+        for (event, effects), one in zip(events, tried, strict=True):
+            if one.context is not None:
+                effects.reads += len(one.context.reads)
+                self._emitted += [(event, emission, effects) for emission in one.context.emissions]
+            elif not staging.isolated:
                 raise Disturbed
-        else:
-            effects.reads += len(tried.context.reads)
-            self._emitted += [(event, one, effects) for one in tried.context.emissions]
-        return tried.status.value, tried.code
+        return tried
 
     async def _sent_first(self) -> list[tuple[Event, Effects]]:
         """What was emitted, and is to be handled now: what nobody sent before, and what is no timer."""
@@ -192,7 +197,8 @@ class Play:
         if self._lanes.is_behind(lane):
             ends = PARKED
         elif handler.transactional:
-            ends, _ = await self._run(handler, event, effects)
+            [tried] = await self._run(handler, [(event, effects)])
+            ends = tried.status.value
         if not _is_over(handler, ends):
             self._lanes.waits(lane, NEWEST)
         key = idempotency_key(event.application, event.id, handler.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from consumer.events import Event
@@ -55,6 +55,22 @@ def in_turn(group: Sequence[Pair]) -> list[Turned]:
             lanes[pair.lane] = turn
         found.append(Turned(turn, pair))
     return sorted(found, key=lambda one: (one.turn, one.pair))
+
+
+def waves(turn: Sequence[Pair], order: Callable[[str], Sequence[str]]) -> Iterator[list[Pair]]:
+    """The pairs of a turn, each handler's at once, as a worker calls them: the first events of all keys handler by
+    handler, then the second ones. `order`: the handlers for an event type, in their order. Pure."""
+    events: dict[tuple[str, str], list[int]] = {}
+    placed: dict[tuple[int, int, str, str], list[Pair]] = {}
+    for pair in sorted(turn):
+        of_key = events.setdefault((pair.application, pair.key), [])
+        if pair.seq not in of_key:
+            of_key.append(pair.seq)
+        names = order(pair.type)
+        place = names.index(pair.handler) if pair.handler in names else len(names)
+        placed.setdefault((len(of_key), place, pair.handler, pair.application), []).append(pair)
+    for _, some in sorted(placed.items()):
+        yield some
 
 
 def _names(pair: Pair, event: Event | None) -> list[str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any
+
+from sqlalchemy import event
 
 from consumer.broker import Broker
 from consumer.clock import DrivenClock
@@ -59,6 +62,35 @@ async def test_what_is_cancelled_while_it_is_applied_stops(sqlite_ledger: Databa
         assert shop.sent()["mail"] == taken, "what was cancelled was not done"
         again = await shop.replaying().plan(handler="shop:mail", status="dead")
         assert again["runs"] == MANY - taken, "and can be planned anew"
+
+
+# case: R8
+async def test_how_far_it_is_is_told_and_counted_once(sqlite_ledger: Database, broker: Broker) -> None:
+    """To count what is left at each look takes the square of its number."""
+    shop = Shop(sqlite_ledger, broker, broken={"mail"})
+    work = await dead(shop, SOME)
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", SOME), within_s=60)
+        shop.broken.clear()
+        plan = await shop.replaying().plan(status="dead")
+        told: list[Step] = []
+        sent: list[str] = []
+        keep = partial(_keep, sent)
+        event.listen(sqlite_ledger.engine.sync_engine, "before_cursor_execute", keep)
+        applied = await shop.replaying().apply(plan, told=told.append)
+        event.remove(sqlite_ledger.engine.sync_engine, "before_cursor_execute", keep)
+    assert applied.items == {"taken": SOME}
+    done = [step.done for step in told]
+    assert (done[0], done[-1], {step.total for step in told}) == (0, SOME, {SOME})
+    assert done == sorted(done)
+    assert len(set(done)) >= SOME // FEW, "it moves"
+    counts = [one for one in sent if one.startswith("SELECT count(*)") and "plan_items" in one]
+    assert len(counts) == 1
+    assert len(sent) > 10 * len(counts)
+
+
+def _keep(sent: list[str], *said: Any) -> None:
+    sent.append(said[2])
 
 
 # case: R15

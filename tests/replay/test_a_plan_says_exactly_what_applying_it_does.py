@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -105,6 +107,43 @@ async def test_what_a_failing_one_wrote_is_not_predicted(database: Database, bro
         assert sorted(plan["subjects"]["order.tallied"]) == [f"order:{number + 1}" for number in range(good)]
         done = await replaying.apply(plan)
         assert done.runs["shop:tally"] == {"succeeded": good, "dead": 4 - good}
+
+
+# case: R2
+@pytest.mark.parametrize("fails", ["order-2", "none"])
+async def test_what_a_handler_takes_together_is_tried_together(database: Database, broker: Broker, fails: str) -> None:
+    """And each for itself when one of them fails: the others are predicted as if it had not been there."""
+    is_broken, sizes = True, list[int]()
+
+    @handles("order.paid", transactional=True, batch=True, attempts=1, name="shop:tally")
+    async def tally(batch: Sequence[tuple[Event, Context]]) -> None:
+        sizes.append(len(batch))
+        for event, ctx in batch:
+            if is_broken or event.order_id == fails:
+                raise ValueError("not yet")
+            assert ctx.session is not None
+            await ctx.session.execute(text("INSERT INTO budgets (name, value) VALUES (:name, '')"), {"name": event.id})
+            ctx.emit("order.tallied", event.key, {"of": event.id}, once=event.id)
+
+    shop = Shop(database, broker, more=[tally])
+    work = shop.workshop()
+    # Two of one order: the second has a turn of its own, after the first.
+    await work.publish(*[order_paid(number) for number in (1, 2, 3, 4)], order_paid(5, "order-4"))
+    async with work.working():
+        await eventually(lambda: work.count("shop:tally", "dead", 4))
+        await eventually(lambda: work.count("shop:tally", "parked", 1))
+        is_broken = False
+        sizes.clear()
+        replaying = shop.replaying()
+        plan = await replaying.plan(handler="shop:tally", status="dead")
+        failing = 0 if fails == "none" else 1
+        assert sizes[0] == 4
+        assert sizes[1:] == ([1] if fails == "none" else [1] * 5)
+        assert (plan["effects"]["shop:tally"]["fails"], plan["emits"]) == (failing, {"order.tallied": 5 - failing})
+        done = await replaying.apply(plan)
+        assert (done.is_as_planned, done.otherwise) == (True, [])
+        expected = {"succeeded": 5 - failing} | ({"dead": 1} if failing else {})
+        assert done.runs["shop:tally"] == expected
 
 
 # case: R2

@@ -192,13 +192,18 @@ async def left(session: AsyncSession, plan: str) -> int:
     return int(await session.scalar(select(func.count()).where(_ITEMS.c.plan == plan, _IS_PENDING)) or 0)
 
 
-async def on_way(session: AsyncSession, plan: str, events: Sequence[EventRow]) -> Sequence[EventRow]:
-    """Those of these events that were not taken yet."""
-    waiting: set[int] = set()
+async def is_any_left(session: AsyncSession, plan: str) -> bool:
+    """Whether there are items that no worker has taken yet."""
+    return (await session.scalar(select(_ITEMS.c.seq).where(_ITEMS.c.plan == plan, _IS_PENDING).limit(1))) is not None
+
+
+async def on_way(session: AsyncSession, plan: str, events: Sequence[EventRow]) -> Counter[int]:
+    """Of these events, by their places: how many items of each were not taken yet."""
+    waiting: Counter[int] = Counter()
     named = ((one.id, plan, one.application) for one in events)
     for some in matching(_ITEMS.c.event_id, (_ITEMS.c.plan, _ITEMS.c.application), named):
         waiting.update(await session.scalars(select(_ITEMS.c.seq).where(some, _IS_LEFT)))
-    return [one for one in events if one.seq in waiting]
+    return waiting
 
 
 async def newest_derived(session: AsyncSession, plan: str) -> int:

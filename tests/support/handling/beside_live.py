@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -43,19 +44,27 @@ async def ship(event, ctx):
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """`replayed`: event to how often it was shipped as a replay. `before`, `during`: how long live orders waited, in
-    seconds. `took_s`: from the first apply to the end of the last. `done`: what the last said."""
+    """`replayed`: event to how often it was shipped as a replay. `without`, `during`: how long live orders waited that
+    came while no apply ran, and while one did, in seconds. `took_s`: how long applies ran. `done`: what the last
+    said."""
 
     replayed: Counter[str]
-    before: list[float]
+    without: list[float]
     during: list[float]
     took_s: float
     done: dict[str, Any]
 
+    def problem(self, count: int) -> str | None:
+        """What is wrong, if of `count` events any was skipped or done twice, or came otherwise than planned."""
+        twice = [event for event, times in self.replayed.items() if times > 1]
+        if len(self.replayed) != count or twice:
+            return f"{count - len(self.replayed)} of {count} were skipped, {len(twice)} done twice: {twice[:10]}"
+        as_planned = (self.done["as_planned"], self.done["items"]) == (True, {"taken": count})
+        return None if as_planned else f"not as planned: {self.done}"
+
     def __str__(self) -> str:
-        return (
-            f"live orders before: {_told(self.before)}; during the replay of {self.took_s:.0f} s: {_told(self.during)}"
-        )
+        without, during = _told(self.without), _told(self.during)
+        return f"live orders without: {without}; during the replay of {self.took_s:.0f} s: {during}"
 
 
 def p99(waits: list[float]) -> float:
@@ -67,9 +76,12 @@ def _told(waits: list[float]) -> str:
     return f"{len(waits)}, p50 {median(waits):.3f} s, p99 {p99(waits):.3f} s"
 
 
-async def replayed_beside_live(folder: Path, *, count: int, kills: int, before: int) -> Beside:
+async def replayed_beside_live(
+    folder: Path, *, count: int, kills: int, before: int, rest_s: float = 0.0
+) -> Beside:  # fmt: skip
     """An event for each of `count` orders came before the plugin that ships them was there; `before` live orders are
-    waited for, then a plan is applied, and killed so often."""
+    waited for, then a plan is applied, and killed so often. It is begun again after `rest_s`: then there are as many
+    live orders without it, between those beside it, however busy the machine is by and by."""
     file = folder / "shop.txt"
     environ = {
         "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{folder}/ledger.db",
@@ -95,16 +107,20 @@ async def replayed_beside_live(folder: Path, *, count: int, kills: int, before: 
 
         live = asyncio.create_task(_live(broker))
         await eventually(lambda: len(_lines(file)) >= before, within_s=60 + before, what="live orders are shipped")
-        began = time.time()
+        applied: list[tuple[float, float]] = []
         for kill in range(kills):
+            began = time.time()
             process = await applying(environ, plan["id"])
             wanted = count * (kill + 1) // (kills + 2) - random.randrange(50)
             await eventually(partial(_taken, database, wanted), within_s=60 + count / 20, what=f"{wanted} are taken")
             process.send_signal(signal.SIGKILL)
             await process.wait()
+            applied.append((began, time.time()))
+            await asyncio.sleep(rest_s)
+        began = time.time()
         last = await applying(environ, plan["id"])
         out, err = await asyncio.wait_for(last.communicate(), 120 + count / 20)
-        took_s = time.time() - began
+        applied.append((began, time.time()))
         live.cancel()
         assert last.returncode == 0, err
         lines = _lines(file)
@@ -116,9 +132,9 @@ async def replayed_beside_live(folder: Path, *, count: int, kills: int, before: 
     waited = {event_id: float(at) - came[event_id] for event_id, _, at in lines if event_id in came}
     return Beside(
         replayed=Counter(event_id for event_id, is_replay, _ in lines if is_replay == "True"),
-        before=[wait_s for one, wait_s in waited.items() if came[one] < began],
-        during=[wait_s for one, wait_s in waited.items() if began <= came[one] < began + took_s],
-        took_s=took_s,
+        without=[wait_s for one, wait_s in waited.items() if not _within(came[one], applied)],
+        during=[wait_s for one, wait_s in waited.items() if _within(came[one], applied)],
+        took_s=sum(ended - began for began, ended in applied),
         done=orjson.loads(out),
     )
 
@@ -131,6 +147,10 @@ async def applying(environ: dict[str, str], plan: str) -> asyncio.subprocess.Pro
         sys.executable, "-m", "consumer", *words, env=kept | environ, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
+
+
+def _within(at: float, windows: Sequence[tuple[float, float]]) -> bool:
+    return any(began <= at < ended for began, ended in windows)
 
 
 def _lines(file: Path) -> list[list[str]]:

@@ -82,7 +82,7 @@ MANY: Mapping[str, str] = {
     "ledger.plans.items.archived": "the items of one plan, once, when it begins",
     "ledger.plans.items.claim_followers": "the items of one plan",
     "ledger.plans.items.emitted": "what was derived under one plan",
-    "ledger.plans.items.left": "the items of one plan that are left, counted in their index",
+    "ledger.plans.items.left": "the items of one plan that are left, counted in their index, once",
     "ledger.plans.items.moved": "the items of one plan",
     "ledger.plans.items.of_plan": "the items of one plan",
     "ledger.plans.items.progress": "the items of one plan, counted",
