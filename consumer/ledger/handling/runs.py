@@ -79,11 +79,6 @@ class Run:
         """(application, event id, handler)."""
         return (self.application, self.event_id, self.handler)
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether an attempt was made and did not succeed."""
-        return self.code is not None and self.status in (RunStatus.RETRYING, RunStatus.DEAD)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedRun:
