@@ -13,6 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Row, Table, case, func, literal, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import among, unindexed
 from consumer.ledger.handling.events import to_event
 from consumer.ledger.tables import EventRow
 from handlers.fulfilment.options import Options
@@ -34,9 +35,9 @@ _WITHOUT_LARGE: Final = [_RAW if column.name == "raw" else column for column in 
 
 async def by_key(session: AsyncSession, name: str, application: str | None) -> Sequence[Row[Any]]:
     """The newest events of an order or a payment of this name."""
-    ours = true() if application is None else EVENTS.c.application == application
-    named = EVENTS.c.key.in_([f"order:{name}", f"payment:{name}"])
-    newest = select(EVENTS).where(named, ours).order_by(EVENTS.c.seq.desc()).limit(BY_KEY_MAX)
+    ours = true() if application is None else unindexed(EVENTS.c.application) == application
+    named = among(EVENTS.c.key, [f"order:{name}", f"payment:{name}"])
+    newest = select(EVENTS).where(named, ours).order_by(unindexed(EVENTS.c.seq).desc()).limit(BY_KEY_MAX)
     return (await session.execute(newest)).all()
 
 
