@@ -1,6 +1,6 @@
 """Restore: the ledger is put back to where it stood an hour ago, beside Kafka and a service that went on.
 
-What is typed is what `deploy/backup.md` says. `serve` goes on all the time.
+What is typed is what `deploy/backup.md` says. `serve` goes on, and is started anew at the end.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ async def restore(folder: Path, *, broker_url: str, postgres: str, hour: Hour) -
         deployment(
             folder, broker_url=broker_url, database_url=then, config=hour.config(), CONSUMER_SYNC_INTERVAL_S="60"
         ) as found,
-        started(found.process("serve")),
+        started(serve := found.process("serve")),
     ):
         found.hear(at_work=True)
-        async with _at_work(found, "before"):
+        async with _at_work(found, "before", *ROLES):
             for _ in range(WARM_ORDERS):
                 found.pay_order()
             await found.shipped(within_s=120)
@@ -54,7 +54,8 @@ async def restore(folder: Path, *, broker_url: str, postgres: str, hour: Hour) -
         ends = [("exit code of `db upgrade`", 0, await _typed(found, "db", "upgrade"))]
         over = time.monotonic()
         say(f"restore: the ledger is an hour old and lacks {forgotten:,} orders")
-        async with _at_work(found, "after"):
+        await asyncio.to_thread(serve.stop)  # it tells the ledger that it lives, and knows the old one only
+        async with _at_work(found, "after", "serve", *ROLES):
             await until("settled", lambda: unsettled(found), over, WITHIN_S)
             await until("healthy", lambda: unhealthy(found), over, WITHIN_S)
             say(f"restore: all settled and healthy {time.monotonic() - over:.0f} s after; the warehouse was asked "
@@ -67,8 +68,8 @@ async def restore(folder: Path, *, broker_url: str, postgres: str, hour: Hour) -
 
 
 @asynccontextmanager
-async def _at_work(found: Deployment, when: str) -> AsyncIterator[None]:
-    async with started(*(found.process(role, f"{role}-{when}") for role in ROLES)):
+async def _at_work(found: Deployment, when: str, *roles: str) -> AsyncIterator[None]:
+    async with started(*(found.process(role, f"{role}-{when}") for role in roles)):
         yield
 
 

@@ -17,7 +17,8 @@ from tests.support.ports import eventually
 
 ROOM_BYTES = 1024 * 1024
 FORGED, FORGED_BYTES = 10, 300_000
-"""What is kept is packed, and this packs badly. Three of them fill the room; fewer than twenty lie in quarantine then, where twenty would be told for ten minutes."""
+"""What is kept is packed, and this packs badly. Three of them fill the room; fewer than twenty lie in quarantine then,
+where twenty would be told for ten minutes."""
 FORGED_MANY = 60
 DENIED = 30
 SILENT = 150
