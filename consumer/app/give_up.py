@@ -11,12 +11,12 @@ import asyncio
 import os
 import signal
 import sys
-from datetime import UTC, datetime
 from typing import NoReturn
 
 import structlog
 
 from consumer.ledger import Database
+from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Role, load_settings
 from consumer.telemetry.logs import configure_logging
 from consumer.work.pausing.pauser import pause_in
@@ -41,7 +41,9 @@ async def pause(url: str, handler: str, reason: str) -> None:
     database = Database(url, pool_size=1)
     try:
         async with asyncio.timeout(LIMIT_S):
-            await pause_in(database, handler, reason, actor=f"worker-{os.getpid()}", now=datetime.now(UTC))
+            async with database.reading() as session:
+                now = await shared_time(session)
+            await pause_in(database, handler, reason, actor=f"worker-{os.getpid()}", now=now)
     finally:
         await database.stop()
 

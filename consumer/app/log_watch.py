@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from itertools import count
 
 import structlog
 
@@ -14,10 +15,13 @@ from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.ledger import Database, log_memory, log_positions
 from consumer.retry import Lasting
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 20.0
 LIMIT_S = 15.0
+TOPICS_EVERY = 3
+"""Looks at groups for one at topics, which takes connections of its own on Kafka."""
 SHOWN_FOR_S = 90.0
 """An age that nobody looked at again would grow for ever, and wake somebody for nothing."""
 
@@ -49,11 +53,16 @@ class LogWatch:
         self._size = size
         self._topics = topics
         self._lasting = Lasting()
+        self._unknown = Condition("topics_not_looked_at")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
-        while not stop.is_set():
+        for look in count():
+            if stop.is_set():
+                return
             await self._try()
+            if look % TOPICS_EVERY == 0:
+                await self._try_topics()
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await stop.wait()
@@ -68,8 +77,6 @@ class LogWatch:
                 replaced_at = await self._remember(reports)
                 if replaced_at is not None:
                     await self._on_replaced(replaced_at)
-                missing = any(one.partitions is None for one in await self._broker.look(self._topics))
-                self._metrics.status_code.labels("topics_missing", "").set(missing)
         except (BrokerError, LedgerError, TimeoutError) as error:
             code = error.code if isinstance(error, ConsumerError) else "no_answer"
             if self._lasting.says(code):
@@ -80,6 +87,17 @@ class LogWatch:
             if self._lasting.code is not None:
                 _log.info("log_looked_at_again", was=self._lasting.code, after_s=self._lasting.for_s)
             self._lasting.over()
+
+    async def _try_topics(self) -> None:
+        """Who may not look at topics is blind for them alone."""
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                missing = any(one.partitions is None for one in await self._broker.look(self._topics))
+        except (BrokerError, TimeoutError) as error:
+            self._unknown.lasts(error)
+        else:
+            self._unknown.over()
+            self._metrics.status_code.labels("topics_missing", "").set(missing)
 
     def _forget(self) -> None:
         """Why the log cannot be looked at is shown elsewhere: `consumer_check_failing`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import structlog
+
 from consumer.broker.base import AssignmentListener, Partition
 
-LOG = logging.getLogger(__name__)
+LOG = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,6 @@ class Membership:
             async with asyncio.timeout(self.drain_s):
                 await listener(frozenset(partitions))
         except TimeoutError:
-            LOG.warning("a listener of group %s took longer than %s s and was cancelled", self.group, self.drain_s)
+            LOG.warning("listener_cancelled", group=self.group, drain_s=self.drain_s)
         except Exception:
-            LOG.exception("a listener of group %s failed", self.group)
+            LOG.exception("listener_failed", group=self.group)

@@ -172,9 +172,19 @@ async def run_role(
         await build(app)
         calm_collector()
         announce(app, output)
-        _log.info("role_started", settings=digest(settings), internal_url=app.internal_url, public_url=app.public_url)
-        await app.run(stop)
-        _log.info("role_stops", signalled=stop.is_set())
+        await run_until(stop, app, settings)
+    say_stopped()
+
+
+async def run_until(stop: asyncio.Event, app: App, settings: Settings) -> None:
+    """Run what was built, and say when it begins and when it is about to end."""
+    _log.info("role_started", settings=digest(settings), internal_url=app.internal_url, public_url=app.public_url)
+    await app.run(stop)
+    _log.info("role_stops", signalled=stop.is_set())
+
+
+def say_stopped() -> None:
+    """Everything is closed: the last line."""
     _log.info("role_stopped")
 
 

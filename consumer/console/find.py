@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from sqlalchemy import Column, Table, and_, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
+from consumer.console import mentions
+from consumer.console.mentions import subject_in
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import reason_of
@@ -57,6 +59,8 @@ async def find(session: AsyncSession, name: str, *, application: str | None = No
     found += await _deliveries(session, name, application)
     if name.startswith("ik_"):
         found += await _key(session, name, application)
+    if not found:
+        found = await _said(session, name, application)
     return list(dict.fromkeys(found))[:FOUND_MAX]
 
 
@@ -77,12 +81,9 @@ async def _orders(session: AsyncSession, name: str, application: str | None) -> 
     found = [_order(row, "order", name) for row in rows]
     rows = await _rows(session, fulfilment.ORDERS, application, columns.service_order_id, name)
     found += [_order(row, "order of the service", name) for row in rows]
-    for table, column, kind in (
-        (fulfilment.CHECKOUTS, fulfilment.CHECKOUTS.c.session_id, "checkout session"),
-        (fulfilment.PAYMENTS, fulfilment.PAYMENTS.c.payment_id, "payment"),
-    ):
-        found += [_order(row, kind, name) for row in await _rows(session, table, application, column, name)]
-    return found
+    found += await _checkouts(session, name, application)
+    rows = await _rows(session, fulfilment.PAYMENTS, application, fulfilment.PAYMENTS.c.payment_id, name)
+    return found + [_order(row, "payment", name) for row in rows]
 
 
 def _order(row: dict[str, Any], kind: str, name: str) -> Found:
@@ -95,6 +96,40 @@ def _order(row: dict[str, Any], kind: str, name: str) -> Found:
         at=row.get("paid_at") or row.get("seen_at") or row.get("registered_at"),
         detail=row.get("status") or ("PAID" if row.get("paid_at") else row.get("observed_status")),
     )
+
+
+async def _checkouts(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    """A session is its order's; where nobody knows that order, it may be a subscription's, as its events say."""
+    column = fulfilment.CHECKOUTS.c.session_id
+    found = []
+    for row in await _rows(session, fulfilment.CHECKOUTS, application, column, name):
+        one = _order(row, "checkout session", name)
+        order_id, where = row["order_id"], row["application"]
+        if order_id and not await _rows(session, fulfilment.ORDERS, where, fulfilment.ORDERS.c.order_id, order_id):
+            said = [subject_in(event) for event in await mentions.by_key(session, order_id, where)]
+            one = replace(one, subject=next((of for of in said if of and of[0] == "subscription"), one.subject))
+        found.append(one)
+    return found
+
+
+async def _said(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    """What no table is kept by, as events tell it: one line of each aggregate."""
+    rows = await mentions.by_key(session, name, application)
+    kind = "{0}" if rows else "said in {1}"
+    rows = rows or await mentions.by_body(session, name, application)
+    found: dict[tuple[str, tuple[str, str] | None], Found] = {}
+    for row in rows:
+        subject = subject_in(row)
+        one = Found(
+            application=row.application,
+            kind=kind.format(row.key.partition(":")[0], row.type),
+            id=name,
+            subject=subject,
+            at=row.received_at,
+            detail=row.type,
+        )
+        found.setdefault((row.application, subject), one)
+    return list(found.values())
 
 
 async def _subscriptions(session: AsyncSession, name: str, application: str | None) -> list[Found]:

@@ -96,7 +96,7 @@ def error_from(
     body = document or {}
     stated = body.get("statusCode")
     if isinstance(stated, int) and stated != status:
-        LOG.warning("the answer's statusCode is not its HTTP status, which counts", status=status, status_code=stated)
+        LOG.warning("status_code_differs_from_status", status=status, status_code=stated)
     code = _word(body.get("code"))
     message = body.get("message")
     found = class_for(status, code)

@@ -61,7 +61,7 @@ class Identity:
         except ApiError as error:
             if isinstance(error, ServerError) or held_up_s(error) is not None:
                 raise
-            LOG.warning("the application's identity cannot be read", application=application, code=error.code)
+            LOG.warning("identity_not_read", application=application, code=error.code)
             return
         self._compare(kept, known)
         if kept is None and remember:

@@ -76,7 +76,7 @@ class Leader:
         return True
 
     async def _lead(self, stop: asyncio.Event, work: Work) -> None:
-        LOG.info("leads", role=self.role)
+        LOG.info("leads", lease=self.role)
         ending = asyncio.Event()
         doing = asyncio.create_task(work(ending))
         try:
@@ -88,7 +88,7 @@ class Leader:
             doing.cancel()
             [outcome] = await asyncio.gather(doing, return_exceptions=True)
         if isinstance(outcome, Exception):
-            LOG.error("leading failed", role=self.role, exc_info=outcome)
+            LOG.error("leading_failed", lease=self.role, exc_info=outcome)
             await rest(self._clock, self._renew_s, stop)
 
     async def _keep_while(self, doing: asyncio.Task[None], stop: asyncio.Event) -> None:
@@ -105,7 +105,7 @@ class Leader:
                     continue
                 renewed = (renewed or self.leads) and await self._take()
                 if not renewed and not self.leads:
-                    LOG.warning("no longer leads", role=self.role)
+                    LOG.warning("no_longer_leads", lease=self.role)
                     return
         finally:
             if not doing.done() and not (stop.is_set() and self.leads):

@@ -53,14 +53,14 @@ class StageFailure:
             return
         if isinstance(error, ConsumerError):
             say = LOG.warning if error.retryable and code not in REFUSED else LOG.error
-            say("stage is held up", stage=self._stage, code=code, reason=error.line(), for_s=self._lasting.for_s)
+            say("stage_held_up", stage=self._stage, code=code, reason=error.line(), for_s=self._lasting.for_s)
         else:
-            LOG.error("stage failed unexpectedly", stage=self._stage, code=code, exc_info=error)
+            LOG.error("stage_broke", stage=self._stage, code=code, exc_info=error)
 
     def well(self) -> None:
         """A step went through."""
         if self._code is not None:
-            LOG.info("stage goes on", stage=self._stage, was=self._code, failures=self.times)
+            LOG.info("stage_held_up_over", stage=self._stage, was=self._code, failures=self.times)
         self._code = self.error = None
         self._lasting.over()
         self.times = 0

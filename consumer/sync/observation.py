@@ -14,13 +14,10 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 import orjson
-import structlog
 
 from consumer.events import Event, Source
 from consumer.ledger.reading.observations import Observed
 from consumer.wire import own_event
-
-LOG = structlog.get_logger()
 
 ObjectKind = Literal["order", "subscription", "payment"]
 
@@ -176,21 +173,6 @@ def observation_id(application: str, kind: str, object_id: str, version: int) ->
     """The id of an observation: the same read is the same event, however often it is published."""
     seed = f"{application}\0{kind}\0{object_id}\0{version}"
     return "obs_" + hashlib.sha256(seed.encode()).hexdigest()[:40]
-
-
-def is_whole(found: Observation) -> bool:
-    """Whether it can be published and remembered. One odd record is left alone with its reason, and keeps none of its
-    neighbours waiting: what is written by others is never trusted to be what was foreseen."""
-    try:
-        found.event()
-        _ = found.observed
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this record's alone
-        LOG.error(  # noqa: TRY400 - its text may hold what the record says
-            "a record cannot be kept: it is left alone",
-            application=found.application, kind=found.kind, object_id=found.object_id, error=type(error).__name__,
-        )  # fmt: skip
-        return False
-    return True
 
 
 def digest(record: Mapping[str, Any]) -> str:

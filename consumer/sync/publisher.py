@@ -52,7 +52,7 @@ class EventPublisher:
                 refused.append(event)
         for event in refused:
             LOG.error(
-                "an event is larger than the topic takes: it is not published",
+                "event_too_large", hint="the topic takes none so large: it is not published",
                 application=event.application, event_id=event.id, trace_id=way.trace_id(event), type=event.type,
             )  # fmt: skip
         return refused

@@ -313,9 +313,7 @@ class Sync:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
         for name in self.unread:
-            LOG.warning(
-                "an application has no API credentials: it is not read", application=name, code="no_credentials"
-            )
+            LOG.warning("application_without_credentials", application=name, code="no_credentials")
         for name in (*self.applications, *self.unread):
             self.metrics.gauge("credentials_missing", name, int(name in self.unread))
         async with asyncio.TaskGroup() as group:

@@ -87,7 +87,7 @@ class Settlement:
         if differs:
             self._metrics.count("body_mismatch", event.application)
             LOG.warning(
-                "a delivery differs from the service's record, which wins",
+                "delivery_differs_from_record",
                 application=event.application,
                 trace_id=way.trace_id(delivery),
                 delivery_id=delivery.id,

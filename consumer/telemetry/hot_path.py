@@ -1,4 +1,5 @@
-"""Hot path: a counter and a histogram for the busiest path. Plain numbers, turned into samples when somebody scrapes.
+"""Hot path: a counter and a histogram for the busiest path, and a gauge of what not every process measures. Plain
+numbers, turned into samples when somebody scrapes.
 
 prometheus_client takes a lock for each of several numbers on every observation; a request would spend more on being
 counted than on being checked. Only the event loop's thread may count here; a scrape may come from anywhere.
@@ -10,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 
@@ -39,6 +40,25 @@ class PlainCounter(Collector):
         for values, count in list(self._counts.items()):
             family.add_metric(values, count)
         yield family
+
+
+class PlainGauge(Collector):
+    """A gauge without labels, which has no sample until somebody measured it: 0 would be a lie."""
+
+    def __init__(self, name: str, meaning: str, registry: CollectorRegistry) -> None:
+        self.name = name
+        self.meaning = meaning
+        self.label_names: tuple[str, ...] = ()
+        self._value: float | None = None
+        registry.register(self)
+
+    def set(self, value: float) -> None:
+        """This is what was measured."""
+        self._value = value
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The sample of now, if there is one."""
+        yield GaugeMetricFamily(self.name, self.meaning, value=self._value)
 
 
 class PlainHistogram(Collector):

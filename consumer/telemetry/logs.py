@@ -47,6 +47,7 @@ def configure_logging(
     number = logging.getLevelNamesMapping()[level.upper()]
     before: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        _of_one,
         _signed(who or {}),
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
@@ -111,19 +112,21 @@ class Seldom(logging.Filter):
 
 class Condition:
     """What lasts is said once, then at growing intervals, and its end is said. `event`: the stable word of its lines,
-    `fields` what is on each; its end is `EVENT_over`."""
+    `fields` what is on each; its end is `EVENT_over`. `level`: `warning`, or `error` where somebody has to act."""
 
-    def __init__(self, event: str, **fields: Any) -> None:
+    def __init__(self, event: str, *, level: Literal["warning", "error"] = "warning", **fields: Any) -> None:
         self._event = event
+        self._level = level
         self._lasting = Lasting()
         self._log = structlog.get_logger(__name__, **fields)
 
-    def lasts(self, error: BaseException) -> None:
-        """It is so (still), because of this."""
+    def lasts(self, error: BaseException, **fields: Any) -> None:
+        """It is so (still), because of this; `fields` are on this line alone."""
         code = code_of(error)
         if self._lasting.says(code):
             reason = error.message if isinstance(error, ConsumerError) else None
-            self._log.warning(self._event, code=code, reason=reason, for_s=self._lasting.for_s)
+            say = self._log.error if self._level == "error" else self._log.warning
+            say(self._event, code=code, reason=reason, for_s=self._lasting.for_s, **fields)
 
     def over(self) -> None:
         """It is not so, any more."""
@@ -141,6 +144,13 @@ def _signed(who: Mapping[str, str | int]) -> Processor:
         return event
 
     return sign
+
+
+def _of_one(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The processor that keeps the traces of others off a line that is about one event of many."""
+    if "trace_id" in event and "trace_ids" in event:
+        del event["trace_ids"], event["events"]
+    return event
 
 
 def redact(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
-from consumer.telemetry.hot_path import PlainCounter, PlainHistogram
+from consumer.telemetry.hot_path import PlainCounter, PlainGauge, PlainHistogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -175,7 +175,7 @@ class Metrics:
             "application",
         )
         self.last_reconcile = self._gauge(
-            "sync_last_reconcile_at", "Leader only: when reconcile last came to an end, in epoch seconds", "application"
+            "sync_last_reconcile_timestamp_seconds", "Leader only: when reconcile last came to an end", "application"
         )
         self.retention_gaps = self._counter(
             "sync_retention_gaps", "Walks that found the list younger than the bookmark", "application"
@@ -224,8 +224,8 @@ class Metrics:
             "application",
         )
         self.last_seen = self._gauge(
-            "sync_last_seen_at",
-            "Leader only: when the newest of the list were last looked at (event, order), in epoch seconds",
+            "sync_last_seen_timestamp_seconds",
+            "Leader only: when the newest of the list were last looked at (event, order)",
             "application",
             "kind",
         )
@@ -281,11 +281,15 @@ class Metrics:
             "invariants_broken", "What is not as it should be about money and access, by code", "application", "code"
         )
         self.invariants_checked_at = self._gauge(
-            "invariants_checked_at", "When money and access were last accounted for, in epoch seconds", "application"
+            "invariants_checked_timestamp_seconds", "When money and access were last accounted for", "application"
         )
 
-        self.ledger_bytes = self._gauge("ledger_bytes", "Size of the ledger's database")
-        self.log_bytes = self._gauge("log_bytes", "Size of the embedded log's files; Kafka tells its own")
+        self.ledger_bytes = PlainGauge(
+            "consumer_ledger_bytes", "Size of the ledger's database; `console` tells it", self.registry
+        )
+        self.log_bytes = PlainGauge(
+            "consumer_log_bytes", "Size of the embedded log's files; `sync` tells it, and Kafka its own", self.registry
+        )
         self.archived = self._counter("archived_events", "Events whose body was archived and taken out of the ledger")
         self.archive_failing = self._gauge("archive_failing", "1 while the daily archiving does not come to its end")
         self.archive_done_at = self._gauge(
@@ -308,6 +312,8 @@ class Metrics:
 def _shown(metric: object) -> tuple[str, str, tuple[str, ...], str] | None:
     if isinstance(metric, PlainCounter):
         return f"{metric.name}_total", "counter", metric.label_names, metric.meaning
+    if isinstance(metric, PlainGauge):
+        return metric.name, "gauge", metric.label_names, metric.meaning
     if isinstance(metric, PlainHistogram):
         return metric.name, "histogram", metric.label_names, metric.meaning
     if isinstance(metric, Counter | Gauge | Histogram | Info):

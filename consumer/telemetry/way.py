@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from consumer.telemetry.traces import parsed
 
 _log = structlog.get_logger("way")
 _ROOT: Final = logging.getLogger()
+TOGETHER_MAX: Final = 20
+"""Traces that one line names; `events` says how many there are."""
 
 
 def trace_id(about: Event | Delivery) -> str:
@@ -38,6 +41,12 @@ def onwards(cause: Event) -> str:
 def on_the_way_of(event: Event) -> AbstractContextManager[None]:
     """Inside, every line of this task says which event is being processed."""
     return structlog.contextvars.bound_contextvars(trace_id=trace_id(event), event_id=event.id)
+
+
+def on_the_way_of_all(events: Sequence[Event]) -> AbstractContextManager[None]:
+    """The same of events that are processed together: a line that is not about one of them names them all."""
+    traces = [trace_id(event) for event in events[:TOGETHER_MAX]]
+    return structlog.contextvars.bound_contextvars(trace_ids=traces, events=len(events))
 
 
 def is_told() -> bool:

@@ -46,11 +46,13 @@ class Observer:
         for result, count in (("duplicate", taken.duplicates), ("refused", taken.refused)):
             if count:
                 self._metrics.events.labels("all", "all", "all", "all", result).inc(count)
-        by_id = {event.id: event for event in taken.recorded}
+        by_id = {event.id: event for event in (*taken.recorded, *taken.again)}
         for run in taken.runs:
             if run.status is not RunStatus.PARKED and (run.attempts or run.code):
                 with _about(None if run.status is RunStatus.SUCCEEDED else by_id.get(run.event_id)):
-                    self._outcome(run.handler, run.status, run.event_id, code=run.code, reason=run.reason, at=run.trace)
+                    self._outcome(
+                        run.handler, run.status, run.event_id, code=run.code, reason=run.reason, where=run.trace
+                    )
 
     def moved(self, change: str, partitions: int) -> None:
         """Partitions came to this member (`assigned`) or went from it (`revoked`)."""
@@ -60,7 +62,7 @@ class Observer:
         """An attempt that the dispatcher made was stored."""
         finish = result.finish
         self._metrics.run_seconds.labels(finish.run.handler).observe(result.seconds)
-        told = {"code": finish.code, "reason": finish.reason, "at": result.attempt.trace if result.attempt else None}
+        told = {"code": finish.code, "reason": finish.reason, "where": result.attempt.trace if result.attempt else None}
         with on_the_way_of(result.event):
             tell("handler_ended", result.event, handler=finish.run.handler, status=finish.status.value, **told)
             self._outcome(finish.run.handler, finish.status, finish.run.event_id, **told)
@@ -112,7 +114,7 @@ class Observer:
         _log.warning("run_failed", handler=handler, event_id=event_id, unsaid=unsaid, **told)
 
     def _outcome(self, handler: str, status: RunStatus, event_id: str, **told: str | None) -> None:
-        """`told`: code, reason and, in the author's code, at."""
+        """`told`: code, reason and, in the author's code, where."""
         self._metrics.runs.labels(handler, status.value).inc()
         if status is RunStatus.RETRYING:
             self._metrics.retries.labels(handler).inc()

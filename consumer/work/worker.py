@@ -16,6 +16,7 @@ from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
@@ -104,6 +105,11 @@ class Worker:
         self._blind: BrokerError | None = None
         self._uncommitted = False
         self._assigned_anew = False
+        self._unpolled = Condition("poll_failed")
+        self._untaken = Condition("batch_not_stored")
+        self._unsaved = Condition("offsets_not_committed")
+        self._untidy = Condition("housekeeping_failed")
+        self._unmeasured = Condition("lag_unknown")
         pauser.on_pause = self._pause_here
 
     @property
@@ -144,17 +150,19 @@ class Worker:
             group.create_task(self._keep_house(ingest_over), name="work:house")
 
     async def _register(self) -> None:
+        away = Condition("ledger_not_ready")
         while True:
             try:
                 async with self._database.transaction() as session:
                     await handlers.register(session, self._registry.handlers, self._clock.now())
                     paused = await handlers.paused(session)
                 self._honour(paused)  # before the first batch: it may hold what a handler was paused for
+                away.over()
                 return
             except LedgerError as error:
                 if not error.retryable:
                     raise
-                _log.warning("ledger_not_ready", code=error.code)
+                away.lasts(error)
                 await self._clock.sleep(RETRY_MOST_S)
 
     # --- ingest ------------------------------------------------------------------------------------------------
@@ -179,17 +187,18 @@ class Worker:
             await subscription.stop(timeout_s=10)
 
     async def _join(self, subscription: Subscription, stop: asyncio.Event) -> None:
+        away = Condition("broker_not_ready")
         while not stop.is_set():
             try:
                 await subscription.start()
                 self._polling.set()
                 self._blind = None
+                away.over()
                 return
             except BrokerError as error:
                 if not error.retryable:
                     raise
-                if self._blind is None or self._blind.code != error.code:
-                    _log.warning("broker_not_ready", code=error.code, reason=error.message)
+                away.lasts(error)
                 self._blind = error
                 await self._clock.sleep(1)
 
@@ -198,11 +207,11 @@ class Worker:
         try:
             records = await subscription.poll(self._config.batch, POLL_S)
         except BrokerError as error:
-            if self._blind is None or self._blind.code != error.code:
-                _log.warning("poll_failed", code=error.code, reason=error.message)
+            self._unpolled.lasts(error)
             self._blind = error
             await self._clock.sleep(RETRY_MOST_S)
             return
+        self._unpolled.over()
         if self._assigned_anew:
             records, _ = await self._that_follow(subscription, records, frozenset(), stop)
         if not records:
@@ -215,8 +224,9 @@ class Worker:
                 self._uncommitted = True
                 await subscription.commit(next_offsets(stored))
                 self._blind, self._uncommitted = None, False
+                self._unsaved.over()
         except BrokerError as error:
-            _log.warning("offsets_not_committed", code=error.code, reason=error.message)
+            self._unsaved.lasts(error)
             self._blind = error
         finally:
             self._idle.set()
@@ -226,6 +236,7 @@ class Worker:
     ) -> tuple[Sequence[Record], frozenset[Partition]]:
         """Ledger and group are compared, for as long as it takes: which of the records in hand are the next ones, and
         in which of the partitions `behind` nothing lies between them and the ledger any more."""
+        uncompared = Condition("ledger_and_log_not_compared")
         while not stop.is_set():
             self._assigned_anew = False
             try:
@@ -234,9 +245,10 @@ class Worker:
             except ConsumerError as error:
                 self._assigned_anew = True
                 self._blind = error if isinstance(error, BrokerError) else self._blind
-                _log.warning("ledger_and_log_not_compared", code=error.code)
+                uncompared.lasts(error)
                 await self._clock.sleep(RETRY_MOST_S)
                 continue
+            uncompared.over()
             gone = back | (behind - stands.keys())  # set back, or another member's by now
             return [record for record in records if record.partition not in gone], behind - gone
         return [], frozenset()
@@ -267,12 +279,13 @@ class Worker:
                 records, more = await self._that_follow(subscription, records, behind, stop)
                 loose |= more
             except ConsumerError as error:
-                _log.warning("batch_not_stored", records=len(records), code=error.code, retry_in_s=wait_s)
+                self._untaken.lasts(error, records=len(records), retry_in_s=wait_s)
                 if stop.is_set():
                     return []
                 await self._clock.sleep(wait_s)
                 wait_s = min(wait_s * 2, RETRY_MOST_S)
             else:
+                self._untaken.over()
                 self._after(taken, records, self._clock.monotonic() - began)
                 return records
         return []
@@ -300,8 +313,9 @@ class Worker:
         while not stop.is_set():
             try:
                 await self._tidy(renew=round_number % RENEW_EVERY == 0)
+                self._untidy.over()
             except LedgerError as error:
-                _log.warning("housekeeping_failed", code=error.code)
+                self._untidy.lasts(error)
             round_number += 1
             try:
                 async with asyncio.timeout(HOUSEKEEPING_S):
@@ -367,8 +381,9 @@ class Worker:
     async def _measure_log(self) -> None:
         try:
             self._observer.lag(await self.lag())
+            self._unmeasured.over()
         except BrokerError as error:
-            _log.warning("lag_unknown", code=error.code)
+            self._unmeasured.lasts(error)
 
 
 def worker_id() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from consumer.console.explain import explain_customer, explain_order
@@ -51,6 +53,42 @@ async def test_every_kind_of_id(sold: Database, name: str, kind: str, subject: t
         [found] = await find(session, name)
         assert (found.kind, found.subject, found.application) == (kind, subject, "default")
         assert await find(session, name, application="elsewhere") == []
+
+
+@pytest.fixture
+async def subscribed(sold: Database, projections: Projections) -> Database:
+    """Joe's subscription: its session has an order id of the merchant's, and its payment no order. And money for an
+    order that came a moment ago: no look has told it yet."""
+    session: dict[str, Any] = {"id": "cs_2", "mode": "subscription", "order_id": "sub-of-joe", "subscription_id": "S2"}
+    paid = {"version": 1, "record": {"id": "pay_2", "subscription_id": "S2", "transaction_signature": "DE9ReJRPW3"}}
+    order = {"version": 2, "record": {"id": "ord_3", "order_id": "A-300", "payment_id": "pay_of_A300"}}
+    await projections.feed(said("checkout.session.completed", "evt_20", **session))
+    known = [
+        said("checkout.session.completed", "evt_20", **session),
+        own("payment.observed", "payment:pay_2", paid),
+        own("order.observed", "order:A-300", order),
+    ]
+    async with sold.transaction() as ledger:
+        await events.record(ledger, known, START)
+    return sold
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "subject"),
+    [
+        ("sub-of-joe", "order", ("subscription", "S2")),
+        ("pay_2", "payment", ("subscription", "S2")),
+        ("cs_2", "checkout session", ("subscription", "S2")),
+        ("DE9ReJRPW3", "said in payment.observed", ("subscription", "S2")),
+        ("pay_of_A300", "said in order.observed", ("order", "A-300")),
+    ],
+)
+async def test_what_only_an_event_tells(subscribed: Database, name: str, kind: str, subject: tuple[str, str]) -> None:
+    async with subscribed.reading() as session:
+        [found] = await find(session, name)
+        assert (found.kind, found.subject) == (kind, subject)
+        assert await find(session, name, application="elsewhere") == []
+        assert await find(session, name[:-1]) == []
 
 
 async def test_a_slip_of_the_finger_finds_nothing_and_what_is_near(sold: Database) -> None:

@@ -47,11 +47,11 @@ async def _lose_patience(scene: Scene) -> None:
 
 
 async def _write_junk(scene: Scene) -> None:
-    """Something else writes into the topic of events."""
+    """Something else writes into the topic of events, under a key like ours."""
     log = open_broker(scene.found.environ["CONSUMER_BROKER_URL"])
     try:
         await log.start()
-        await log.publish(scene.topic("events"), Message(key=b"junk", value=b"this is no event"))
+        await log.publish(scene.topic("events"), Message(key=b"default/junk", value=b"this is no event"))
     finally:
         await log.stop()
 

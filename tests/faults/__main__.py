@@ -2,8 +2,9 @@
 when a fault is not noticed, not named truly, or not green again.
 
 `python -m tests.faults WORD …` plays the rows whose name has one of these words, `--on embedded` or `--on servers`
-those of one scene, `--new` those that are not in the table; what was played before stays there. `--healthy MINUTES`
-plays no fault: it counts the alarms that `status` raises all the same, exit 1 when there is one.
+those of one scene, `--new` those that are not in the table; what was played before stays there. `--times N` plays each
+so often, one after the other. `--healthy MINUTES` plays no fault: it counts the alarms that `status` raises all the
+same, exit 1 when there is one.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--on", choices=sorted(SCENES))
     parser.add_argument("--new", action="store_true", help="only what is not in the table")
+    parser.add_argument("--times", type=int, default=1, help="play each so often")
     parser.add_argument("--healthy", type=float, metavar="MINUTES")
     parser.add_argument("--per-s", type=float, default=1.0, help="orders a second, with --healthy")
     asked = parser.parse_args(words)
@@ -82,7 +84,7 @@ def main(words: Sequence[str]) -> int:
         if asked.on in (None, on):
             chosen = [row for row in rows if not asked.words or any(word in row.name for word in asked.words)]
             chosen = [row for row in chosen if not (asked.new and was_played(row.name, on))]
-            failed += asyncio.run(play_all(on, chosen))
+            failed += asyncio.run(play_all(on, [row for row in chosen for _ in range(asked.times)]))
     return 1 if failed else 0
 
 

@@ -201,4 +201,4 @@ async def test_a_status_code_in_the_body_that_is_not_the_answers_is_told(
     service.will(error_reply(404, "not_found", statusCode=200))
     with pytest.raises(ResourceNotFound):
         await b.client.orders.retrieve("ord_1")
-    assert "statusCode" in capsys.readouterr().out
+    assert "status_code_differs_from_status" in capsys.readouterr().out

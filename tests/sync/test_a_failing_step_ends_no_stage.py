@@ -63,4 +63,4 @@ def test_refused_credentials_are_said_once_however_the_calls_fail() -> None:
         assert failure.code == "circuit_open"
         failure.well()
         failure.failed(CircuitOpen(retry_after_s=3))
-    assert [line["event"] for line in lines] == ["stage is held up", "stage goes on", "stage is held up"]
+    assert [line["event"] for line in lines] == ["stage_held_up", "stage_held_up_over", "stage_held_up"]

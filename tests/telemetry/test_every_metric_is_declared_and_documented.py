@@ -63,6 +63,21 @@ def test_no_label_is_free_text() -> None:
     assert {label for _, _, labels, _ in Metrics().listed() for label in labels} == allowed
 
 
+def test_what_this_process_does_not_measure_has_no_sample() -> None:
+    """0 bytes would be a lie: other roles measure it."""
+    metrics = Metrics()
+    get = metrics.registry.get_sample_value
+    assert get("consumer_log_bytes") is get("consumer_ledger_bytes") is None
+    metrics.log_bytes.set(0)
+    metrics.ledger_bytes.set(7)
+    assert (get("consumer_log_bytes"), get("consumer_ledger_bytes")) == (0, 7)
+    assert "# TYPE consumer_log_bytes gauge" in Metrics().render().decode()
+
+
+def test_a_moment_is_named_as_prometheus_names_it() -> None:
+    assert [name for name, _, _, _ in Metrics().listed() if re.search(r"_(at|time|epoch)$", name)] == []
+
+
 def test_a_tally_shows_what_prometheus_own_metrics_would() -> None:
     metrics = Metrics()
     values = (0.0, 0.001, 0.0011, 0.3, 5.0, 99.0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 
 import pytest
+import structlog
 from sqlalchemy import select
 
 from consumer.broker import Broker
@@ -17,6 +19,7 @@ from consumer.events import Source
 from consumer.ledger import Database
 from consumer.ledger.tables import AuditRow
 from consumer.plugin import Context, Event, OrderEvent, handles
+from consumer.telemetry.logs import configure_logging
 from consumer.testing import Workbench
 from consumer.wire import own_event
 from tests.support.desk import Desk
@@ -49,6 +52,35 @@ async def desk(sqlite_ledger: Database, broker: Broker, tmp_path: Path) -> Desk:
     async with shop.working():
         await eventually(lambda: shop.count("test:picky", "dead", 1))
     return Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+
+
+# case: R4
+async def test_the_log_and_the_list_of_the_dead_name_the_authors_lines(
+    sqlite_ledger: Database, broker: Broker, tmp_path: Path
+) -> None:
+    line, stream = too_small.__code__.co_firstlineno + 1, io.StringIO()
+    configure_logging("info", "json", stream)
+    try:
+        shop = Workshop(sqlite_ledger, broker, [picky])
+        for number in range(2):
+            data = {"order_id": f"A-{number}", "amount": "25.00"}
+            await shop.publish(
+                own_event(application="default", id=f"drv_{number}", type="fulfilment.requested", key=f"order:{number}",
+                          source=Source.RELAY, at=SystemClock().now(), data=data)
+            )  # fmt: skip
+        async with shop.working():
+            await eventually(lambda: shop.count("test:picky", "dead", 2))
+    finally:
+        structlog.reset_defaults()
+    lines = [json.loads(one) for one in stream.getvalue().splitlines()]
+    died = [one for one in lines if one["event"] == "run_dead"]
+    assert [str(one["where"]).startswith(f"{FILE}:{line} in too_small") for one in died] == [True, True]
+    assert all(str(one["at"]).endswith("Z") for one in died), "when it was written"
+    desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+    [group] = (await asyncio.to_thread(desk.ask, "dead", "list"))["groups"]
+    assert (group["count"], group["place"]) == (2, f"{FILE}:{line} in too_small")
+    told = (await asyncio.to_thread(desk.call, "dead", "list")).stdout
+    assert f"at {FILE}:{line} in too_small" in told
 
 
 # case: R4

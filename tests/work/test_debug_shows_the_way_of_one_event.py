@@ -1,5 +1,6 @@
-"""With level debug, one trace id shows the way of an event: from its webhook through every process to the handler of
-what came of it. Without it, every line that is written on its way carries the id all the same."""
+"""A process says when it begins and when it ends. With level debug, one trace id shows the way of an event: from its
+webhook through every process to the handler of what came of it. Without it, every line that is written on its way
+carries the id all the same."""
 
 from __future__ import annotations
 
@@ -29,6 +30,13 @@ async def test_through_all_processes(tmp_path: Path) -> None:
             await found.shipped(within_s=60)
             await found.settled(within_s=60)
         lines = [line for process in processes for line in _lines(process.log)]
+    for role, process in zip(ROLES, processes, strict=True):
+        its = {line["event"]: line for line in _lines(process.log)}
+        assert its["role_started"]["role"] == role
+        assert its["role_started"]["settings"]
+        assert its["role_started"]["internal_url"]
+        assert its["role_stops"]["signalled"]
+        assert list(its)[-1] == "role_stopped"
     paid = next(line for line in lines if line["event"] == "event_recorded" and line["type"] == "order.paid")
     way = [line for line in lines if line.get("trace_id") == paid["trace_id"]]
     assert all({"role", "pid", "version", "at"} <= line.keys() for line in way)

@@ -4,16 +4,17 @@ aiokafka where it is needed: settings are checked with it by everybody, and most
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import structlog
+
 from consumer.errors import BrokerUrlInvalid
 
-LOG = logging.getLogger(__name__)
+LOG = structlog.get_logger(__name__)
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -90,10 +91,10 @@ async def end(client: Any, timeout_s: float) -> None:
     if stopping.done():
         error = None if stopping.cancelled() else stopping.exception()
         if error is not None:
-            LOG.warning("a Kafka client did not stop cleanly: %s", type(error).__name__)
+            LOG.warning("kafka_client_stopped_badly", error=type(error).__name__)
         else:
             return
-    LOG.warning("a Kafka client did not stop in %s s and is abandoned", timeout_s)
+    LOG.warning("kafka_client_abandoned", timeout_s=timeout_s)
     network = getattr(client, "client", None) or getattr(client, "_client", None)
     parts = [client, network]
     parts += [getattr(client, name, None) for name in ("_sender", "_message_accumulator", "_coordinator", "_fetcher")]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import structlog
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
@@ -16,7 +16,7 @@ from consumer.broker.kafka.causes import broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.errors import BrokerError, BrokerUnavailable, TopicMisconfigured
 
-LOG = logging.getLogger(__name__)
+LOG = structlog.get_logger(__name__)
 
 DEFAULT_PARTITIONS = 12
 REPLICAS = 3
@@ -193,7 +193,7 @@ class KafkaTopics:
                     if code == 0:
                         settings[name] = {entry[0]: entry[1] for entry in entries}
                     else:
-                        LOG.warning("the settings of topic %s cannot be read: %s", name, for_code(code).__name__)
+                        LOG.warning("topic_settings_not_read", topic=name, error=for_code(code).__name__)
         return {
             name: FoundTopic(len(parts), min((len(part["replicas"]) for part in parts), default=0), settings.get(name))
             for name, parts in described.items()

@@ -11,7 +11,7 @@ from consumer.app import App
 from consumer.app.root import STOP_SLACK_S
 from consumer.cli.developing.simulator import sandbox_config, tell_running
 from consumer.cli.output import Output
-from consumer.cli.process import announce, at_sandbox, stop_on_signals
+from consumer.cli.process import announce, at_sandbox, run_until, say_stopped, stop_on_signals
 from consumer.clock import SystemClock
 from consumer.errors import UsageError
 from consumer.sandbox import Sandbox, SandboxClock, SandboxConfig, SandboxError
@@ -36,7 +36,8 @@ async def develop(settings: Settings, output: Output, data: Path, sandbox_port: 
         if reload:
             _reload(app, sandbox)
         announce(app, output, {"sandbox_url": sandbox.base_url if sandbox is not None else None})
-        await app.run(stop)
+        await run_until(stop, app, settings)
+    say_stopped()
 
 
 class SandboxTime(SystemClock):

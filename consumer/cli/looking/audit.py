@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
@@ -19,6 +19,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.errors import UsageError
 from consumer.ledger import Database
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.trail import sealing
 from consumer.ledger.trail.chain import Export
 from consumer.ledger.trail.sealing import Head
@@ -118,12 +119,14 @@ async def sealed_now(database: Database) -> Head:
 def anchor(as_json: Json = False) -> None:
     """The number and the hash of the last entry, to be kept where nobody who can write the ledger can write."""
 
-    async def load() -> Head:
+    async def load() -> tuple[Head, datetime]:
         async with ledger(settings_looking()) as database:
-            return await sealed_now(database)
+            end = await sealed_now(database)
+            async with database.reading() as session:
+                return end, await shared_time(session)
 
-    end = run(load())
-    document = {"number": end.number, "hash": end.hash, "at": datetime.now(UTC).isoformat()}
+    end, at = run(load())
+    document = {"number": end.number, "hash": end.hash, "at": at.isoformat()}
     Output(as_json).document(document)
     if not as_json:
         typer.echo(orjson.dumps(document).decode())

@@ -16,10 +16,11 @@ from consumer.broker import open_broker
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import looking, run
-from consumer.clock import SystemClock
-from consumer.errors import BrokerError, ConsumerError, SettingsError, UsageError
+from consumer.clock import Clock, SystemClock
+from consumer.errors import BrokerError, ConsumerError, LedgerError, SettingsError, UsageError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from consumer.ledger.engine.database_time import shared_clock
 from consumer.settings import ApplicationSettings, Authenticity, Role, Settings, load_settings
 from consumer.sync.api import ApplicationApi
 from consumer.sync.checks import doctor as sync_doctor
@@ -69,22 +70,23 @@ async def _examine(
 ) -> tuple[list[Check], dict[str, Proposal]]:
     """All checks that can be made: without a ledger those that need none, beside settings that are wrong (`problems`)
     those that need none of them."""
-    checks = [*_settings(problems), await _handlers(settings), *await _broker(settings)]
+    checks = [*_settings(problems), await _handlers(settings)]
     proposals: dict[str, Proposal] = {}
-    clock = SystemClock()
     async with AsyncExitStack() as stack:
+        clock: Clock = SystemClock()
         found, database = await _database(stack, settings)
-        checks.append(found)
         if database is not None:
-            checks.append(await sync_doctor.clock_skew(database, clock))
+            found.append(await sync_doctor.clock_skew(database, clock))
+            clock = await _clock(database)
+        checks += [*await _broker(settings, clock), *found]
         asked = [one for one in settings.applications if application in (None, one.name)]
         checks += [_without_credentials(one) for one in asked if not one.has_credentials]
         if not any(one.has_credentials for one in asked):
             return checks, proposals
         apis = await opened_apis(stack, settings, database, clock, application)
         for name, api in apis.items():
-            theirs = [check async for check in _service(api, database, settings)]
-            followed = await _test_event(api, database) if test_event else None
+            theirs = [check async for check in _service(api, database, settings, clock)]
+            followed = await _test_event(api, database, clock) if test_event else None
             if followed is not None:
                 theirs.append(followed)
             if learn:
@@ -97,23 +99,30 @@ async def _examine(
     return checks, proposals
 
 
-async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[Check, Database | None]:
+async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[list[Check], Database | None]:
     """How the ledger stands, and the ledger if it can be used."""
     try:
         database = Database(settings.database_url.get_secret_value(), pool_size=3, create=False)
         stack.push_async_callback(database.stop)
         await schema.require_current(database)
     except ConsumerError as error:
-        return Check(name="database", grade=Grade.FAIL, text=error.line()), None
-    return Check(
-        name="database", grade=Grade.OK, text=f"{database.dialect} answers; the schema is up to date"
-    ), database
+        return [Check(name="database", grade=Grade.FAIL, text=error.line())], None
+    text = f"{database.dialect} answers; the schema is up to date"
+    return [Check(name="database", grade=Grade.OK, text=text)], database
 
 
-async def _test_event(api: ApplicationApi, database: Database | None) -> Check:
+async def _clock(database: Database) -> Clock:
+    """The database's, as the roles have it; this machine's where it does not tell."""
+    try:
+        return await shared_clock(database)
+    except LedgerError:
+        return SystemClock()
+
+
+async def _test_event(api: ApplicationApi, database: Database | None, clock: Clock) -> Check:
     if database is None:
         return Check(name="test event", grade=Grade.FAIL, text="not sent: without the ledger nobody sees it arrive")
-    return await sync_doctor.follow_test_event(api, database, SystemClock())
+    return await sync_doctor.follow_test_event(api, database, clock)
 
 
 async def _learn(api: ApplicationApi, database: Database | None, followed: Check | None) -> Proposal | Check:
@@ -148,7 +157,7 @@ async def _handlers(settings: Settings) -> Check:
     return Check(name="handlers", grade=Grade.OK, text=f"{len(registry.handlers)} loaded")
 
 
-async def _broker(settings: Settings) -> list[Check]:
+async def _broker(settings: Settings, clock: Clock) -> list[Check]:
     """The broker, its topics and its clock; nothing is made and nothing is published."""
     try:
         broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
@@ -161,7 +170,7 @@ async def _broker(settings: Settings) -> list[Check]:
     return [
         Check(name="broker", grade=Grade.OK, text=text),
         *(sync_doctor.topic(report) for report in reports),
-        sync_doctor.broker_clock(reports, SystemClock(), own_machine=own_machine),
+        sync_doctor.broker_clock(reports, clock, own_machine=own_machine),
     ]
 
 
@@ -169,7 +178,9 @@ def _without_credentials(one: ApplicationSettings) -> Check:
     return sync_doctor.without_credentials(one.name, waits=one.authenticity is not Authenticity.SIGNATURE)
 
 
-async def _service(api: ApplicationApi, database: Database | None, settings: Settings) -> AsyncIterator[Check]:
+async def _service(
+    api: ApplicationApi, database: Database | None, settings: Settings, clock: Clock
+) -> AsyncIterator[Check]:
     one = settings.application(api.application)
     yield sync_doctor.environment((one.base_url if one else None) or "", settings.topic_prefix)
     accepted = await sync_doctor.credentials(api)
@@ -178,7 +189,7 @@ async def _service(api: ApplicationApi, database: Database | None, settings: Set
         yield sync_doctor.service_clock(api)  # a refusal tells the time, too
     if accepted.grade is Grade.OK:
         if database is not None:
-            yield await sync_doctor.identity(api, database, SystemClock())
+            yield await sync_doctor.identity(api, database, clock)
         yield await sync_doctor.event_list(api)
 
 

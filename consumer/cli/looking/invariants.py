@@ -15,13 +15,12 @@ from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import run, settings_for
-from consumer.clock import SystemClock
 from consumer.console.invariants.check import Check
 from consumer.console.invariants.cures import cure_of_all
 from consumer.console.invariants.report import Problem, Report, usdc
 from consumer.console.invariants.service import FreshWalk, LastObservations, Service
 from consumer.errors import SettingsError, UsageError
-from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.settings import Role, Settings
 from consumer.sync.reconcile.lists import ServiceLists
 
@@ -66,7 +65,7 @@ async def _checked(settings: Settings, application: str | None, shippers: Sequen
         database = await opened_ledger(stack, settings)
         service: Service = LastObservations(database)
         if read:
-            clock = SystemClock()
+            clock = await shared_clock(database)
             apis = await opened_apis(stack, settings, database, clock, application)
             names = [name for name in names if name in apis]
             service = FreshWalk(database, {name: ServiceLists(one, database, clock) for name, one in apis.items()})

@@ -101,7 +101,7 @@ def list_dead(
         ["died", "application", "event", "type", "handler", "attempts", "code", "fingerprint", "reason", "at"],
         [
             [one.died_at, one.application, one.event_id, one.type, one.handler, one.attempts, one.code,
-             one.fingerprint, one.reason, (one.trace or "").partition(" < ")[0]]
+             one.fingerprint, one.reason, _place(one)]
             for one in found
         ],
         empty="nothing is dead" if not discarded else "nothing was discarded",
@@ -109,7 +109,7 @@ def list_dead(
 
 
 def _groups(found: Sequence[DeadRun]) -> list[dict[str, Any]]:
-    """By fingerprint and handler: how many, since when, the last, what they died of, and whose they are."""
+    """By fingerprint and handler: how many, since when, the last, what they died of and where, and whose they are."""
     grouped: dict[tuple[str, str | None], list[DeadRun]] = {}
     for one in found:
         grouped.setdefault((one.handler, one.fingerprint), []).append(one)
@@ -122,10 +122,16 @@ def _groups(found: Sequence[DeadRun]) -> list[dict[str, Any]]:
             "last": max(one.died_at for one in runs),
             "code": runs[-1].code,
             "reason": runs[-1].reason,
+            "place": _place(runs[-1]),
             "subjects": list(dict.fromkeys(one.key for one in runs))[:SUBJECTS_MAX],
         }
         for (handler, fingerprint), runs in grouped.items()
     ]
+
+
+def _place(run: DeadRun) -> str:
+    """The line of the author's where it failed."""
+    return (run.trace or "").partition(" < ")[0]
 
 
 def _print_groups(output: Output, found: Sequence[DeadRun]) -> None:
@@ -133,6 +139,8 @@ def _print_groups(output: Output, found: Sequence[DeadRun]) -> None:
     output.line(f"{len(found)} dead run(s), {len(groups)} kind(s) of failure")
     for one in groups:
         output.line(f"{one['count']} x {one['handler']}  {one['code']}: {one['reason']}  [{one['fingerprint']}]")
+        if one["place"]:
+            output.line(f"   at {one['place']}")
         more = "" if one["count"] <= SUBJECTS_MAX else ", …"
         output.line(f"   from {shown(one['first'])} to {shown(one['last'])}: {', '.join(one['subjects'])}{more}")
         mark = f" --fingerprint {one['fingerprint']}" if one["fingerprint"] else ""

@@ -14,13 +14,13 @@ from consumer.app.syncing import Syncing, open_syncing
 from consumer.cli.consent import Yes, consent
 from consumer.cli.filters import Application, Since, Until, parse_moment
 from consumer.cli.output import Json, Output
-from consumer.cli.process import run, settings_for
+from consumer.cli.process import run, settings_for, time_there
 from consumer.cli.walking.certificate import CertificateFile, certify
 from consumer.cli.walking.certificate import verify as verify_certificate
 from consumer.cli.walking.each import each, told
 from consumer.cli.walking.lead import BACKFILL, COMMAND, SYNC, Led, Wait, lease_of
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar, shown_duration
-from consumer.errors import UsageError
+from consumer.errors import LedgerError, UsageError
 from consumer.settings import Role
 from consumer.sync.backfill import history
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
@@ -52,7 +52,7 @@ def backfill(
     as_json: Json = False,
 ) -> None:
     """One walk of the service's events: what the ledger lacks is published."""
-    now = datetime.now(UTC)
+    now = _now(since, until)
     begin, end = parse_moment(since, now), parse_moment(until, now)
     output = Output(as_json)
     if verify is not None:
@@ -70,6 +70,18 @@ def backfill(
         consent("archive what the ledger lacks as history, so that no handler ever acts on it?", yes=yes)
     options = BackfillOptions(full=full, since=begin, until=end, seed=seed, dry_run=dry_run)
     raise typer.Exit(run(_backfill(options, application, output, yes=yes)))
+
+
+def _now(*times: str | None) -> datetime:
+    """By the ledger's clock, where somebody says a time: this machine's may be wrong. A ledger that cannot be asked is
+    told by the walk, after what is wrong with the words."""
+    ours = datetime.now(UTC)
+    if not any(parse_moment(one, ours) for one in times):
+        return ours
+    try:
+        return time_there()
+    except LedgerError:
+        return ours
 
 
 def _check_window(begin: datetime | None, end: datetime | None, now: datetime) -> None:

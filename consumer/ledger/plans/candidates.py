@@ -26,6 +26,7 @@ _HINTS: Table = HintRow.__table__
 _QUARANTINE: Table = QuarantineRow.__table__
 
 COUNTED_MAX: Final = 10_000
+COUNTED_AT_ONCE: Final = 2_500
 ACTIONS: Final[Mapping[str, Action]] = {
     RunStatus.DEAD: Action.RETRY,
     RunStatus.RETRYING: Action.HASTEN,
@@ -295,7 +296,8 @@ async def left_alone(session: AsyncSession, wanted: PlanFilter) -> tuple[dict[st
             is_more |= _count(found, rows)
     done = others if wanted.is_of_few else [one for one in others if one not in _WAITING]
     newest = (await session.execute(_newest(wanted, await _named(session, wanted)))).all()
-    for some in matching(_RUNS.c.event_id, (_RUNS.c.application,), ((row.id, row.application) for row in newest)):
+    ids = ((event_id, application) for application, event_id in newest)
+    for some in matching(_RUNS.c.event_id, (_RUNS.c.application,), ids, COUNTED_AT_ONCE):
         of_some = select(_RUNS.c.handler, _RUNS.c.status, func.count()).where(
             some, lanes.stands(*done), *_run_conditions(wanted)
         )

@@ -46,7 +46,7 @@ def understand(items: Sequence[EventRecord], locators: Locators, *, application:
             )
         except Exception as error:  # noqa: BLE001 - one odd record keeps no other from being read
             if not isinstance(error, NotUnderstood):
-                LOG.error("a listed event broke its reading", application=application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
+                LOG.error("listed_event_broke_its_reading", application=application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
             strange.append(kept_raw(application, item.raw_bytes, now, Reason.NOT_UNDERSTOOD))
         else:
             found.append(event)

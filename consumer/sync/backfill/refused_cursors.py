@@ -22,7 +22,8 @@ class RefusedCursors:
         if refused and not self._last:
             self._last = True
             LOG.warning(
-                "the service refuses cursors that it handed out: walks begin again at the head of the list",
+                "cursors_refused",
+                hint="walks begin again at the head of the list",
                 application=self._application,
                 code="cursors_refused",
             )
@@ -34,4 +35,4 @@ class RefusedCursors:
             self._metrics.count("cursors_refused", self._application, refused)
         if is_complete and not refused and self._last:
             self._last = False
-            LOG.info("the service takes its cursors again", application=self._application)
+            LOG.info("cursors_refused_over", application=self._application)

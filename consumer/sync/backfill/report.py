@@ -157,21 +157,22 @@ def say(report: BackfillReport, metrics: StageMetrics, *, left_alone: int) -> No
     """Log and count what a walk found. `left_alone`: how much history is, where that is to be said now."""
     log = LOG.bind(application=report.application)
     if report.strange:
-        log.error("listed events were not understood", events=report.strange)
+        log.error("listed_events_not_understood", events=report.strange)
         metrics.count("events_strange", report.application, report.strange)
     if left_alone:
         log.error(
-            "events from before the first walk were left alone: `backfill --seed --full` archives, `--full` acts",
+            "history_left_alone",
+            hint="`backfill --seed --full` archives, `--full` acts",
             at_least=left_alone,
         )
     if report.without_time:
-        log.warning("a seed took events without a time", events=report.without_time)
+        log.warning("seed_took_events_without_time", events=report.without_time)
     if report.gap:
-        log.error("retention gap: events may have come and gone unseen")
+        log.error("retention_gap", hint="events may have come and gone unseen; reconcile heals what it can")
         metrics.count("retention_gaps", report.application)
     if report.published:
         log.info(
-            "backfill found events that the ledger lacks",
+            "backfill_found_events",
             events=report.published,
             listed=report.listed,
             dry_run=report.dry_run,

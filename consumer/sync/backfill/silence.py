@@ -131,12 +131,13 @@ async def note_walk(
         await sync_state.keep(session, application, WALK, found.dump(), token=token, now=now)
     if found.silent_since and not before.silent_since:
         LOG.error(
-            "webhooks silent, backfill finding events: is the endpoint or the application disabled?",
+            "webhooks_silent",
+            hint="is the endpoint or the application disabled?",
             application=application,
             recovered=found.recovered,
         )
     if before.silent_since and not found.silent_since:
-        LOG.info("webhooks are heard again", application=application)
+        LOG.info("webhooks_silent_over", application=application)
     return found
 
 
@@ -153,4 +154,4 @@ async def note_reconciled(session: AsyncSession, application: str, *, began: dat
     if before.gap_at is not None and before.gap_at <= began:
         state = replace(before, gap_at=None).dump()
         await sync_state.keep(session, application, WALK, state, token=token, now=began)
-        LOG.info("the gap is reconciled by state", application=application)
+        LOG.info("retention_gap_over", application=application)

@@ -134,7 +134,7 @@ class Canary:
             await sync_state.keep(session, self._application, WALK, found.dump(), token=self._token(), now=now)
         if dropped := [_id(name) for name in before.missing if name not in found.missing and name not in here]:
             LOG.error(
-                "what the ledger lacks is asked for no longer", application=self._application, count=len(dropped),
+                "missing_here_given_up", application=self._application, count=len(dropped),
                 ids=dropped[:SHOWN],
             )  # fmt: skip
         self._is_missing = not before.missing.keys().isdisjoint(found.missing)  # what is on its way is not
@@ -180,11 +180,11 @@ class Canary:
     def _say(self, late: Late | None) -> None:
         if late is None:
             if self._late.code is not None:
-                LOG.info("the ledger has what it lacked", application=self._application, after_s=self._late.for_s)
+                LOG.info("missing_here_over", application=self._application, after_s=self._late.for_s)
             self._late.over()
         elif self._late.says(MISSING):
             LOG.error(
-                "the service shows what the ledger lacks",
+                "missing_here",
                 code=MISSING,
                 application=self._application,
                 orders=late.orders,

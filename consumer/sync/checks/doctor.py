@@ -117,7 +117,8 @@ def topic(report: TopicReport) -> Check:
 
 
 def broker_clock(reports: Sequence[TopicReport], clock: Clock, *, own_machine: bool) -> Check:
-    """This machine's clock against the broker's, as far as the newest record tells: nothing is written to ask."""
+    """Our clock, which is the database's where there is one, against the broker's, as far as the newest record tells:
+    nothing is written to ask."""
     name = "clock of the broker"
     if own_machine:
         return Check(name=name, grade=Grade.OK, text="one machine, one clock")
@@ -135,8 +136,8 @@ def broker_clock(reports: Sequence[TopicReport], clock: Clock, *, own_machine: b
 
 
 def service_clock(api: ApplicationApi) -> Check:
-    """This machine's clock against the service's, as its last answer told it: windows, history and signatures reckon
-    with both."""
+    """Our clock, which is the database's where there is one, against the service's, as its last answer told it: windows
+    and history reckon with both."""
     told = api.client.service_clock
     if told is None:
         return Check(name="clock", grade=Grade.OK, text="not known: the service's answers carry no date")

@@ -61,7 +61,7 @@ def confirmed(delivery: Delivery, raw: bytes, locators: Locators) -> Confirmed |
     except NotUnderstood:
         return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
     except Exception as error:  # noqa: BLE001 - one odd record keeps no other hint waiting
-        LOG.error("a fetched event broke its reading", application=delivery.application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
+        LOG.error("fetched_event_broke_its_reading", application=delivery.application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
         return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
     if event.id != delivery.event_id:
         return Denied(Reason.OTHER_EVENT_FETCHED)

@@ -56,7 +56,7 @@ class Denials:
                     await self._put_off(chunk, wait_s, counted=True)
         if over:
             self._metrics.count("hints_not_confirmed", self._application, over)
-            LOG.warning("deliveries were not confirmed: quarantined", application=self._application, deliveries=over)
+            LOG.warning("deliveries_not_confirmed", application=self._application, deliveries=over)
         return over
 
     async def failed(self, ids: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
+from consumer.retry import Lasting
 from consumer.sync.loop import StageFailure, run_repeatedly
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.provenance import other_body
@@ -60,7 +61,7 @@ def in_parts(
             delivery = unpack_delivery(record.key, record.value, record.headers)
         except Exception as error:  # noqa: BLE001 - anybody may have written the record; it keeps none waiting
             if not isinstance(error, NotUnderstood | orjson.JSONDecodeError):
-                LOG.error("a record of topic deliveries broke its reading", error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
+                LOG.error("record_broke_its_reading", error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
             refused.append((_unreadable(record), Reason.NOT_A_DELIVERY))
             continue
         held += len(delivery.raw)
@@ -122,6 +123,7 @@ class HintConsumer:
         self._held: dict[str, tuple[int, int]] = {}
         self._counted_at = self._pruned_at = float("-inf")
         self._subscription: Subscription | None = None
+        self._flooded = Lasting()
         self.failure = StageFailure("intake of deliveries")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -191,10 +193,17 @@ class HintConsumer:
         for delivery in kept:
             self.metrics.count("hints_taken", delivery.application)
             way.tell("hint_kept", delivery)
-        if flooded:
-            LOG.error("too many hints wait: deliveries go to quarantine unread", deliveries=len(flooded))
+        self._say_flooded(len(flooded), len(kept))
         for name in {delivery.application for delivery in kept} & self._wakes.keys():
             self._wakes[name].set()
+
+    def _say_flooded(self, flooded: int, kept: int) -> None:
+        """As long as it lasts, every batch has some: what is flooded goes to quarantine unread."""
+        if flooded and self._flooded.says("hints_flooded"):
+            LOG.error("hints_flooded", deliveries=flooded, for_s=self._flooded.for_s)
+        elif kept and not flooded and self._flooded.code is not None:
+            LOG.info("hints_flooded_over", after_s=self._flooded.for_s)
+            self._flooded.over()
 
     async def _waiting(self, session: AsyncSession) -> dict[str, tuple[int, int]]:
         """How many hints of each application wait, and their bytes; counted anew every second at most."""

@@ -154,7 +154,7 @@ class Confirm:
             if self._cooldown.take(error):
                 raise
             # The list itself is in trouble: single reads may still work, as far as the share goes.
-            LOG.warning("hints cannot be settled by walking", application=self.application, code=error.code)
+            LOG.warning("hints_not_settled_by_walking", application=self.application, code=error.code)
             some = list(due)[: self._singles.grant(len(due))]
             return await self._one_by_one({event_id: due[event_id] for event_id in some}, granted=True)
         left: dict[str, int] = {}

@@ -15,11 +15,12 @@ from consumer.payments import PaymentsError
 from consumer.plugin import ReadRequest
 from consumer.sync.api import ApplicationApi
 from consumer.sync.chunks import chunks
-from consumer.sync.observation import ENDED, ObjectKind, Observation, is_whole, reduced, status_of
+from consumer.sync.observation import ENDED, ObjectKind, Observation, reduced, status_of
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import Drift, DriftReport, compare, weighs
 from consumer.sync.reconcile.lists import PAGE, ServiceLists, Unplaced
 from consumer.sync.reconcile.policy import ReconcilePolicy, Terms
+from consumer.sync.refresh.odd_records import OddRecords
 
 WEIGHED: Final[tuple[ObjectKind, ...]] = ("subscription", "order")
 ABSENT_MAX: Final = 1000
@@ -43,6 +44,7 @@ class Comparison:
         self._publisher = publisher
         self._clock = clock
         self._policy = policy
+        self._odd = OddRecords()
 
     async def weigh(self, report: DriftReport, terms: Terms) -> None:
         """Walk the lists whose changes weigh, and make those changes unless they are too many (case B31).
@@ -94,7 +96,7 @@ class Comparison:
         async with aclosing(self._lists.pages(kind)) as pages:
             async for page in pages:
                 report.listed[kind] += len(page)
-                found = [one for one in page if isinstance(one, Observation) and is_whole(one)]
+                found = [one for one in page if isinstance(one, Observation) and self._odd.is_whole(one)]
                 whole = {id(one) for one in found}
                 for one in page:
                     if isinstance(one, Unplaced):
@@ -129,7 +131,7 @@ class Comparison:
 
     async def unobserved(self, found: Sequence[Observation]) -> Sequence[Observation]:
         """The payments among these that were not observed yet, or not with this status."""
-        whole = [one for one in found if is_whole(one)]
+        whole = [one for one in found if self._odd.is_whole(one)]
         async with self._database.reading() as session:
             last = await observations.last(session, self.application, "payment", [one.object_id for one in whole])
         known = {(object_id, status_of(one.state)) for object_id, one in last.items()}

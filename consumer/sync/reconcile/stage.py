@@ -187,14 +187,15 @@ class Reconcile:
         if report.unplaced:
             say = log.error if report.unplaced_paid else log.warning
             say(
-                "reconcile found records without the id they are kept by: nothing is done about them",
+                "reconcile_found_unplaced",
+                hint="they lack the id they are kept by: nothing is done about them",
                 records=report.unplaced,
                 paid=report.unplaced_paid,
                 ids=report.unplaced_ids,
             )
         if terms.baseline and not report.dry_run:
             log.info(
-                "the first reconcile walk: what was there before is remembered and not acted on",
+                "reconcile_baseline",
                 remembered=report.baseline,
                 adopted=report.adopted,
             )
@@ -204,9 +205,7 @@ class Reconcile:
             **{drift.value: report.found[drift] for drift in DRIFTED},
         }
         if report.braked and not report.dry_run:
-            what = "stopped at the limit" if report.made else "made none"
-            log.error(
-                f"reconcile found too many changes and {what}: look at the dry run, then say --max-changes", **found
-            )
+            hint = "look at `consumer reconcile --dry-run`, then say --max-changes"
+            log.error("reconcile_braked", hint=hint, **found)
         elif report.drifted:
-            log.warning("reconcile found drift", **found)
+            log.warning("reconcile_found_drift", **found)

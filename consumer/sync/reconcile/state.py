@@ -111,7 +111,7 @@ async def take_over(session: AsyncSession, application: str, *, token: int, now:
     if mine["braked"] is not None and healed.get("braked") == mine["braked"]:
         state = replace(state, braked=False, answered=state.beside)
         await sync_state.keep(session, application, WALK, state.dump(), token=token, now=now)
-        LOG.info("a walk beside this one made the changes that were braked", application=application)
+        LOG.info("braked_changes_made_elsewhere", application=application)
     return state
 
 

@@ -121,7 +121,8 @@ class Answers:
             self._metrics.count("reads_not_found", self.application)
         if attempt == ALARM_AFTER_ATTEMPTS:
             LOG.error(
-                "a record cannot be read; its state is kept as it is",
+                "object_unreadable",
+                hint="its state is kept as it is",
                 application=row.application,
                 kind=row.kind,
                 object_id=row.object_id,

@@ -13,7 +13,7 @@ from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Cursor, Order, Page, PaymentsError, Resources, Subscription
 from consumer.sync.api import Cooldown
-from consumer.sync.observation import Observation, is_whole, shape
+from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.policy import ListWalk, RefreshPolicy
 from consumer.sync.refresh.schedule import LISTED, ListedKind, ReadQuota, Round, Turns
@@ -196,7 +196,7 @@ class ListReads:
             is_full = row.object_id in last and last[row.object_id].shape == shape(raw)
             if is_full or (kind == "order" and shape(raw) in self._singles.order_shapes):
                 hit = self._answers.observation(kind, row.object_id, version, raw)
-                if is_whole(hit):
+                if self._singles.odd.is_whole(hit):
                     rows.append(row)
                     hits.append(hit)
         return rows, hits, len(set(names) - last.keys() - {row.object_id for row in due})

@@ -11,8 +11,9 @@ from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError, Resources, UnexpectedAnswer
 from consumer.sync.api import Cooldown
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.observation import Observation, is_whole, shape
+from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
+from consumer.sync.refresh.odd_records import OddRecords
 from consumer.sync.refresh.schedule import ReadQuota, Round
 
 LOG = structlog.get_logger()
@@ -32,6 +33,7 @@ class SingleReads:
         self._metrics = metrics
         self._cooldown = cooldown
         self.order_shapes: dict[str, None] = {}
+        self.odd = OddRecords()
 
     async def work_off(self, waiting: Iterator[ReadRow], this: Round) -> None:
         """Do the waiting reads, as far as the quota goes and until a failure holds all calls up."""
@@ -53,7 +55,7 @@ class SingleReads:
             await self._answers.failed(row, version, error)
             return
         self._answers.service_answered()
-        if not all(is_whole(one) for one in seen):
+        if not all(self.odd.is_whole(one) for one in seen):
             await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
         await self._answers.found([row], seen)
@@ -77,14 +79,14 @@ class SingleReads:
                 if found.order is None:
                     return []  # a subscription session has no order (cases F22, F23)
                 return self._of_order(row, found.order.order_id or found.order_id, version, found.order.raw)
-        LOG.error("a read of an unknown kind was asked for", application=row.application, kind=row.kind)
+        LOG.error("read_of_unknown_kind", application=row.application, kind=row.kind)
         return []
 
     def _of_order(self, row: ReadRow, order_id: str | None, version: int, record: dict[str, Any]) -> list[Observation]:
         """An order read otherwise than by the merchant's id; without that id nobody's order can be told from it."""
         if order_id is None:
             self._metrics.count("reads_without_order_id", row.application)
-            LOG.warning("the order's record shows no order id of the merchant", application=row.application)
+            LOG.warning("order_without_merchants_id", application=row.application)
             return []
         return [self._answers.observation("order", order_id, version, record)]
 

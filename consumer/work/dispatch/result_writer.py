@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
@@ -18,13 +17,12 @@ from consumer.ledger.handling import dead, runs
 from consumer.ledger.handling.runs import Attempt, ClaimedRun, Finish
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
+from consumer.telemetry.logs import Condition
 from consumer.work.outcome import Outcome
 from consumer.work.transition import attempt_row, transition_after
 
 GROUP_MAX = 200
 RETRY_S = 0.5
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +85,7 @@ class ResultWriter:
         self._on_stored = on_stored
         self._waiting: list[Result] = []
         self._there = asyncio.Event()
+        self._unstored = Condition("results_not_stored")
 
     def add(self, result: Result) -> None:
         """Store it soon."""
@@ -99,8 +98,9 @@ class ResultWriter:
             await self._there.wait()
             try:
                 await self.flush()
+                self._unstored.over()
             except LedgerError as error:
-                _log.warning("results_not_stored", waiting=len(self._waiting), code=error.code)
+                self._unstored.lasts(error, waiting=len(self._waiting))
                 await self._clock.sleep(RETRY_S)
 
     async def flush(self) -> None:

@@ -18,6 +18,7 @@ from consumer.ledger.handling import snapshots
 from consumer.plugin import Context, Event, Handler
 from consumer.plugin.options import ValidatedOptions
 from consumer.plugin.snapshot import Snapshot, SnapshotKind, SnapshotSource
+from consumer.telemetry.way import trace_id
 from consumer.wire import SEED
 from consumer.work.execution.loop_proxy import LoopProxy, on_loop
 
@@ -78,6 +79,7 @@ class Contexts:
                 type=event.type,
                 handler=handler.name,
                 attempt=attempt,
+                trace_id=trace_id(event),
             ),
             options=self._validated.of(handler.function, handler.plugin),
             session=session,

@@ -35,7 +35,7 @@ def told() -> Iterator[None]:
         at = _place(call)
         if (call.handler, at) not in seen:
             seen.add((call.handler, at))
-            _log.error("network_in_transaction", handler=call.handler, at=at, to=str(connection))
+            _log.error("network_in_transaction", handler=call.handler, where=at, to=str(connection))
 
     listen(hear)
     try:

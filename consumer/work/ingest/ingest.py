@@ -33,7 +33,7 @@ from consumer.ledger.reading import heard, quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
 from consumer.reason import Reason
-from consumer.telemetry.way import on_the_way_of
+from consumer.telemetry.way import on_the_way_of, on_the_way_of_all
 from consumer.wire import SEED, is_replay, plan_of, unpack_event
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
@@ -70,9 +70,10 @@ class _Disturbed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What became of a batch, for metrics and for waking others."""
+    """What became of a batch, for metrics and for waking others. `again`: what was known, and a plan had done again."""
 
     recorded: Sequence[Event]
+    again: Sequence[Event]
     duplicates: int
     refused: int
     runs: Sequence[Run]
@@ -232,6 +233,7 @@ class Ingest:
             await log_positions.keep(session, {place: end for place, (_, end) in (stretch or {}).items()})
         return Taken(
             recorded=[incoming.event for incoming in fresh],
+            again=[one.incoming.event for one in again],
             duplicates=len(arrived) - len(fresh),
             refused=len(refused),
             runs=unit.runs,
@@ -346,7 +348,8 @@ class Ingest:
             with on_the_way_of(batch[0][0]):
                 outcome = await self._executor.transactional(handler, *batch[0], limit_s=limit_s)
         else:
-            outcome = await self._executor.together(handler, batch, limit_s=limit_s)
+            with on_the_way_of_all([event for event, _ in batch]):
+                outcome = await self._executor.together(handler, batch, limit_s=limit_s)
         self._remember(outcome, calls)
         if isinstance(outcome, Failed):
             raise _Disturbed
@@ -458,6 +461,7 @@ def _named_by(event_id: str) -> str:
 def _sum(parts: Sequence[Taken]) -> Taken:
     return Taken(
         recorded=[event for part in parts for event in part.recorded],
+        again=[event for part in parts for event in part.again],
         duplicates=sum(part.duplicates for part in parts),
         refused=sum(part.refused for part in parts),
         runs=[run for part in parts for run in part.runs],

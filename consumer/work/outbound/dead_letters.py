@@ -20,6 +20,8 @@ from consumer.ledger.handling import dead
 from consumer.ledger.handling.dead import Letter
 from consumer.ledger.handling.events import to_event
 from consumer.ledger.tables import AttemptRow
+from consumer.telemetry.logs import Condition
+from consumer.telemetry.way import on_the_way_of
 from consumer.wire import pack_event
 
 LOOK_EVERY_S = 2.0
@@ -42,7 +44,7 @@ class DeadLetters:
         self._clock = clock
         self._leads = leads
         self._wake = asyncio.Event()
-        self._trouble: str | None = None
+        self._waits = Condition("dead_letters_wait")
 
     def wake(self) -> None:
         """There may be letters: look now."""
@@ -55,14 +57,12 @@ class DeadLetters:
             wait_s = LOOK_EVERY_S
             try:
                 published = await self.once() if self._leads() else 0
-                self._trouble = None
+                self._waits.over()
                 if published == BATCH:
                     continue
             except (BrokerError, LedgerError) as error:
                 wait_s = RETRY_S
-                if self._trouble != error.code:
-                    _log.warning("dead_letters_wait", code=error.code, reason=error.message)
-                self._trouble = error.code
+                self._waits.lasts(error)
             await self._wait(wait_s, stop)
 
     async def once(self) -> int:
@@ -84,7 +84,8 @@ class DeadLetters:
                 await self._broker.publish(self._topic, message(letter, with_attempts=False))
             except RecordTooLarge:
                 # The event alone is as large as the topic takes: the ledger keeps all of it.
-                _log.error("dead_letter_too_large", event_id=letter.row.event_id, handler=letter.row.handler)
+                with on_the_way_of(to_event(letter.event)):
+                    _log.error("dead_letter_too_large", handler=letter.row.handler)
 
     async def _wait(self, seconds: float, stop: asyncio.Event) -> None:
         if stop.is_set():

@@ -111,7 +111,7 @@ class Relay:
         try:
             await self._tenure.give_back()
         except LedgerError as error:
-            _log.warning("lease_not_released", role=ROLE, error=type(error).__name__)
+            _log.warning("lease_not_released", lease=ROLE, error=type(error).__name__)
 
 
 def _event(row: OutboxRow) -> Event:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -51,7 +55,14 @@ def it_is_earlier_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async def earlier(_: AsyncSession) -> datetime:
         return datetime.now(UTC) - BEHIND
 
-    monkeypatch.setattr("consumer.ledger.engine.database_time.database_time", earlier)
+    for user in ("consumer.ledger.engine.database_time", "consumer.sync.checks.doctor"):
+        monkeypatch.setattr(f"{user}.database_time", earlier)
+
+
+async def refuse_in_the_past(_: web.Request) -> web.StreamResponse:
+    """A service whose clock agrees with the database's; a refusal tells the time, too."""
+    told = format_datetime(datetime.now(UTC) - BEHIND, usegmt=True)
+    return web.json_response({"message": "no", "statusCode": 401}, status=401, headers={"Date": told})
 
 
 def is_there(at: datetime | str) -> bool:
@@ -105,6 +116,46 @@ async def test_what_is_said_is_said_at_the_databases_time(
     await asyncio.to_thread(Desk(environ).ask, *words)
     async with sqlite_ledger.reading() as session:
         assert is_there(f"{await session.scalar(text('SELECT created_at FROM outbox'))}+00:00")
+
+
+async def test_an_anchor_is_of_the_databases_time(
+    sqlite_ledger: Database, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it_is_earlier_there(monkeypatch)
+    assert is_there((await asyncio.to_thread(Desk(environ).ask, "audit", "anchor"))["at"])
+
+
+async def test_a_walk_of_the_last_hour_is_of_the_databases_last_hour(
+    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has come by this machine's clock may not have come yet; how long ago is reckoned from there, too."""
+    await log.stop()
+    it_is_earlier_there(monkeypatch)
+    desk, here = Desk(environ), datetime.now(UTC)
+    done = await asyncio.to_thread(desk.call, "backfill", "--dry-run", "--since", (here - BEHIND / 2).isoformat())
+    assert "has not come yet" in done.stderr
+    words = ("backfill", "--seed", "--dry-run", "--since", (here - BEHIND * 1.5).isoformat(), "--until", "1h")
+    done = await asyncio.to_thread(desk.call, *words)
+    assert "later than" not in done.stderr
+    words = ("backfill", "--seed", "--dry-run", "--since", (here - BEHIND).isoformat(), "--until", "1h")
+    done = await asyncio.to_thread(desk.call, *words)
+    assert "--until must be later than --since" in done.stderr
+
+
+async def test_a_doctor_sees_what_is_wrong_with_this_machine_alone(
+    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service agrees with the database: it is this machine's clock that is told."""
+    await log.stop()
+    it_is_earlier_there(monkeypatch)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse_in_the_past)
+    async with TestServer(app) as service:
+        url = str(service.make_url("")).rstrip("/")
+        done = await asyncio.to_thread(Desk(environ | {"SVC_BASE_URL": url}).call, "doctor", "--json")
+    found = json.loads(done.stdout)
+    grades = {check["name"]: check["grade"] for check in found["checks"]}
+    assert (grades["clock"], grades["default: clock"]) == ("fail", "ok")
 
 
 async def test_who_walks_the_list_agrees_with_the_roles(

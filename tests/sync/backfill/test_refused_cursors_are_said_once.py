@@ -66,7 +66,7 @@ async def test_cursors_that_stay_refused_have_a_code_are_counted_each_walk_and_s
         await stage.once()
         await stage.once()
     assert [one["event"] for one in logs if one.get("application") == "default" and "cursor" in one["event"]] == [
-        "the service takes its cursors again"
+        "cursors_refused_over"
     ]
     assert world.metrics.value("cursors_refused", "default") == 3
     assert len(await world.published()) == 250

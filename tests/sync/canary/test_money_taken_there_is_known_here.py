@@ -325,7 +325,7 @@ async def test_a_missing_order_is_never_forgotten_and_an_event_not_silently(worl
     with capture_logs() as logs:
         await stage.look()
     assert set((await kept(world)).missing) == {"order:A-1"}
-    assert [line["ids"] for line in logs if "no longer" in line["event"]] == [["evt_1"]]
+    assert [line["ids"] for line in logs if line["event"] == "missing_here_given_up"] == [["evt_1"]]
 
 
 async def test_it_is_said_now_and_then_and_once_that_it_is_over(world: World) -> None:
@@ -343,4 +343,4 @@ async def test_it_is_said_now_and_then_and_once_that_it_is_over(world: World) ->
         await stage.look()
     said = [line for line in logs if line.get("code") == "paid_there_but_not_here"]
     assert 1 < len(said) < 10
-    assert [line["event"] for line in logs if line["log_level"] == "info"] == ["the ledger has what it lacked"]
+    assert [line["event"] for line in logs if line["log_level"] == "info"] == ["missing_here_over"]

@@ -37,7 +37,11 @@ RAISED = {
     "consumer_confirm_waiting": 1,
     "consumer_sync_events_history": 7,
 }
-AGES = ("consumer_sync_bookmark_age_seconds", "consumer_sync_last_reconcile_at", "consumer_sync_events_history")
+AGES = (
+    "consumer_sync_bookmark_age_seconds",
+    "consumer_sync_last_reconcile_timestamp_seconds",
+    "consumer_sync_events_history",
+)
 LOWERED = {name: 0 for name in (*RAISED, "consumer_sync_wrong_application") if name not in AGES}
 
 

@@ -4,17 +4,18 @@ age would go on growing in it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 
 from consumer.app import log_watch
 from consumer.app.log_watch import LogWatch
-from consumer.broker import Broker, GroupReport, Message, TopicConfig, open_broker
+from consumer.broker import Broker, GroupReport, Message, TopicConfig, TopicReport, open_broker
 from consumer.clock import SystemClock
-from consumer.errors import BrokerUnavailable
+from consumer.errors import BrokerUnavailable, ClusterForbidden
 from consumer.ledger import Database
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually
@@ -60,6 +61,24 @@ async def test_a_topic_that_is_missing(broker: Broker, sqlite_ledger: Database) 
         await eventually(lambda: missing() == 1, within_s=20)
         await broker.ensure_topics([TOPIC])
         await eventually(lambda: missing() == 0, within_s=20)
+
+
+async def test_who_may_not_look_at_topics_sees_the_groups(
+    broker: Broker, sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_watch, "SHOWN_FOR_S", 0.0)
+
+    async def forbidden(_: Iterable[TopicConfig]) -> Sequence[TopicReport]:
+        raise ClusterForbidden
+
+    await broker.ensure_topics([TOPIC])
+    monkeypatch.setattr(broker, "look", forbidden)
+    with structlog.testing.capture_logs() as logs:
+        async with watched(broker, sqlite_ledger) as metrics:
+            shown = metrics.registry.get_sample_value
+            await eventually(lambda: [one for one in logs if one["event"] == "topics_not_looked_at"])
+            await eventually(lambda: shown("consumer_group_lag_records", {"group": GROUP}) == 0)
+            assert shown("consumer_status_code", {"code": "topics_missing", "plugin": ""}) is None
 
 
 # case: O6, O3

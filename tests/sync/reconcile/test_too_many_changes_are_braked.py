@@ -314,7 +314,8 @@ async def test_what_braked_a_walk_is_logged_with_how_much_of_what(world: World) 
     with capture_logs() as logs:
         await reconcile(world).once(dry_run=True, max_changes=0)
         await reconcile(world).once(max_changes=0)
-    errors = [one for one in logs if one["log_level"] == "error" and "too many changes and made none" in one["event"]]
-    assert [(one["dry_run"], one["changes"], one["changed"], one["unknown"]) for one in errors] == [(False, 1, 0, 1)]
-    nameless = [(one["paid"], one["ids"]) for one in logs if "without the id" in one["event"]]
+    errors = [one for one in logs if (one["log_level"], one["event"]) == ("error", "reconcile_braked")]
+    names = ("dry_run", "changes", "made", "changed", "unknown")
+    assert [tuple(one[name] for name in names) for one in errors] == [(False, 1, 0, 0, 1)]
+    nameless = [(one["paid"], one["ids"]) for one in logs if one["event"] == "reconcile_found_unplaced"]
     assert nameless == [(1, ["ord_9"])] * 2

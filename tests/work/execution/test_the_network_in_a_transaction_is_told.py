@@ -42,4 +42,4 @@ async def test_the_line_that_connects_is_named_once(sqlite_ledger: Database, bro
     server.close()
     told = [line for line in logs if line["event"] == "network_in_transaction"]
     assert [(one["handler"], one["to"]) for one in told] == [("test:connects", f"127.0.0.1:{port}")]
-    assert told[0]["at"] == f"{FILE}:{call.__code__.co_firstlineno + 1} in call"
+    assert told[0]["where"] == f"{FILE}:{call.__code__.co_firstlineno + 1} in call"

@@ -1,0 +1,68 @@
+"""Mentions: ids that no table is kept by, found in what the events say: a payment a minute after it was made, the
+session and the order id of a subscription, a transaction.
+
+By key for as long as the event is there; by the text of a body among the newest only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Row, Table, func, select, true
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger.handling.events import to_event
+from consumer.ledger.tables import EventRow
+from handlers.fulfilment.options import Options
+from handlers.pointers import look_text
+
+EVENTS: Table = EventRow.__table__
+BY_KEY_MAX: Final = 20
+PAGE: Final = 200
+PAGES: Final = 10
+BODY_MAX: Final = 16_384
+NAME_MIN: Final = 6
+"""Shorter words stand in every body."""
+SUBJECTS: Final = ("order", "subscription", "customer")
+_PLACES: Final = Options()
+
+
+async def by_key(session: AsyncSession, name: str, application: str | None) -> Sequence[Row[Any]]:
+    """The newest events of an order or a payment of this name."""
+    ours = true() if application is None else EVENTS.c.application == application
+    named = EVENTS.c.key.in_([f"order:{name}", f"payment:{name}"])
+    newest = select(EVENTS).where(named, ours).order_by(EVENTS.c.seq.desc()).limit(BY_KEY_MAX)
+    return (await session.execute(newest)).all()
+
+
+async def by_body(session: AsyncSession, name: str, application: str | None) -> Sequence[Row[Any]]:
+    """Those of the newest events that say this name; of each aggregate the newest. Bounded by their number and size."""
+    if len(name) < NAME_MIN:
+        return []
+    ours = true() if application is None else EVENTS.c.application == application
+    said, before = json.dumps(name).encode(), None
+    for _ in range(PAGES):
+        page = select(EVENTS).where(true() if before is None else EVENTS.c.seq < before)
+        page = page.where(ours, func.length(EVENTS.c.raw) <= BODY_MAX).order_by(EVENTS.c.seq.desc()).limit(PAGE)
+        rows = (await session.execute(page)).all()
+        found = {(row.application, row.key): row for row in reversed(rows) if said in row.raw}
+        if found or len(rows) < PAGE:
+            return list(found.values())
+        before = rows[-1].seq
+    return []
+
+
+def subject_in(row: Row[Any]) -> tuple[str, str] | None:
+    """What an event is about, as people ask for it: the subscription that a session or a payment belongs to, the order
+    of a payment; else what its key names. A body in an archive tells nothing more."""
+    kind, _, id_ = str(row.key).partition(":")
+    subject = (kind, id_) if kind in SUBJECTS and id_ else None
+    if kind in ("subscription", "customer") or row.archive is not None:
+        return subject
+    event = to_event(row)
+    if (subscription := event.subscription_id or look_text(event, _PLACES.payment_subscription)) is not None:
+        return ("subscription", subscription)
+    order_id = look_text(event, _PLACES.payment_order) if subject is None else None
+    return subject if order_id is None else ("order", order_id)
