@@ -38,19 +38,20 @@ async def by_key(session: AsyncSession, name: str, application: str | None) -> S
 
 
 async def by_body(session: AsyncSession, name: str, application: str | None) -> Sequence[Row[Any]]:
-    """Those of the newest events that say this name; of each aggregate the newest. Bounded by their number and size."""
+    """Those of the newest events that say this name; of each aggregate the newest. Bounded by how many are looked at,
+    whoever's they are, and by their size."""
     if len(name) < NAME_MIN:
         return []
     ours = true() if application is None else EVENTS.c.application == application
-    said, before = json.dumps(name).encode(), None
-    for _ in range(PAGES):
-        page = select(EVENTS).where(true() if before is None else EVENTS.c.seq < before)
-        page = page.where(ours, func.length(EVENTS.c.raw) <= BODY_MAX).order_by(EVENTS.c.seq.desc()).limit(PAGE)
+    said, before = json.dumps(name).encode(), await session.scalar(select(func.max(EVENTS.c.seq)))
+    for _ in range(PAGES if before is not None else 0):
+        span = (EVENTS.c.seq <= before) & (EVENTS.c.seq > before - PAGE)
+        page = select(EVENTS).where(span, ours, func.length(EVENTS.c.raw) <= BODY_MAX).order_by(EVENTS.c.seq.desc())
         rows = (await session.execute(page)).all()
         found = {(row.application, row.key): row for row in reversed(rows) if said in row.raw}
-        if found or len(rows) < PAGE:
+        if found or before <= PAGE:
             return list(found.values())
-        before = rows[-1].seq
+        before -= PAGE
     return []
 
 
