@@ -12,10 +12,11 @@ from sqlalchemy import Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among
-from consumer.ledger.tables import AuditRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
+from consumer.ledger.tables import AuditRow, DeadLetterRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
 
 EVENTS: Table = EventRow.__table__
 AUDIT: Table = AuditRow.__table__
+DEAD: Table = DeadLetterRow.__table__
 OUTBOX: Table = OutboxRow.__table__
 RUNS: Table = RunRow.__table__
 HANDLERS: Table = HandlerRow.__table__
@@ -25,7 +26,8 @@ Entry = dict[str, Any]
 
 
 async def timeline(session: AsyncSession, application: str, key: str) -> list[Entry]:
-    """Events of the aggregate, the changes they made, the runs that did not simply succeed, and those that shipped.
+    """Events of the aggregate, the changes they made, the runs that did not simply succeed (also what was dead and was
+    redriven), and those that shipped.
 
     `at` is when we learned of it, `happened_at` when the service says that it happened, `cause` the event it was
     derived from. What came at one instant stands as it came about: the event, what it changed, what was derived of it.
@@ -40,9 +42,12 @@ async def timeline(session: AsyncSession, application: str, key: str) -> list[En
     shown = or_(RUNS.c.code.is_not(None), and_(RUNS.c.event_id.in_(requested), RUNS.c.status == "succeeded"))
     ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, [row["id"] for row in events]))
     runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, shown)) if events else []
+    died = and_(DEAD.c.application == application, among(DEAD.c.event_id, [row["id"] for row in events]))
+    was_dead = await _newest(session, DEAD, DEAD.c.id, and_(died, DEAD.c.settled_at.is_not(None))) if events else []
     causes = await _causes(session, application, [row["id"] for row in events])
     entries = [((row["received_at"], 2 * (row["id"] in causes), row["seq"]), _event(row, causes)) for row in events]
     entries += [((row["at"], 1, row["id"]), _change(row)) for row in changes]
+    entries += [((row["died_at"], 3, row["id"]), _death(row)) for row in was_dead]
     entries += [((row["updated_at"], 3, row["seq"]), _run(row, requested)) for row in runs]
     return [entry for _, entry in sorted(entries, key=lambda one: one[0])]
 
@@ -70,6 +75,12 @@ def _run(row: Mapping[str, Any], requested: Sequence[str]) -> Entry:
     code = "shipped" if shipped else f"run.{row['status']}"
     found = {"at": row["updated_at"], "code": code, "by": row["handler"], "event_id": row["event_id"]}
     return found if shipped else found | {"attempts": row["attempts"], "error": row["code"]}
+
+
+def _death(row: Mapping[str, Any]) -> Entry:
+    """A run that was dead once, and that somebody has seen to: what it is now is told by itself."""
+    found = {"at": row["died_at"], "code": "run.dead", "by": row["handler"], "event_id": row["event_id"]}
+    return found | {"attempts": row["attempts"], "error": row["code"], "reason": row["reason"]}
 
 
 async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:

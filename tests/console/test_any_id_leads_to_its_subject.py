@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.handling import events, outbox
 from consumer.ledger.reading import hints, quarantine
+from consumer.ledger.tables import DeadLetterRow
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import Reason
 from handlers.access.policy import Policy
@@ -110,6 +112,22 @@ async def test_a_timeline_is_in_true_order_with_what_brought_each_about(sold: Da
     assert [entry["at"] for entry in found["timeline"]] == sorted(entry["at"] for entry in found["timeline"])
     every = [entry["code"] for entry in found["timeline"]]
     assert every.index("order.changed") < every.index("fulfilment.requested"), "a change comes before what it set off"
+
+
+# case: A50
+async def test_a_death_stays_in_the_timeline_when_the_run_was_redriven(sold: Database) -> None:
+    later = START + timedelta(minutes=5)
+    died = DeadLetterRow(
+        application="default", event_id="evt_1", handler="shop:ship", died_at=START, blocking=True, attempts=8,
+        code="handler_failed", reason="no label", settled_at=later, settled_as="redriven",
+    )  # fmt: skip
+    async with sold.transaction() as session:
+        await events.record(session, [said("order.paid", "evt_1", order_id="A-100", amount="10")], START)
+        session.add(died)
+        await session.flush()
+        found = await explain_order(session, "default", "A-100")
+    [told] = [entry for entry in found["timeline"] if entry["code"] == "run.dead"]
+    assert (told["at"], told["by"], told["attempts"], told["reason"]) == (START, "shop:ship", 8, "no label")
 
 
 # case: A50

@@ -114,7 +114,7 @@ async def _rows(
 ) -> Sequence[QuarantineRow]:
     async with ledger(settings) as database, database.reading() as session:
         rows = await quarantine.newest(session, application=application, reason=because, number=number, limit=limit)
-    if not rows:
+    if not rows and number is not None:  # for a reason none is an answer, too
         raise NotFound("nothing like that lies in quarantine")
     return rows
 

@@ -51,6 +51,8 @@ def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path)
     done = desk.ask("quarantine", "retry", "--id", str(first), "--reason", "it was real", "--yes")
     assert done == {"retried": [first]}
     assert asyncio.run(_waiting(tmp_path / "log.db")) == 1, "it will be asked about again"
+    none = desk.ask("quarantine", "discard", "--because", "flooded", "--reason", "a runbook's line", "--yes")
+    assert none == {"discarded": []}
     gone = desk.ask("quarantine", "discard", "--because", "not_confirmed", "--reason", "forged", "--yes")
     assert sorted(gone["discarded"]) == [second, third]
     assert desk.ask("quarantine", "list")["quarantine"] == []
