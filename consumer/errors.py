@@ -58,7 +58,8 @@ class PortTaken(ConsumerError):
 
 
 class ProcessEnded(ConsumerError):
-    """One of the processes of `serve --processes` ended by itself; what it said stands above. The others were ended."""
+    """One of the processes of `serve --processes` ended by itself, or hangs; what it said stands above. The others were
+    ended."""
 
     code = "process_ended"
 

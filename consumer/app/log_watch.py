@@ -53,6 +53,7 @@ class LogWatch:
         self._size = size
         self._topics = topics
         self._lasting = Lasting()
+        self._shown_s = clock.monotonic()
         self._unknown = Condition("topics_not_looked_at")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -74,6 +75,7 @@ class LogWatch:
             async with asyncio.timeout(LIMIT_S):
                 reports = await self._broker.look_at_groups(self._groups)
                 self._show(reports)
+                self._shown_s = self._clock.monotonic()
                 replaced_at = await self._remember(reports)
                 if replaced_at is not None:
                     await self._on_replaced(replaced_at)
@@ -81,7 +83,7 @@ class LogWatch:
             code = error.code if isinstance(error, ConsumerError) else "no_answer"
             if self._lasting.says(code):
                 _log.warning("log_not_looked_at", code=code, for_s=self._lasting.for_s)
-            if self._lasting.for_s > SHOWN_FOR_S:
+            if self._clock.monotonic() - self._shown_s > SHOWN_FOR_S:
                 self._forget()
         else:
             if self._lasting.code is not None:
@@ -100,7 +102,7 @@ class LogWatch:
             self._metrics.status_code.labels("topics_missing", "").set(missing)
 
     def _forget(self) -> None:
-        """Why the log cannot be looked at is shown elsewhere: `consumer_check_failing`."""
+        """Why the groups cannot be looked at is shown elsewhere: `consumer_check_failing`."""
         for figure in (self._metrics.group_lag_records, self._metrics.group_members, self._metrics.group_oldest):
             figure.clear()
 
@@ -108,6 +110,7 @@ class LogWatch:
         size = self._size()
         if size is not None:
             self._metrics.log_bytes.set(size)
+        self._forget()  # a group whose topic is gone is in no report
         for report in reports:
             self._metrics.group_lag_records.labels(report.group).set(report.records)
             self._metrics.group_members.labels(report.group).set(report.members)

@@ -1,8 +1,9 @@
 """Processes: `serve --processes N`, for a machine with several cores. Each has a port of its own for health and
 metrics, and all listen on the one public port: the kernel gives each new connection to one of them (SO_REUSEPORT).
 
-They live and die together. One that ends by itself ends the others, as it would end alone: whoever restarts this
-process restarts them all. One that is killed leaves none behind: they end with their input.
+They live and die together. One that ends by itself, or answers nothing any more, ends the others, as it would end
+alone: whoever restarts this process restarts them all. One that is killed leaves none behind: they end with their
+input.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import asyncio
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+import aiohttp
 import orjson
 import structlog
 
@@ -24,6 +27,8 @@ from consumer.errors import PortTaken, ProcessEnded
 from consumer.settings import Settings
 
 SLACK_S: Final = 10.0
+ASK_EVERY_S: Final = 5.0
+HANGS_S: Final = 20.0
 
 _log = structlog.get_logger(__name__)
 
@@ -58,6 +63,18 @@ class ServeProcess:
     async def ended(self) -> dict[str, Any]:
         """Wait until it ends. Raises ProcessEnded then."""
         raise ProcessEnded(pid=self._process.pid, exit_code=await self._process.wait())
+
+    async def hangs(self, url: str) -> None:
+        """Wait until it answers nothing for HANGS_S: probes see one of the processes, and the kernel gives each its
+        part. Raises ProcessEnded then."""
+        heard_s = time.monotonic()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_EVERY_S)) as http:
+            while time.monotonic() - heard_s < HANGS_S:
+                await asyncio.sleep(ASK_EVERY_S)
+                with suppress(aiohttp.ClientError, TimeoutError):
+                    async with http.get(url + "/healthz"):
+                        heard_s = time.monotonic()
+        raise ProcessEnded(pid=self._process.pid, reason=f"it answers nothing for {HANGS_S:g} s")
 
     async def end(self, within_s: float) -> None:
         """Let it answer what is in flight, and end; at the limit it is killed."""
@@ -99,8 +116,9 @@ async def _serving(processes: Sequence[ServeProcess], output: Output) -> None:
     for url in internal:
         output.line(f"internal_url: {url}")
     async with asyncio.TaskGroup() as group:
-        for process in processes:
+        for process, url in zip(processes, internal, strict=True):
             group.create_task(process.ended())
+            group.create_task(process.hangs(url))
 
 
 async def _until(stop: asyncio.Event, serving: Any) -> None:
@@ -110,7 +128,7 @@ async def _until(stop: asyncio.Event, serving: Any) -> None:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             await tasks[1]
-    except* ProcessEnded as group:
+    except ExceptionGroup as group:  # not `except*`: before 3.11.4 that wraps what is raised here
         raise group.exceptions[0] from None
     finally:
         for task in tasks:

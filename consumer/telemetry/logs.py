@@ -149,7 +149,7 @@ def _signed(who: Mapping[str, str | int]) -> Processor:
 def _of_one(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """The processor that keeps the traces of others off a line that is about one event of many."""
     if "trace_id" in event and "trace_ids" in event:
-        del event["trace_ids"], event["events"]
+        del event["trace_ids"], event["of_events"]
     return event
 
 

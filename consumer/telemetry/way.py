@@ -21,7 +21,7 @@ from consumer.telemetry.traces import parsed
 _log = structlog.get_logger("way")
 _ROOT: Final = logging.getLogger()
 TOGETHER_MAX: Final = 20
-"""Traces that one line names; `events` says how many there are."""
+"""Traces that one line names; `of_events` says how many there are."""
 
 
 def trace_id(about: Event | Delivery) -> str:
@@ -46,7 +46,7 @@ def on_the_way_of(event: Event) -> AbstractContextManager[None]:
 def on_the_way_of_all(events: Sequence[Event]) -> AbstractContextManager[None]:
     """The same of events that are processed together: a line that is not about one of them names them all."""
     traces = [trace_id(event) for event in events[:TOGETHER_MAX]]
-    return structlog.contextvars.bound_contextvars(trace_ids=traces, events=len(events))
+    return structlog.contextvars.bound_contextvars(trace_ids=traces, of_events=len(events))
 
 
 def is_told() -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from consumer.errors import ConsumerError
+from handlers.access import handler
+from handlers.access.decisions import CUSTOMER_DUE
 from handlers.access.links import link
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SOURCES
 from tests.access.shop import CUSTOMER, Shop
@@ -198,6 +200,21 @@ async def test_reads_that_would_revoke_too_many_stop_and_ask(shop: Shop) -> None
     assert shop.effects.count("revoked default") == 9
     assert await shop.findings() == set()
     assert await shop.rows(ENTITLEMENTS, braked=True) == []
+
+
+async def test_what_was_stopped_is_released_a_batch_at_a_time_and_each_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: B31
+    monkeypatch.setattr(handler, "BATCH", 2)
+    for sub in await many(shop, 9):
+        await shop.reads("ENDED", sub, customer_reference=f"cus_{sub}", end_reason="PAYMENT_FAILED")
+    await shop.pass_time(minutes=1)
+    await shop.word("access.brake_released", "object:access", by="op", reason="looked at it")
+    await shop.relay()
+    assert shop.effects.count("revoked default") == 9
+    released = [event.key for event in shop.of_type(CUSTOMER_DUE) if event.data.get("released")]
+    assert sorted(released) == [f"customer:cus_S{number:02}" for number in (5, 6, 7, 8)]
 
 
 async def test_a_braked_revocation_is_forgotten_when_a_read_allows_again(shop_with: Callable[..., Shop]) -> None:

@@ -1,4 +1,11 @@
-"""Looking: what an operator asks, with a million events in the ledger: seconds against the longest that is promised."""
+"""Looking: what an operator asks, with a million events in the ledger: seconds against the longest that is promised.
+
+Measured in a process that runs already. `consumer status` as a command takes 1.2 s on a quiet machine of two cores, 1.1
+of it CPU; 0.6 were wanted. Its imports are 0.8 s: SQLAlchemy 0.26, the tables of the ledger and the plugins 0.13,
+pydantic 0.07, rich 0.04, SQLModel 0.03, the rest in small parts; some thirty statements, each built and compiled once,
+are 0.3 s. `import sqlmodel` alone takes 0.4 s there, so 0.6 is out of its reach. Not done: a process that stays and
+answers (it may be the one that is blind); statements as text for commands (two truths about one table).
+"""
 
 from __future__ import annotations
 

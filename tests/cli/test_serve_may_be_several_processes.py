@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.support.load import SECRET, paid_orders, send
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, command, ended
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 WEBHOOKS = 200
 
@@ -34,6 +35,7 @@ class Several(ConsumerProcess):
             "CONSUMER_AUTHENTICITY": "signature",
             "CONSUMER_WEBHOOK_SECRETS": SECRET,
             "CONSUMER_LINGER_S": "0",
+            "CONSUMER_DRAIN_S": "1",
         }
         super().__init__("serve", self.environ, folder, arguments=["--processes", "2"])
         self._told = folder / "serve.json"
@@ -103,6 +105,17 @@ async def test_one_that_dies_ends_the_others(several: Several) -> None:
     assert several.wait(60) == 1
     assert "error[process_ended]: " in several.log
     assert f"pid={killed}, exit_code=-9" in several.log
+
+
+async def test_one_that_hangs_ends_the_others(several: Several) -> None:
+    hangs, _ = several.children()
+    os.kill(hangs, signal.SIGSTOP)
+    try:
+        assert several.wait(110) == 1
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(hangs, signal.SIGKILL)
+    assert f"pid={hangs}, reason=it answers nothing for 20 s" in several.log
 
 
 async def test_none_is_left_of_one_that_is_killed(several: Several) -> None:

@@ -97,7 +97,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
         {f"consumer_sync_bookmark_age_seconds{{{SHOP}}}": "5x60"},
     ),
     "ConsumerReadingHeldUp": ("30m", {HELD_UP % "events": "1x60"}, {HELD_UP % "credentials": "1x60"}),
-    "ConsumerHintsLate": _above("consumer_confirm_oldest_seconds", 900),
+    "ConsumerHintsLate": _above("consumer_confirm_oldest_seconds", 300),
     "ConsumerFlooded": (
         "15m",
         {f'consumer_quarantine_total{{{SHOP},reason="flooded"}}': "0x8 5x60"},

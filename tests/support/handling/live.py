@@ -154,6 +154,10 @@ class Live:
         self.clock.advance(TICK_S)
         return await self._dispatcher.once()
 
+    async def renew_claims(self) -> None:
+        """As a worker does every few seconds. Raises LedgerError."""
+        await self._dispatcher.renew_claims()
+
     async def relay(self) -> int:
         """What is due goes to the log and comes back, in one batch; says how much it was."""
         now = self.clock.now()

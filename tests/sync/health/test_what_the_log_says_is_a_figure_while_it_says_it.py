@@ -15,7 +15,7 @@ from consumer.app import log_watch
 from consumer.app.log_watch import LogWatch
 from consumer.broker import Broker, GroupReport, Message, TopicConfig, TopicReport, open_broker
 from consumer.clock import SystemClock
-from consumer.errors import BrokerUnavailable, ClusterForbidden
+from consumer.errors import BrokerUnavailable, ClusterForbidden, LedgerUnavailable
 from consumer.ledger import Database
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually
@@ -103,3 +103,39 @@ async def test_a_log_that_nobody_can_look_at(
         await eventually(lambda: behind() is None, within_s=20)
         monkeypatch.setattr(broker, "look_at_groups", look)
         await eventually(lambda: behind() == 1, within_s=20)
+
+
+async def test_a_ledger_that_is_away_hides_nothing_of_the_log(
+    broker: Broker, sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_watch, "SHOWN_FOR_S", 0.1)
+    refused = 0
+
+    async def away(*_: object, **__: object) -> None:
+        nonlocal refused
+        refused += 1
+        raise LedgerUnavailable
+
+    await broker.ensure_topics([TOPIC])
+    await broker.publish(TOPIC.name, Message(key=b"k", value=b"v"))
+    monkeypatch.setattr(LogWatch, "_remember", away)
+    async with watched(broker, sqlite_ledger) as metrics:
+        await eventually(lambda: refused > 20, within_s=20)
+        assert metrics.registry.get_sample_value("consumer_group_lag_records", {"group": GROUP}) == 1
+
+
+async def test_a_group_whose_topic_is_gone_is_not_shown(
+    broker: Broker, sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none(_: Mapping[str, str]) -> Sequence[GroupReport]:
+        return []
+
+    await broker.ensure_topics([TOPIC])
+    async with watched(broker, sqlite_ledger) as metrics:
+
+        def behind() -> float | None:
+            return metrics.registry.get_sample_value("consumer_group_lag_records", {"group": GROUP})
+
+        await eventually(lambda: behind() == 0, within_s=20)
+        monkeypatch.setattr(broker, "look_at_groups", none)
+        await eventually(lambda: behind() is None, within_s=20)

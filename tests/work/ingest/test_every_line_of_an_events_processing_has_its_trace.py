@@ -35,7 +35,7 @@ def stream() -> Iterator[io.StringIO]:
 async def many(batch: Sequence[tuple[Event, Context]]) -> None:
     LIBRARY.info("all")
     for event, ctx in batch:
-        ctx.log.info("one", id=event.id)
+        ctx.log.info("one", id=event.id, events=7)
 
 
 def lines(stream: io.StringIO, event: str) -> list[dict[str, Any]]:
@@ -53,10 +53,11 @@ async def test_of_many_at_once(database: Database, stream: io.StringIO, count: i
     assert len(set(traces.values())) == count
     assert {line["id"]: line["trace_id"] for line in lines(stream, "one")} == traces
     assert not any("trace_ids" in line for line in lines(stream, "one"))
+    assert {line["events"] for line in lines(stream, "one")} == {7}, "what the handler says stays"
     [of_all] = lines(stream, "all")
     if count == 1:
         assert of_all["trace_id"] == traces[events[0].id]
     else:
-        assert of_all["events"] == count
+        assert of_all["of_events"] == count
         assert set(of_all["trace_ids"]) <= set(traces.values())
         assert len(of_all["trace_ids"]) == min(count, TOGETHER_MAX)
