@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from handlers.access.facts import observed, past_due_heard
 from handlers.access.policy import Policy, duration
 from handlers.access.rules import Decision, OperatorSource, decide
-from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Subscription
+from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Reading, Subscription
 from tests.support.handling.projections import START
 
 NOW = START + timedelta(days=10)
@@ -163,3 +164,15 @@ def test_what_stands_goes_on_for_an_unread_subscription_only(unread: dict[str, A
     ended = sub(ENDED, end_reason="PAYMENT_FAILED")
     assert decided(ended, sub(None, **unread), standing=["default"])["default"].allowed is stands
     assert decided(ended, sub(None, **unread))["default"].allowed is False, "it gives back nothing"
+
+
+def test_a_failure_at_the_instant_of_the_charge_was_made_good_by_it() -> None:
+    one = sub(ACTIVE, renewed_at=NOW)
+    assert past_due_heard(one, NOW) == one
+    assert past_due_heard(one, NOW + DAY).past_due_since == NOW + DAY
+
+
+def test_a_read_as_new_as_the_denial_shows_that_it_is_there() -> None:
+    denied = sub(None, unreadable_version=5)
+    assert observed(denied, Reading(version=5, read_at=NOW, status=ACTIVE), NOW, Policy()).unreadable_version is None
+    assert observed(denied, Reading(version=4, read_at=NOW, status=ACTIVE), NOW, Policy()).unreadable_version == 5
