@@ -103,6 +103,20 @@ def stop_on_signals() -> asyncio.Event:
     return stop
 
 
+async def end_by_input(process: asyncio.subprocess.Process, within_s: float) -> bool:
+    """Close the input of a process that ends with it, and wait; False when it was killed at the limit."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(within_s):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return False
+    return True
+
+
 def _stop_at_end_of_input(stop: asyncio.Event) -> None:
     loop, source = asyncio.get_running_loop(), sys.stdin.fileno()
 

@@ -22,7 +22,7 @@ import orjson
 import structlog
 
 from consumer.cli.output import Output
-from consumer.cli.process import stop_on_signals
+from consumer.cli.process import end_by_input, stop_on_signals
 from consumer.errors import PortTaken, ProcessEnded
 from consumer.settings import Settings
 
@@ -78,15 +78,8 @@ class ServeProcess:
 
     async def end(self, within_s: float) -> None:
         """Let it answer what is in flight, and end; at the limit it is killed."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            async with asyncio.timeout(within_s):
-                await self._process.wait()
-        except TimeoutError:
+        if not await end_by_input(self._process, within_s):
             _log.warning("process_stopped_hard", after_s=within_s)
-            self._process.kill()
-            await self._process.wait()
 
 
 async def serve_many(settings: Settings, output: Output, count: int) -> None:

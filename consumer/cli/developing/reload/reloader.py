@@ -18,6 +18,7 @@ import structlog
 
 from consumer.cli.developing.reload.saves import Saves
 from consumer.cli.developing.reload.version import Version, version_from
+from consumer.cli.process import end_by_input
 from consumer.errors import SettingsError
 
 LOAD_LIMIT_S = 30.0
@@ -83,15 +84,8 @@ class Serving:
 
     async def end(self, within_s: float) -> None:
         """Let it finish what is in flight, and end; at the limit it is killed, and its claims lapse."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            async with asyncio.timeout(within_s):
-                await self._process.wait()
-        except TimeoutError:
+        if not await end_by_input(self._process, within_s):
             _log.warning("worker_stopped_hard", after_s=within_s)
-            self._process.kill()
-            await self._process.wait()
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)
 
