@@ -84,7 +84,8 @@ class _Reader:
         while self._at is not None and not ({"plan", "end"} & self._at.document.keys()):
             self._entry(self._at)
             if anchor is not None and self.entries == anchor["number"] and self.hash != anchor["hash"]:
-                raise _Fault(f"entry {self.entries} is not the anchor's: the trail was written anew")
+                number, self.entries = self.entries, 0  # nobody can tell from where on
+                raise _Fault(f"entry {number} is not the anchor's: the trail was written anew")
             self._step()
         if self.entries < total:
             raise _Fault(f"entry {self.entries + 1} was taken out before {self._here()}")
