@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from consumer.telemetry.logs import configure_logging
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.postgres import copy_database, create_database, postgres_server
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where the log goes during the test."""
+    found = io.StringIO()
+    configure_logging("info", "json", found)
+    yield found
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

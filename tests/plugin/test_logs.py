@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-
-import pytest
-import structlog
 
 from consumer.plugin import Context, Event, handles
-from consumer.telemetry.logs import configure_logging
 from consumer.testing import Workbench
-
-
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    """Where the log goes during the test."""
-    found = io.StringIO()
-    configure_logging("info", "json", found)
-    yield found
-    structlog.reset_defaults()
 
 
 # case: H12, I25

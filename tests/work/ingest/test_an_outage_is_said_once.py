@@ -5,31 +5,19 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import structlog
 
 from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
-from consumer.telemetry.logs import configure_logging
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
 TRIES = 4
-
-
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    """Where the log goes during the test."""
-    found = io.StringIO()
-    configure_logging("info", "json", found)
-    yield found
-    structlog.reset_defaults()
 
 
 @handles("order.paid", transactional=True, name="shop:note")

@@ -5,30 +5,19 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import structlog
 
 from consumer.events import Event
 from consumer.ledger import Database
 from consumer.plugin import Context, declared, handles
-from consumer.telemetry.logs import configure_logging
 from consumer.telemetry.way import TOGETHER_MAX, trace_id
 from tests.support.handling.live import Live
 from tests.work.workshop import order_paid
 
 LIBRARY = logging.getLogger("warehouse")
-
-
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    """Where the log goes during the test."""
-    found = io.StringIO()
-    configure_logging("info", "json", found)
-    yield found
-    structlog.reset_defaults()
 
 
 @handles("order.paid", transactional=True, batch=True, name="test:many")
