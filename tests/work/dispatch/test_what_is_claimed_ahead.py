@@ -78,7 +78,7 @@ async def test_a_backlog_is_claimed_in_large_groups(
     async with shop.working():
         await eventually(lambda: shop.all_succeeded(ORDERS), within_s=60)
     assert most <= 4
-    assert len([one for one in claims if one]) < ORDERS / 4, claims  # by fours it would be so many at least
+    assert len([one for one in claims if one]) < ORDERS / 4 / 2, claims  # by fours it would be twice as many at least
     assert max(claims) > 2 * 4, claims
 
 
