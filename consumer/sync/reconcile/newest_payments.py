@@ -73,23 +73,16 @@ class NewestPayments:
         now = self._app.clock.now()
         found = await look(self._payments, before.place, ListOrder.UNKNOWN, self._app.locators, now)
         shown = _by_id((*found.old, *found.new))
-        news = await self._comparison.unobserved(self._observations(shown, versions, now))
+        news = await self._comparison.unobserved(self._observations(shown, versions))
         held = before.seen(found.place, shown, [one.object_id for one in news], now)
         due = held.due(now)
-        await self._comparison.tell(self._observations({one: held.records[one] for one in due}, versions, now))
+        await self._comparison.tell(self._observations({one: held.records[one] for one in due}, versions))
         async with self._app.database.transaction() as session:
             await self._app.keep(session, WALK, held.without(due).dump())
 
-    def _observations(self, records: Mapping[str, dict[str, Any]], versions: int, now: datetime) -> list[Observation]:
+    def _observations(self, records: Mapping[str, dict[str, Any]], versions: int) -> list[Observation]:
         return [
-            Observation(
-                application=self._app.name,
-                kind="payment",
-                object_id=payment_id,
-                version=versions + number,
-                read_at=now,
-                record=record,
-            )
+            self._app.observation("payment", payment_id, versions + number, record)
             for number, (payment_id, record) in enumerate(records.items())
         ]
 

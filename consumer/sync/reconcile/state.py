@@ -40,7 +40,6 @@ class ReconcileState(KeptState):
     baselined: bool = False
     owes_payments: bool = False
     payments_baselined: bool = False
-    changes: int = 0
     unplaced: int = 0
     unplaced_paid: int = 0
     answered: str | None = None
