@@ -7,6 +7,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+FAST = (
+    "-m", "not (slow or kafka or postgres or browser)", "--ignore", "tests/deploy", "--ignore", "tests/mutants",
+    "tests", "handlers",
+)  # fmt: skip
+"""How pytest is told which tests judge."""
 LEFT_OUT = ("__init__.py", "*/migrations/*", "*/tests/*", "handlers/template/*", "*/metrics.py")
 HANDLING = "tests/contract/ledger/handling"
 READING = "tests/contract/ledger/reading"
@@ -30,7 +35,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/sync/refresh/*", ("tests/sync/refresh", "tests/sync")),
     ("consumer/sync/reconcile/*", ("tests/sync/reconcile", "tests/sync")),
     ("consumer/sync/*", ("tests/sync",)),
-    ("consumer/ledger/handling/runs*.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
+    ("consumer/ledger/handling/*", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
     ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),
     ("handlers/access/*", ("tests/access", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
     (
