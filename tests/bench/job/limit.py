@@ -14,7 +14,6 @@ from typing import Any
 
 import asyncpg
 from sqlalchemy import make_url
-from sqlmodel import SQLModel
 
 from consumer.broker.base import next_offsets
 from tests.bench.job.prepared import prepared, webhooks
@@ -43,13 +42,14 @@ class Rows:
 
 async def rows_of(url: str, orders: int) -> list[Rows]:
     """What a run has left, of the tables that grew with the orders."""
-    names = [table.name for table in SQLModel.metadata.sorted_tables]
     if _is_sqlite(url):
         with closing(sqlite3.connect(_file(url))) as file:
-            found = [Rows(name, file.execute(f"SELECT * FROM {name}").fetchall()) for name in names]
+            names = file.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL").fetchall()
+            found = [Rows(name, file.execute(f"SELECT * FROM {name}").fetchall()) for (name,) in names]
     else:
         server = await asyncpg.connect(_dsn(url))
-        found = [Rows(name, [tuple(row) for row in await server.fetch(f"SELECT * FROM {name}")]) for name in names]
+        names = await server.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        found = [Rows(name, [tuple(row) for row in await server.fetch(f"SELECT * FROM {name}")]) for (name,) in names]
         await server.close()
     return [one for one in found if len(one.rows) >= orders]
 

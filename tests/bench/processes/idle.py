@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -56,6 +57,7 @@ async def _stack(folder: Path, urls: Mapping[str, str], name: str) -> list[Measu
             roles[role] = ConsumerProcess(role, environ, folder)
             stack.enter_context(ended(roles[role]))
             ready_s[role] = await _ready_s(roles[role])
+            sys.stdout.write(f"{name}: {role} took {processor_s(roles[role].pid):.2f} s of CPU until it was ready\n")
         await asyncio.sleep(SETTLES_S)
         before = {role: processor_s(process.pid) for role, process in roles.items()}
         await asyncio.sleep(LASTS_S)

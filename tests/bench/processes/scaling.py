@@ -45,7 +45,8 @@ def measure(folder: Path, postgres: str, kafka: str) -> list[Measured]:
     """In turn; each on a ledger and a log of its own."""
     found = []
     for _ in range(ROUNDS):
-        found.append({count: asyncio.run(_cost(folder, postgres, kafka, count)) for count in PROCESSES})
+        urls = {count: create_database(postgres) for count in PROCESSES}
+        found.append({count: asyncio.run(_cost(folder, url, kafka, count)) for count, url in urls.items()})
     for count in PROCESSES:
         each = [one[count] for one in found]
         shown = ", ".join(f"{one.cpu_ms_per_1000:.0f} ms at {one.rate:.0f}/s" for one in each)
@@ -65,8 +66,8 @@ def _ratios(count: int, found: list[dict[int, Cost]]) -> list[Measured]:
     ]
 
 
-async def _cost(folder: Path, postgres: str, kafka: str, count: int) -> Cost:
-    place, url = folder / uuid.uuid4().hex, create_database(postgres)
+async def _cost(folder: Path, url: str, kafka: str, count: int) -> Cost:
+    place = folder / uuid.uuid4().hex
     place.mkdir()
     prefix = f"scaling-{uuid.uuid4().hex[:8]}"
     environ = {
