@@ -48,7 +48,7 @@ test: setup ## the whole test suite, with real PostgreSQL and real Apache Kafka 
 	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "$(REAL)"
 
 bench: setup ## benchmarks: ratios against baselines measured in the same run; exit 1 below a bar
-	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.bench --svg tests/bench/plot/measured.svg
 
 kafka: setup ## a local Apache Kafka broker in the foreground
 	@$(BIN)/python -m tests.support.kafka
