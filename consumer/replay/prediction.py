@@ -22,10 +22,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from consumer.errors import LedgerUnavailable
 from consumer.events import Event
 from consumer.ledger import Database
+from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events, handlers
 from consumer.ledger.plans import trial
 from consumer.ledger.plans.candidates import Pair
-from consumer.ledger.plans.portions import portions
 from consumer.replay.effects import Effects
 from consumer.replay.play import Disturbed, Handlers, Play, Staging, Try
 from consumer.replay.turns import BATCH, Turned, together

@@ -6,19 +6,15 @@ With the wrong application's credentials every list would show somebody else's o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
 
-from consumer.clock import Clock
 from consumer.errors import WrongApplication
 from consumer.events import first
-from consumer.ledger import Database
-from consumer.ledger.reading import sync_state
 from consumer.payments import ApiError, Priority, ServerError
-from consumer.sync.api import ApplicationApi, held_up_s
-from consumer.sync.metrics import StageMetrics
+from consumer.sync.api import held_up_s
+from consumer.sync.application import Application
 
 LOG = structlog.get_logger()
 
@@ -30,20 +26,8 @@ ID_PLACES: Final = ("/id", "/app_id", "/application_id", "/application/id", "/da
 class Identity:
     """The identity guard of one application."""
 
-    def __init__(
-        self,
-        api: ApplicationApi,
-        database: Database,
-        *,
-        clock: Clock,
-        token: Callable[[], int],
-        metrics: StageMetrics | None = None,
-    ) -> None:
-        self._api = api
-        self._database = database
-        self._clock = clock
-        self._token = token
-        self._metrics = metrics or StageMetrics()
+    def __init__(self, app: Application) -> None:
+        self._app = app
 
     async def check(self, *, remember: bool = True, priority: Priority = Priority.CONFIRM) -> None:
         """Compare who we are with who we were; `remember` it the first time. Raises WrongApplication, PaymentsError.
@@ -51,10 +35,9 @@ class Identity:
         The app id is compared before anything is asked. An address that does not work as documented proves nothing.
         `priority` is how urgently it is asked: a command that has time waits a 429 out, as its walk does (case B24).
         """
-        application = self._api.application
-        async with self._database.reading() as session:
-            kept = await sync_state.load(session, application, WALK)
-        known: dict[str, str | None] = {"app_id": self._api.client.credentials.app_id}
+        application = self._app.name
+        kept = await self._app.kept(WALK)
+        known: dict[str, str | None] = {"app_id": self._app.client.credentials.app_id}
         self._compare(kept, known)
         try:
             known["service_id"] = await self._service_id(priority)
@@ -65,12 +48,13 @@ class Identity:
             return
         self._compare(kept, known)
         if kept is None and remember:
-            await self._keep(known)
+            async with self._app.database.transaction() as session:
+                await self._app.keep(session, WALK, known)
 
     def _compare(self, kept: dict[str, Any] | None, known: dict[str, str | None]) -> None:
-        application = self._api.application
+        application = self._app.name
         differing = [name for name, value in known.items() if kept and value and kept.get(name) not in (None, value)]
-        self._metrics.gauge("wrong_application", application, 1 if differing else 0)
+        self._app.metrics.gauge("wrong_application", application, 1 if differing else 0)
         if differing:
             raise WrongApplication(
                 "these credentials belong to another application than the one the ledger holds; give this one another "
@@ -80,12 +64,6 @@ class Identity:
             )
 
     async def _service_id(self, priority: Priority) -> str | None:
-        record = await self._api.client.with_priority(priority).application.retrieve()
+        record = await self._app.client.with_priority(priority).application.retrieve()
         shown = first(record.raw, ID_PLACES)
         return str(shown) if isinstance(shown, str | int) else None
-
-    async def _keep(self, known: dict[str, str | None]) -> None:
-        async with self._database.transaction() as session:
-            await sync_state.keep(
-                session, self._api.application, WALK, known, token=self._token(), now=self._clock.now()
-            )

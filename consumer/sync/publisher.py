@@ -9,7 +9,7 @@ import structlog
 from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event
-from consumer.sync.chunks import chunks
+from consumer.ledger.engine.chunks import portions
 from consumer.telemetry import way
 from consumer.wire import pack_event
 
@@ -36,7 +36,7 @@ class EventPublisher:
         they are not published, and must not hold up all the others for ever (case U1).
         """
         refused: list[Event] = []
-        for some in chunks(events, CHUNK_EVENTS):
+        for some in portions(events, CHUNK_EVENTS):
             try:
                 await self._send(some, plan)
             except RecordTooLarge:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -17,6 +17,7 @@ from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.policy import BackfillPolicy
@@ -97,59 +98,29 @@ class ApplicationSync:
         policy: SyncPolicy | None = None,
     ) -> None:
         policy = policy or SyncPolicy()
-        self.application = api.application
-        self.metrics = metrics or StageMetrics()
-        self._clock = clock
-        self._database = database
         self.leader = Leader(
             database, role=f"sync/{api.application}", holder=holder, clock=clock, lease_s=policy.lease_s
         )
-
-        def token() -> int:
-            return self.leader.token
-
-        self.identity = Identity(api, database, clock=clock, token=token, metrics=self.metrics)
-        self.reconcile = Reconcile(
-            api, database, publisher, clock=clock, token=token, metrics=self.metrics, policy=policy.reconcile
-        )
-        settlement = Settlement(api, database, publisher, clock=clock, metrics=self.metrics)
-        self.backfill = Backfill(
-            api,
-            database,
-            settlement,
+        self.app = app = Application(
+            api=api,
+            database=database,
             clock=clock,
-            token=token,
-            metrics=self.metrics,
-            policy=policy.backfill,
-            gap_found=self.reconcile.wake,
+            token=lambda: self.leader.token,
+            metrics=metrics or StageMetrics(),
         )
-        self.confirm = Confirm(
-            api,
-            database,
-            settlement,
-            clock=clock,
-            metrics=self.metrics,
-            policy=policy.confirm,
-            catch_up=CatchUp(api, self.backfill),
-        )
-        self.refresh = Refresh(api, database, publisher, clock=clock, metrics=self.metrics, policy=policy.refresh)
-        self.canary = Canary(
-            api,
-            database,
-            clock=clock,
-            token=token,
-            metrics=self.metrics,
-            first_walk=self.backfill.first_walk,
-            history=policy.backfill.history,
-            every_s=policy.canary_every_s,
-        )
-        self._client = api.client
-        self._leader_gauges = LeaderGauges(api, database, self.backfill.first_walk, clock=clock, metrics=self.metrics)
-        self._failure = StageFailure(f"identity {api.application}")
-        self._credentials = StageFailure(f"credentials {api.application}")
-        self._watch = Watch(
-            database, api.application, self._look, took_s=self._took_s, clock=clock, token=token, metrics=self.metrics
-        )
+        self.identity = Identity(app)
+        self.reconcile = Reconcile(app, publisher, policy=policy.reconcile)
+        settlement = Settlement(app, publisher)
+        self.backfill = Backfill(app, settlement, policy=policy.backfill, gap_found=self.reconcile.wake)
+        self.confirm = Confirm(app, settlement, policy=policy.confirm, catch_up=CatchUp(self.backfill))
+        self.refresh = Refresh(app, publisher, policy=policy.refresh)
+        first_walk, history = self.backfill.first_walk, policy.backfill.history
+        self.canary = Canary(app, first_walk=first_walk, history=history, every_s=policy.canary_every_s)
+        self._stages = (self.confirm, self.refresh, self.backfill, self.reconcile, self.canary)
+        self._leader_gauges = LeaderGauges(app, first_walk)
+        self._failure = StageFailure(f"identity {app.name}")
+        self._credentials = StageFailure(f"credentials {app.name}")
+        self._watch = Watch(app, self._look, took_s=self._took_s)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Compete for the lead, and read the service while this process has it; until `stop`."""
@@ -160,11 +131,11 @@ class ApplicationSync:
         leads, state is reconciled, unless it was since. Raises LedgerError, LeaseLost."""
         if not self.leader.leads:
             return
-        async with self._database.transaction() as session:
-            began = (await reconcile_state.load_state(session, self.application)).began
+        async with self.app.database.transaction() as session:
+            began = (await reconcile_state.load_state(session, self.app.name)).began
             if began is not None and began >= at:
                 return
-            await silence.note_gap(session, self.application, at=at, token=self.leader.token)
+            await silence.note_gap(session, self.app.name, at=at, token=self.leader.token)
         self.reconcile.wake.set()
 
     # --- one-shot commands -------------------------------------------------------------------------------------
@@ -212,28 +183,26 @@ class ApplicationSync:
     def failures(self) -> Mapping[str, str]:
         """Stage to the code of what holds it up now; empty while all is well. A stage that waits for its next try
         after credentials were refused is not held up any more once they are taken again."""
-        stages = (self.confirm, self.refresh, self.backfill, self.reconcile, self.canary)
-        failures = (self._failure, self._credentials, *(stage.failure for stage in stages))
-        over = frozenset[str]() if self._client.circuit.is_open else REFUSED
-        codes = {name: one.code for name, one in zip(STAGES, failures, strict=True) if one.code is not None}
-        return {name: code for name, code in codes.items() if code not in over}
+        over = frozenset[str]() if self.app.client.circuit.is_open else REFUSED
+        return {name: one.code for name, one in self._all_failures() if one.code is not None and one.code not in over}
 
     def _took_s(self) -> Mapping[str, float]:
         """Stage to how long its first failing step had tried."""
-        stages = (self.confirm, self.refresh, self.backfill, self.reconcile, self.canary)
-        tried = [self._failure, self._credentials, *(stage.failure for stage in stages)]
-        return {name: one.took_s for name, one in zip(STAGES, tried, strict=True)}
+        return {name: one.took_s for name, one in self._all_failures()}
+
+    def _all_failures(self) -> Iterable[tuple[str, StageFailure]]:
+        return zip(STAGES, (self._failure, self._credentials, *(one.failure for one in self._stages)), strict=True)
 
     def _look(self) -> Mapping[str, str]:
         """The troubles after a look at the secret file: it may break while nothing is asked (case S4)."""
-        if problem := self._client.credentials.look():
+        if problem := self.app.client.credentials.look():
             self._credentials.failed(SecretFileBroken(problem=problem))
         else:
             self._credentials.well()
         return self.failures
 
     async def _lead(self, stop: asyncio.Event) -> None:
-        self.metrics.gauge("leads", self.application, 1)
+        self.app.metrics.gauge("leads", self.app.name, 1)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch.run(stop))
@@ -241,11 +210,11 @@ class ApplicationSync:
                 if await self._through(self._leader_gauges.take_up, stop) and await self._through(
                     self.identity.check, stop
                 ):
-                    for stage in (self.confirm, self.refresh, self.backfill, self.reconcile, self.canary):
+                    for stage in self._stages:
                         group.create_task(stage.run(stop))
         finally:
             self._leader_gauges.drop()
-            self.metrics.gauge("leads", self.application, 0)
+            self.app.metrics.gauge("leads", self.app.name, 0)
 
     async def _through(self, step: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> bool:
         """Try until it went through; False when told to stop before."""
@@ -254,7 +223,7 @@ class ApplicationSync:
                 await step()
             except ConsumerError as error:
                 self._failure.failed(error)
-                await rest(self._clock, self._failure.wait_s(), stop)
+                await rest(self.app.clock, self._failure.wait_s(), stop)
             else:
                 self._failure.well()
                 return True

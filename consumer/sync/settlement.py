@@ -11,14 +11,11 @@ from datetime import datetime
 
 import structlog
 
-from consumer.clock import Clock
 from consumer.events import Delivery, Event
-from consumer.ledger import Database
 from consumer.ledger.reading import hints as ledger_hints
 from consumer.ledger.reading import quarantine
 from consumer.reason import Reason
-from consumer.sync.api import ApplicationApi
-from consumer.sync.metrics import StageMetrics
+from consumer.sync.application import Application
 from consumer.sync.provenance import as_webhook, differing, other_body
 from consumer.sync.publisher import EventPublisher, PublishedIds
 from consumer.telemetry import way
@@ -33,21 +30,9 @@ class Settlement:
     newest webhook came that the service has confirmed, as far as this process knows.
     """
 
-    def __init__(
-        self,
-        api: ApplicationApi,
-        database: Database,
-        publisher: EventPublisher,
-        *,
-        clock: Clock,
-        metrics: StageMetrics | None = None,
-    ) -> None:
-        self._application = api.application
-        self._locators = api.locators
-        self._database = database
+    def __init__(self, app: Application, publisher: EventPublisher) -> None:
+        self._app = app
         self._publisher = publisher
-        self._clock = clock
-        self._metrics = metrics or StageMetrics()
         self.published = PublishedIds()
         self.heard_at: datetime | None = None
 
@@ -83,9 +68,9 @@ class Settlement:
 
     def _differs(self, delivery: Delivery, event: Event) -> bool:
         """Whether a delivery states something else than the service does: counted and logged, never what it states."""
-        differs = differing(delivery, event, self._locators)
+        differs = differing(delivery, event, self._app.locators)
         if differs:
-            self._metrics.count("body_mismatch", event.application)
+            self._app.metrics.count("body_mismatch", event.application)
             LOG.warning(
                 "delivery_differs_from_record",
                 application=event.application,
@@ -100,11 +85,11 @@ class Settlement:
         """Forget these hints; what of them states something else than the record is kept beside it (case I16)."""
         if not hints:
             return
-        now = self._clock.now()
-        async with self._database.transaction() as session:
-            await ledger_hints.drop(session, [(self._application, event_id) for event_id in sorted(hints)])
+        now = self._app.clock.now()
+        async with self._app.database.transaction() as session:
+            await ledger_hints.drop(session, [(self._app.name, event_id) for event_id in sorted(hints)])
             await quarantine.put(session, [(other, Reason.OTHER_BODY) for other in others], now)
         if others:
-            self._metrics.count(f"quarantined_{Reason.OTHER_BODY}", self._application, len(others))
+            self._app.metrics.count(f"quarantined_{Reason.OTHER_BODY}", self._app.name, len(others))
         received_at = max(one.received_at for one in hints.values())
         self.heard_at = max(received_at, self.heard_at or received_at)

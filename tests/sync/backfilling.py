@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from consumer.sync.backfill.stage import Backfill
 from tests.sync.conftest import World
 
 
 def backfill(world: World, token: int = 1) -> Backfill:
-    return Backfill(
-        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: token, metrics=world.metrics
-    )
+    return Backfill(replace(world.app, token=lambda: token), world.settlement())

@@ -20,6 +20,7 @@ from consumer.payments import Attempt, Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.settlement import Settlement
@@ -93,12 +94,19 @@ class World:
     metrics: StageMetrics = field(default_factory=StageMetrics)
 
     @property
+    def app(self) -> Application:
+        """What a stage that leads works with."""
+        return Application(
+            api=self.api, database=self.database, clock=self.clock, token=lambda: 1, metrics=self.metrics
+        )
+
+    @property
     def publisher(self) -> EventPublisher:
         return EventPublisher(self.broker, EVENTS)
 
     def settlement(self, publisher: EventPublisher | None = None) -> Settlement:
         """Where hints are settled; the stages that are to know of each other share one."""
-        return Settlement(self.api, self.database, publisher or self.publisher, clock=self.clock, metrics=self.metrics)
+        return Settlement(self.app, publisher or self.publisher)
 
     async def deliver(self, *deliveries: Delivery) -> None:
         """Publish deliveries as receive does."""

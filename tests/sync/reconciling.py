@@ -28,12 +28,8 @@ async def remembered(world: World) -> ReconcileState:
 
 def reconcile(world: World, policy: ReconcilePolicy | None = None) -> Reconcile:
     return Reconcile(
-        world.api,
-        world.database,
+        world.app,
         world.publisher,
-        clock=world.clock,
-        token=lambda: 1,
-        metrics=world.metrics,
         policy=policy,
     )
 

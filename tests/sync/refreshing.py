@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 from consumer.events import Event
@@ -20,7 +21,7 @@ from tests.sync.service import EventsList, Json
 
 def refresh(world: World) -> Refresh:
     policy = RefreshPolicy(page_from=40)
-    return Refresh(world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics, policy=policy)
+    return Refresh(world.app, world.publisher, policy=policy)
 
 
 async def ask(world: World, kind: ReadKind, object_id: str, after_s: float = 0) -> None:
@@ -55,7 +56,7 @@ async def while_a_walk_goes_on(world: World, policy: RefreshPolicy) -> AsyncIter
     """A round of the stage, in which nothing of the budget is idle: a walk of the events takes what it can get."""
     async with PaymentsClient(world.service.address, world.api.client.credentials, clock=world.clock) as client:
         api = ApplicationApi(application="default", client=client)
-        stage = Refresh(api, world.database, world.publisher, clock=world.clock, policy=policy)
+        stage = Refresh(replace(world.app, api=api), world.publisher, policy=policy)
 
         async def once() -> int:
             while await client.budget.predict_s(CallKind.READ, Priority.BACKFILL) == 0:

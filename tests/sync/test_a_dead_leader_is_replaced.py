@@ -157,7 +157,7 @@ async def test_wrong_credentials_keep_every_stage_back(world: World, sandbox: Sa
     async with PaymentsClient(sandbox.base_url, credentials) as client:
         foreign = ApplicationApi(application="default", client=client)
         with pytest.raises(WrongApplication):
-            await Identity(foreign, world.database, clock=SystemClock(), token=lambda: 99).check()
+            await Identity(replace(world.app, api=foreign, clock=SystemClock(), token=lambda: 99)).check()
         before = len(await world.published())
         theirs = role(foreign, world.broker, world.database, "two")
         sandbox.engine.events.made_up("order.paid", "svc_app_other", {"order_id": "X"}, {})

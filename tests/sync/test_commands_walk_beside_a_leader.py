@@ -162,7 +162,7 @@ async def test_what_a_command_makes_beside_the_leader_ends_the_leaders_alarm(wor
         walked = world.service.calls["/v1/orders"] - calls
         await leader.reconcile._step()
         assert await has_alarms() == (False, False)
-        assert leader.metrics.value("reconcile_braked", "default") == 0
+        assert leader.app.metrics.value("reconcile_braked", "default") == 0
         assert world.service.calls["/v1/orders"] == calls + walked, "the leader takes it over, it does not walk again"
 
     assert await leader.leader.once(meanwhile)

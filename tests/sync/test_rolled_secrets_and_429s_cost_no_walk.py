@@ -26,9 +26,7 @@ HALF_AN_HOUR = timedelta(minutes=30)
 
 
 def backfill(world: World) -> Backfill:
-    return Backfill(
-        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
-    )
+    return Backfill(world.app, world.settlement())
 
 
 @pytest.mark.parametrize("page", [1, 2, 4])
@@ -74,7 +72,7 @@ async def test_a_secret_that_is_rolled_and_written_to_its_file_is_used_without_r
             async with world.database.transaction() as session:
                 one = delivery(b'{"id":"%s"}' % hinted.encode(), 1, event_id=hinted)
                 await hints.keep(session, [one], clock.now())
-            confirm = Confirm(world.api, world.database, world.settlement(), clock=clock)
+            confirm = Confirm(world.app, world.settlement())
             for _ in range(10):
                 with pytest.raises((AuthenticationError, CircuitOpen)):
                     await stage.once()
@@ -144,8 +142,8 @@ async def test_all_stages_together_draw_no_429_from_a_service_that_counts(
     for number in range(20_000):
         made_up("order.paid", SECRETS[0], {"order_id": f"A-{number}"}, {})
     stage = backfill(world)
-    confirm = Confirm(api, sqlite_ledger, world.settlement(), clock=clock, catch_up=CatchUp(api, stage))
-    reconcile = Reconcile(api, sqlite_ledger, world.publisher, clock=clock, token=lambda: 1)
+    confirm = Confirm(world.app, world.settlement(), catch_up=CatchUp(stage))
+    reconcile = Reconcile(world.app, world.publisher)
     rounds = 0
 
     def meanwhile(_: object) -> None:

@@ -12,10 +12,12 @@ from consumer.ledger.handling.outcomes import derived_open, outcomes
 from consumer.ledger.reading import hints, observations, quarantine
 from consumer.ledger.reading.observations import Observed
 from consumer.ledger.tables import RunStatus
+from consumer.payments import Credentials, PaymentsClient
 from consumer.plugin import Emission
+from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.backfill import silence
 from consumer.sync.confirm.denials import Denials
-from consumer.sync.metrics import StageMetrics
 from tests.sync.conftest import delivery
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,7 +40,9 @@ async def test_hints_by_id_and_by_age(database: Database) -> None:
         assert {row.event_id for row in await hints.of_events(session, "default", ["evt_1", "evt_x"])} == {"evt_1"}
         assert await hints.ids_of(session, "default", ["evt_2", "evt_x"]) == ["evt_2"]
         assert [row.event_id for row in await hints.newest(session, "default", 2)] == ["evt_29", "evt_28"]
-    denials = Denials("default", database, clock, StageMetrics(), patience_s=5)
+    client = PaymentsClient("http://127.0.0.1:9", Credentials("svc_app_test", ["svc_sk_live_test"]), clock=clock)
+    api = ApplicationApi(application="default", client=client)
+    denials = Denials(Application(api=api, database=database, clock=clock), patience_s=5)
     left = {f"evt_{n}": 0 for n in range(30)}
     for attempts in range(1, 10):
         if await denials.store(left):

@@ -14,7 +14,7 @@ from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import run, settings_for
+from consumer.cli.process import run, settings_for, settings_looking
 from consumer.console.invariants.check import Check
 from consumer.console.invariants.cures import cure_of_all
 from consumer.console.invariants.report import Problem, Report, usdc
@@ -22,6 +22,7 @@ from consumer.console.invariants.service import FreshWalk, LastObservations, Ser
 from consumer.errors import SettingsError, UsageError
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.settings import Role, Settings
+from consumer.sync import application as sync_application
 from consumer.sync.reconcile.lists import ServiceLists
 
 SHOWN = 10
@@ -40,7 +41,7 @@ def invariants(
 
     Compared with what was observed last; `--read` compares with the service as it is now.
     """
-    settings = settings_for(Role.OPERATE)
+    settings = settings_for(Role.OPERATE) if read else settings_looking()
     registry = registry_of(settings)
     problems = option_problems(registry, settings.handler_options)
     if problems:
@@ -68,7 +69,8 @@ async def _checked(settings: Settings, application: str | None, shippers: Sequen
             clock = await shared_clock(database)
             apis = await opened_apis(stack, settings, database, clock, application)
             names = [name for name in names if name in apis]
-            service = FreshWalk(database, {name: ServiceLists(one, database, clock) for name, one in apis.items()})
+            found = [sync_application.Application(api=one, database=database, clock=clock) for one in apis.values()]
+            service = FreshWalk(database, {one.name: ServiceLists(one) for one in found})
         async with database.reading() as session:
             now = await shared_time(session)
         check = Check(database, service, settings.handler_options, now, handlers=shippers)

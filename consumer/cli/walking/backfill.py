@@ -105,8 +105,8 @@ async def _backfill(options: BackfillOptions, application: str | None, output: O
         async def walk(one: ApplicationSync) -> dict[str, Any]:
             found, predicted_s = await _walk(one, options, syncing, lease_s)
             if isinstance(found, Led):
-                output.line(f"{one.application}: {found.line()}")
-                return {"application": one.application, "another_leads": True, "led_by": found.by}
+                output.line(f"{one.app.name}: {found.line()}")
+                return {"application": one.app.name, "another_leads": True, "led_by": found.by}
             say_report(found, output)
             return {**asdict(found), "another_leads": False, "predicted_s": predicted_s}
 
@@ -142,8 +142,8 @@ def say_unread(syncing: Syncing, output: Output) -> None:
 async def _walk(
     one: ApplicationSync, options: BackfillOptions, syncing: Syncing, lease_s: float
 ) -> tuple[BackfillReport | Led, float | None]:
-    page_s = await one.backfill.predict_s(PREDICT_PAGES) / PREDICT_PAGES
-    with ProgressBar(one.application, page_s) as bar:
+    page_s = await one.app.api.predict_s(PREDICT_PAGES) / PREDICT_PAGES
+    with ProgressBar(one.app.name, page_s) as bar:
         wait = Wait(
             walk=lambda: one.backfill_once(options, bar.walked),
             look=lambda: lease_of(syncing.database, one.leader.role),

@@ -1,10 +1,10 @@
-"""Chunks: many keys, a few hundred of one application (and handler) to a statement."""
+"""Chunks: what is too much for one statement, in parts: many keys, a few hundred of one application (and handler)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, and_
 
@@ -12,6 +12,13 @@ from consumer.columns import among
 
 CHUNK = 500
 """So many values go into one statement."""
+T = TypeVar("T")
+
+
+def portions(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The same things in the same order, at most `size` at once."""
+    for start in range(0, len(things), size):
+        yield things[start : start + size]
 
 
 def grouped(

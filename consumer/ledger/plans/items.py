@@ -13,11 +13,10 @@ from sqlalchemy import ColumnElement, Table, and_, case, func, insert, literal_c
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
-from consumer.ledger.engine.chunks import matching
+from consumer.ledger.engine.chunks import matching, portions
 from consumer.ledger.handling import lanes
 from consumer.ledger.handling.runs import these
 from consumer.ledger.plans.candidates import Pair
-from consumer.ledger.plans.portions import portions
 from consumer.ledger.plans.tables import Action, ItemStatus, PlanItemRow, PlanRow, PlanStatus
 from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, RunRow, RunStatus
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
 from consumer.events import Delivery
+from consumer.ledger.engine.chunks import CHUNK, portions
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered, up_to
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, stored_as
@@ -58,8 +59,8 @@ async def prune(session: AsyncSession, application: str, too_many_bytes: int) ->
             break
         ids.append(row[0])
         too_many_bytes -= row[1]
-    for start in range(0, len(ids), 500):
-        await session.execute(delete(_QUARANTINE).where(_QUARANTINE.c.id.in_(ids[start : start + 500])))
+    for some in portions(ids, CHUNK):
+        await session.execute(delete(_QUARANTINE).where(_QUARANTINE.c.id.in_(some)))
     return len(ids)
 
 

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Final
 
 from consumer.payments import Priority, UnexpectedAnswer
-from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.backfill.stage import Backfill
@@ -27,8 +26,8 @@ class Coverage(StrEnum):
 class CatchUp:
     """Walks the list up to now for the hints of one application, beside `backfill`, whose loop it takes no turn of."""
 
-    def __init__(self, api: ApplicationApi, backfill: Backfill) -> None:
-        self._lister = api.client.with_priority(Priority.CONFIRM).events
+    def __init__(self, backfill: Backfill) -> None:
+        self._lister = backfill.app.client.with_priority(Priority.CONFIRM).events
         self._backfill = backfill
         self._looked_at: frozenset[str] = frozenset()
 

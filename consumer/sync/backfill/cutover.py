@@ -5,15 +5,13 @@ Case B30. What the first walk of an application began with is kept for ever (dec
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.errors import UsageError
 from consumer.events import Event, parse_time
-from consumer.ledger import Database
-from consumer.ledger.reading import sync_state
+from consumer.sync.application import Application
 
 FIRST_WALK: Final = "first_walk"
 
@@ -38,30 +36,26 @@ class CutOver:
 
 
 class FirstWalk:
-    """When the first walk of an application began. `token` gives the leader's fencing token, or raises."""
+    """When the first walk of an application began."""
 
-    def __init__(self, database: Database, application: str, *, token: Callable[[], int]) -> None:
-        self._database = database
-        self._application = application
-        self._token = token
+    def __init__(self, app: Application) -> None:
+        self._app = app
         self._began: datetime | None = None
 
     async def began(self) -> datetime | None:
         """None when there was none yet. Raises LedgerError."""
         if self._began is None:
-            async with self._database.reading() as session:
-                kept = await sync_state.load(session, self._application, FIRST_WALK)
+            kept = await self._app.kept(FIRST_WALK)
             self._began = parse_time(kept.get("began")) if kept else None
         return self._began
 
-    async def begin(self, began: datetime, now: datetime) -> datetime:
+    async def begin(self, began: datetime) -> datetime:
         """When it began: what is kept or, when nothing is, `began`, which is kept from now on. Raises LedgerError."""
         kept = await self.began()
         if kept is not None:
             return kept
-        async with self._database.transaction() as session:
-            state = {"began": began.isoformat()}
-            await sync_state.keep(session, self._application, FIRST_WALK, state, token=self._token(), now=now)
+        async with self._app.database.transaction() as session:
+            await self._app.keep(session, FIRST_WALK, {"began": began.isoformat()})
         return began
 
     async def cut_over(self, until: datetime | None, now: datetime, history: timedelta) -> CutOver:

@@ -10,8 +10,8 @@ from typing import Final
 
 from consumer.clock import Clock
 from consumer.events import parse_time
-from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
+from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.report import Progress
 from consumer.sync.backfill.walk import Walk
@@ -23,23 +23,21 @@ WALK: Final = "list_begins"  # a row among the bookmarks, of no leader: whoever 
 class ListStart:
     """When the oldest event of a newest-first list happened, as the last walk to its end saw it."""
 
-    def __init__(self, database: Database, application: str) -> None:
-        self._database = database
-        self._application = application
+    def __init__(self, app: Application) -> None:
+        self._app = app
         self._kept: datetime | None = None
 
     async def at(self) -> datetime | None:
         """None when no walk has come there yet. Raises LedgerError."""
-        async with self._database.reading() as session:
-            state = await sync_state.load(session, self._application, WALK)
+        state = await self._app.kept(WALK)
         return parse_time(state.get("at")) if state else None
 
     async def keep(self, at: datetime | None, now: datetime) -> None:
         """Remember it, if it is known and news. Raises LedgerError."""
         if at is None or at == self._kept:
             return
-        async with self._database.transaction() as session:
-            await sync_state.keep(session, self._application, WALK, {"at": at.isoformat()}, token=0, now=now)
+        async with self._app.database.transaction() as session:
+            await sync_state.keep(session, self._app.name, WALK, {"at": at.isoformat()}, token=0, now=now)
         self._kept = at
 
 

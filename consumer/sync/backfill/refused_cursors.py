@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from consumer.sync.metrics import StageMetrics
+from consumer.sync.application import Application
 
 LOG = structlog.get_logger()
 
@@ -12,9 +12,8 @@ LOG = structlog.get_logger()
 class RefusedCursors:
     """Those of one application's walks."""
 
-    def __init__(self, application: str, metrics: StageMetrics | None = None) -> None:
-        self._application = application
-        self._metrics = metrics
+    def __init__(self, app: Application) -> None:
+        self._app = app
         self._last = False
 
     def seen(self, refused: int) -> None:
@@ -24,15 +23,15 @@ class RefusedCursors:
             LOG.warning(
                 "cursors_refused",
                 hint="walks begin again at the head of the list",
-                application=self._application,
+                application=self._app.name,
                 code="cursors_refused",
             )
 
     def ended(self, refused: int, *, is_complete: bool) -> None:
         """A walk that met so many is over; `is_complete`: by itself, and not by a failure."""
         self.seen(refused)
-        if refused and self._metrics is not None:
-            self._metrics.count("cursors_refused", self._application, refused)
+        if refused:
+            self._app.metrics.count("cursors_refused", self._app.name, refused)
         if is_complete and not refused and self._last:
             self._last = False
-            LOG.info("cursors_refused_over", application=self._application)
+            LOG.info("cursors_refused_over", application=self._app.name)

@@ -11,11 +11,8 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
-from consumer.clock import Clock
-from consumer.ledger import Database
-from consumer.ledger.reading import sync_state
 from consumer.payments import Priority
-from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.backfill import history, silence
 from consumer.sync.backfill.bookmark import WALK
 from consumer.sync.backfill.cutover import FirstWalk
@@ -28,14 +25,13 @@ from consumer.sync.backfill.starting_point import Begun, StartingPoint
 from consumer.sync.backfill.walk import Walk
 from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.loop import StageFailure, run_repeatedly
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.settlement import Settlement
 
 SAY_HISTORY_EVERY_S: Final = 3600.0
 
 
 class Backfill:
-    """Backfill of one application. `token` gives the leader's fencing token, and raises when it leads no more.
+    """Backfill of one application.
 
     `walking` is held while a walk moves the bookmark; `under_way` is that walk. `gap_found` is set when a walk has
     found a gap in the list: state is all that is left then (case B13).
@@ -43,48 +39,37 @@ class Backfill:
 
     def __init__(
         self,
-        api: ApplicationApi,
-        database: Database,
+        app: Application,
         settlement: Settlement,
         *,
-        clock: Clock,
-        token: Callable[[], int],
-        metrics: StageMetrics | None = None,
         policy: BackfillPolicy | None = None,
         gap_found: asyncio.Event | None = None,
     ) -> None:
-        self.application = api.application
+        self.app = app
         self.settlement = settlement
-        self.metrics = metrics or StageMetrics()
         self.walking = asyncio.Lock()
         self.under_way: Walk | None = None
-        self.first_walk = FirstWalk(database, api.application, token=token)
-        self.refused_cursors = RefusedCursors(api.application, self.metrics)
-        self._api = api
-        self._lister = api.client.with_priority(Priority.BACKFILL).events
-        self._database = database
-        self._clock = clock
-        self._token = token
+        self.first_walk = FirstWalk(app)
+        self.refused_cursors = RefusedCursors(app)
+        self._lister = app.client.with_priority(Priority.BACKFILL).events
         self._policy = policy or BackfillPolicy()
         self._gap_found = gap_found or asyncio.Event()
-        self._missing = MissingEvents(api, database, settlement, clock=clock, metrics=self.metrics)
-        self._list_start = ListStart(database, api.application)
+        self._missing = MissingEvents(app, settlement)
+        self._list_start = ListStart(app)
         self._say_history_at = 0.0
-        self.start = StartingPoint(
-            api.application, api.locators, database, self.first_walk, clock=clock, policy=self._policy
-        )
+        self.start = StartingPoint(app, self.first_walk, self._policy)
         self.interval_s = self._policy.interval_s
         self.wake = asyncio.Event()
-        self.failure = StageFailure(f"backfill {api.application}")
+        self.failure = StageFailure(f"backfill {app.name}")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Walk every `interval_s` seconds, until `stop`."""
-        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
+        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self.app.clock, failure=self.failure)
 
     async def _step(self) -> float:
-        began = self._clock.monotonic()
+        began = self.app.clock.monotonic()
         await self.once()
-        return max(0.0, began + self.interval_s - self._clock.monotonic())
+        return max(0.0, began + self.interval_s - self.app.clock.monotonic())
 
     async def once(
         self, options: BackfillOptions | None = None, on_progress: Callable[[Progress], None] | None = None
@@ -111,7 +96,7 @@ class Backfill:
         the next one goes on. Raises as `once`."""
         walk, builder = begun.walk, begun.taking.builder
         begins_at = await self._list_start.at() if on_progress is not None else None
-        progress = WalkProgress(walk, self._clock, begins_at=begins_at)
+        progress = WalkProgress(walk, self.app.clock, begins_at=begins_at)
         self.under_way, is_complete = walk, False
         try:
             async with aclosing(walk.pages()) as pages:
@@ -136,29 +121,27 @@ class Backfill:
         moves = begun.taking.options.follows_bookmark
         if not (moves or strange):
             return
-        now, token = self._clock.now(), self._token() if moves else 0
-        async with self._database.transaction() as session:
-            await self._missing.keep_strange(session, strange, now)
+        async with self.app.database.transaction() as session:
+            await self._missing.keep_strange(session, strange)
             if moves:
-                state = page.bookmark.dump()
-                await sync_state.keep(session, self.application, WALK, state, token=token, now=now)
+                await self.app.keep(session, WALK, page.bookmark.dump())
 
     async def conclude(self, begun: Begun) -> BackfillReport:
         """A walk is complete: remember what it tells, and say what it found. Raises LedgerError."""
         taking, walk, now = begun.taking, begun.walk, begun.at
         options, cut_over = taking.options, taking.cut_over
-        now_s = self._clock.monotonic()
-        report = taking.builder.report(self.application, walk, cut_over=cut_over, dry_run=options.dry_run, now_s=now_s)
+        now_s = self.app.clock.monotonic()
+        report = taking.builder.report(self.app.name, walk, cut_over=cut_over, dry_run=options.dry_run, now_s=now_s)
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)
         left_alone = 0
         if options.follows_bookmark:
             left_alone = await self._note(report, taking.builder.unannounced, now)
         elif options.sees_to_history:
-            async with self._database.transaction() as session:
-                await history.note_seen_to(session, self.application, now)
+            async with self.app.database.transaction() as session:
+                await history.note_seen_to(session, self.app.name, now)
         if cut_over is not None and cut_over.is_first and not options.dry_run:
-            await self.first_walk.begin(cut_over.at + self._policy.history, self._clock.now())
+            await self.first_walk.begin(cut_over.at + self._policy.history)
         self._say(report, left_alone)
         return report
 
@@ -167,39 +150,35 @@ class Backfill:
     async def _note(self, report: BackfillReport, unannounced: Sequence[str], now: datetime) -> int:
         """Webhooks that are silent make the walks more frequent; a gap calls for a reconcile walk (O1, B13).
         Returns how much history is left alone by now."""
-        async with self._database.transaction() as session:
+        async with self.app.database.transaction() as session:
             health = await silence.note_walk(
                 session,
-                self.application,
+                self.app.name,
                 recovered=unannounced,
                 gap=report.gap,
                 heard_at=self.settlement.heard_at,
-                token=self._token(),
+                token=self.app.token(),
                 now=now,
             )
             left_alone = await history.note_left(
-                session, self.application, report.history, token=self._token(), now=now
+                session, self.app.name, report.history, token=self.app.token(), now=now
             )
         silent = health.silent_since is not None
         often = min(self._policy.silent_interval_s, self._policy.interval_s)
         self.interval_s = often if silent else self._policy.interval_s
-        self.metrics.gauge("webhooks_silent", self.application, int(silent))
-        self.metrics.gauge("gap_open", self.application, int(health.gap_at is not None))
-        self.metrics.gauge("events_history", self.application, left_alone)
+        self.app.metrics.gauge("webhooks_silent", self.app.name, int(silent))
+        self.app.metrics.gauge("gap_open", self.app.name, int(health.gap_at is not None))
+        self.app.metrics.gauge("events_history", self.app.name, left_alone)
         if report.gap:
             self._gap_found.set()
         return left_alone
 
     def _say(self, report: BackfillReport, left_alone: int) -> None:
-        now_s = self._clock.monotonic()
+        now_s = self.app.clock.monotonic()
         says_history = bool(left_alone) and now_s >= self._say_history_at
         if says_history:
             self._say_history_at = now_s + SAY_HISTORY_EVERY_S
-        say(report, self.metrics, left_alone=left_alone if says_history else 0)
+        say(report, self.app.metrics, left_alone=left_alone if says_history else 0)
         if not report.dry_run:
-            self.metrics.count("walk_s", self.application, report.seconds)
-            self.metrics.gauge("last_walk_at", self.application, self._clock.now().timestamp())
-
-    async def predict_s(self, pages: int) -> float:
-        """Seconds that many pages take within the budget, if nothing more urgent asks."""
-        return await self._api.predict_s(pages)
+            self.app.metrics.count("walk_s", self.app.name, report.seconds)
+            self.app.metrics.gauge("last_walk_at", self.app.name, self.app.clock.now().timestamp())

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from consumer.clock import Clock
 from consumer.errors import UsageError
-from consumer.events import Locators
-from consumer.ledger import Database
-from consumer.ledger.reading import sync_state
+from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import WALK, Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
 from consumer.sync.backfill.missing_events import Taking
@@ -31,21 +28,9 @@ class Begun:
 class StartingPoint:
     """Begins the walks of one application."""
 
-    def __init__(
-        self,
-        application: str,
-        locators: Locators,
-        database: Database,
-        first_walk: FirstWalk,
-        *,
-        clock: Clock,
-        policy: BackfillPolicy,
-    ) -> None:
-        self.application = application
-        self._locators = locators
-        self._database = database
+    def __init__(self, app: Application, first_walk: FirstWalk, policy: BackfillPolicy) -> None:
+        self._app = app
         self._first_walk = first_walk
-        self._clock = clock
         self._policy = policy
 
     async def begin(self, options: BackfillOptions, lister: EventLister, *, sweeps: bool) -> Begun:
@@ -54,12 +39,12 @@ class StartingPoint:
         Raises LedgerError, and UsageError for a seed that cannot be told how far it goes.
         """
         bookmark = await self.bookmark() if options.reads_bookmark else Bookmark()
-        now = self._clock.now()
+        now = self._app.clock.now()
         cut_over = await self._cut_over(options, now) if options.seed else None
         floor = await self._floor(options, now) if options.reads_bookmark else options.since
         walk = Walk(
             lister=lister,
-            locators=self._locators,
+            locators=self._app.locators,
             bookmark=bookmark,
             now=now,
             policy=self._policy.walk,
@@ -74,12 +59,12 @@ class StartingPoint:
         """Begin to look from the head down to one of `stop_ids`, `pages_max` pages at most; the bookmark stays. Raises
         LedgerError."""
         options = BackfillOptions(full=True)
-        floor = await self._floor(options, self._clock.now())
+        floor = await self._floor(options, self._app.clock.now())
         walk = Walk(
             lister=lister,
-            locators=self._locators,
+            locators=self._app.locators,
             bookmark=Bookmark(order=order),
-            now=self._clock.now(),
+            now=self._app.clock.now(),
             policy=self._policy.walk,
             stop_ids=stop_ids,
             pages_max=pages_max,
@@ -89,15 +74,14 @@ class StartingPoint:
     def _begun(
         self, walk: Walk, options: BackfillOptions, floor: datetime | None, cut_over: CutOver | None = None
     ) -> Begun:
-        builder = ReportBuilder(began_s=self._clock.monotonic())
+        builder = ReportBuilder(began_s=self._app.clock.monotonic())
         return Begun(
             walk=walk, taking=Taking(options=options, builder=builder, floor=floor, cut_over=cut_over), at=walk.now
         )
 
     async def bookmark(self) -> Bookmark:
         """The stored bookmark."""
-        async with self._database.reading() as session:
-            return Bookmark.load(await sync_state.load(session, self.application, WALK))
+        return Bookmark.load(await self._app.kept(WALK))
 
     async def floor(self) -> datetime | None:
         """What is older than this is history; None before the first walk of all has begun. Raises LedgerError."""
@@ -109,7 +93,7 @@ class StartingPoint:
         if options.dry_run:
             began = await self._first_walk.began() or now
         else:
-            began = await self._first_walk.begin(now, now)
+            began = await self._first_walk.begin(now)
         return began - self._policy.history
 
     async def _cut_over(self, options: BackfillOptions, now: datetime) -> CutOver:

@@ -8,7 +8,7 @@ cannot be told.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,23 +16,20 @@ from typing import Any, Final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.clock import Clock
-from consumer.ledger import Database
+from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import QUARANTINED, delivered_only
-from consumer.ledger.reading import observations, sync_state
+from consumer.ledger.reading import observations
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
 from consumer.retry import Lasting
-from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.backfill import bookmark as events_bookmark
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.ends import PAGE, Place, look
 from consumer.sync.backfill.page import understand
 from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Late, Shown, Sightings, after
-from consumer.sync.chunks import chunks
 from consumer.sync.loop import StageFailure, run_repeatedly
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.observation import PAID, status_of
 
 LOG = structlog.get_logger()
@@ -45,47 +42,28 @@ BLIND_AFTER: Final = timedelta(hours=1)
 KINDS: Final = ("event", "order")
 
 
-async def load(session: AsyncSession, application: str) -> Sightings:
-    """What the last look left."""
-    return Sightings.load(await sync_state.load(session, application, WALK))
-
-
 class Canary:
-    """Looks every `every_s`. `token`: see Backfill; `history`: what is older than that when the `first_walk` begins is
+    """Looks every `every_s`. `history`: what is older than that when the `first_walk` begins is
     history."""
 
     def __init__(
-        self,
-        api: ApplicationApi,
-        database: Database,
-        *,
-        clock: Clock,
-        token: Callable[[], int],
-        metrics: StageMetrics,
-        first_walk: FirstWalk,
-        history: timedelta,
-        every_s: float = EVERY_S,
+        self, app: Application, *, first_walk: FirstWalk, history: timedelta, every_s: float = EVERY_S
     ) -> None:
-        self._application = api.application
-        self._locators = api.locators
-        self._resources = api.client.with_priority(Priority.RECONCILE)
-        self._database = database
-        self._clock = clock
-        self._token = token
-        self._metrics = metrics
+        self._app = app
+        self._resources = app.client.with_priority(Priority.RECONCILE)
         self._every_s = every_s
         self._first_walk = first_walk
         self._began_at: datetime | None = None
         self._history = history
-        self._late = Lasting(clock.monotonic)
+        self._late = Lasting(app.clock.monotonic)
         self._has_run = False
         self._is_missing = False
-        self.failure = StageFailure(f"canary {api.application}")
+        self.failure = StageFailure(f"canary {app.name}")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. What was missing is asked for at once. So is a list that was never looked at: what stands there
         without a time is history. Otherwise the first look waits, so that a start has other things to read."""
-        await run_repeatedly(self._step, stop=stop, clock=self._clock, failure=self.failure)
+        await run_repeatedly(self._step, stop=stop, clock=self._app.clock, failure=self.failure)
 
     async def _step(self) -> float:
         if self._has_run or await self._is_urgent():
@@ -94,24 +72,22 @@ class Canary:
         return min(AGAIN_S, self._every_s) if self._is_missing else self._every_s
 
     async def _is_urgent(self) -> bool:
-        async with self._database.reading() as session:
-            before = await load(session, self._application)
+        before = Sightings.load(await self._app.kept(WALK))
         return bool(before.missing) or before.looked_at is None
 
     async def look(self) -> None:
         """One look. One list that cannot be read does not keep the other from being compared. Raises PaymentsError,
         also where the newest of a list were not reached for an hour, LedgerError, LeaseLost."""
-        async with self._database.reading() as session:
-            bookmark = Bookmark.load(await sync_state.load(session, self._application, events_bookmark.WALK))
-            before = await load(session, self._application)
-        now = self._clock.now()
+        bookmark = Bookmark.load(await self._app.kept(events_bookmark.WALK))
+        before = Sightings.load(await self._app.kept(WALK))
+        now = self._app.clock.now()
         floor = (await self._first_walk.began() or now) - self._history
         shown, places = Shown(), dict(before.places)
         failures: list[PaymentsError] = []
         orders = {"event": bookmark.order, "order": ListOrder.UNKNOWN}
         for kind, lister in (("event", self._resources.events), ("order", self._resources.orders)):
             try:
-                found = await look(lister, places.get(kind, Place()), orders[kind], self._locators, now)
+                found = await look(lister, places.get(kind, Place()), orders[kind], self._app.locators, now)
             except PaymentsError as error:
                 failures.append(error)
                 continue
@@ -127,14 +103,14 @@ class Canary:
         self._check_sight(places, now)
 
     async def _keep(self, before: Sightings, shown: Shown, *, expects: bool) -> None:
-        now = self._clock.now()
-        async with self._database.transaction() as session:
+        now = self._app.clock.now()
+        async with self._app.database.transaction() as session:
             here = await self._here(session, list(dict.fromkeys((*before.missing, *before.history, *shown.names))))
             found = after(before, shown, here, now, expects=expects)
-            await sync_state.keep(session, self._application, WALK, found.dump(), token=self._token(), now=now)
+            await self._app.keep(session, WALK, found.dump())
         if dropped := [_id(name) for name in before.missing if name not in found.missing and name not in here]:
             LOG.error(
-                "missing_here_given_up", application=self._application, count=len(dropped),
+                "missing_here_given_up", application=self._app.name, count=len(dropped),
                 ids=dropped[:SHOWN],
             )  # fmt: skip
         self._is_missing = not before.missing.keys().isdisjoint(found.missing)  # what is on its way is not
@@ -152,14 +128,14 @@ class Canary:
         """Which of these the ledger has: an event handled or put aside with its reason, an order known to be paid."""
         ids = {kind: [_id(name) for name in names if name.startswith(f"{kind}:")] for kind in KINDS}
         here: set[str] = set()
-        for some in chunks(ids["event"], PAGE):
-            known = await events.known(session, [(self._application, one) for one in some])
-            aside = await delivered_only(session, self._application, some)
+        for some in portions(ids["event"], PAGE):
+            known = await events.known(session, [(self._app.name, one) for one in some])
+            aside = await delivered_only(session, self._app.name, some)
             here |= {f"event:{event_id}" for _, event_id in known}
             here |= {f"event:{one}" for one, outcome in aside.items() if outcome.word == QUARANTINED}
-        for some in chunks(ids["order"], PAGE):
-            told = await events.told(session, self._application, [f"order:{one}" for one in some])
-            states = await observations.last(session, self._application, "order", some)
+        for some in portions(ids["order"], PAGE):
+            told = await events.told(session, self._app.name, [f"order:{one}" for one in some])
+            states = await observations.last(session, self._app.name, "order", some)
             observed = {one for one, last in states.items() if status_of(last.state) == PAID}
             here |= {name for name, types in told.items() if "order.paid" in types}
             here |= {name for name, types in told.items() if "order.observed" in types and _id(name) in observed}
@@ -168,25 +144,25 @@ class Canary:
     def _show(self, found: Sightings) -> None:
         late = found.late()
         orders = sum(name.startswith(ORDER) for name in found.missing)
-        self._metrics.gauge("missing_order", self._application, orders)
-        self._metrics.gauge("missing_event", self._application, len(found.missing) - orders)
-        age_s = 0.0 if late is None else (self._clock.now() - late.since).total_seconds()
-        self._metrics.gauge("missing_s", self._application, age_s)
+        self._app.metrics.gauge("missing_order", self._app.name, orders)
+        self._app.metrics.gauge("missing_event", self._app.name, len(found.missing) - orders)
+        age_s = 0.0 if late is None else (self._app.clock.now() - late.since).total_seconds()
+        self._app.metrics.gauge("missing_s", self._app.name, age_s)
         for listed, place in found.places.items():
             if place.seen_at is not None:
-                self._metrics.gauge(f"last_seen_{listed}", self._application, place.seen_at.timestamp())
+                self._app.metrics.gauge(f"last_seen_{listed}", self._app.name, place.seen_at.timestamp())
         self._say(late)
 
     def _say(self, late: Late | None) -> None:
         if late is None:
             if self._late.code is not None:
-                LOG.info("missing_here_over", application=self._application, after_s=self._late.for_s)
+                LOG.info("missing_here_over", application=self._app.name, after_s=self._late.for_s)
             self._late.over()
         elif self._late.says(MISSING):
             LOG.error(
                 "missing_here",
                 code=MISSING,
-                application=self._application,
+                application=self._app.name,
                 orders=late.orders,
                 events=late.events,
                 ids=late.ids,
@@ -196,7 +172,7 @@ class Canary:
         """Each by its name, with when it happened. An order's times say nothing of when it was paid."""
         if kind == "order":
             return [(f"order:{one.order_id}", None) for one in items if one.is_paid and one.order_id is not None]
-        listed = understand(items, self._locators, application=self._application, now=self._clock.now())
+        listed = understand(items, self._app.locators, application=self._app.name, now=self._app.clock.now())
         return [(f"event:{one.id}", one.occurred_at) for one in listed.events]
 
 

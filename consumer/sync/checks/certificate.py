@@ -17,13 +17,14 @@ from typing import Any, Final
 import orjson
 
 from consumer.clock import Clock
-from consumer.errors import LeaseLost
 from consumer.events import Source
 from consumer.ledger import Database
+from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import outcomes
 from consumer.ledger.handling.outcomes import QUARANTINED, UNCONFIRMED, WORST_FIRST, Outcome
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import SERVICE_SKEW, Bookmark
 from consumer.sync.backfill.page import understand
 from consumer.sync.backfill.progress import ListStart, WalkProgress
@@ -31,7 +32,6 @@ from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import Progress
 from consumer.sync.backfill.walk import Walk
 from consumer.sync.backfill.walk_orders import WalkPage
-from consumer.sync.chunks import chunks
 from consumer.sync.identity import Identity
 
 VERSION: Final = 2
@@ -60,9 +60,7 @@ class Certifier:
     """Makes certificates for one application."""
 
     def __init__(self, api: ApplicationApi, database: Database, *, clock: Clock) -> None:
-        self._api = api
-        self._database = database
-        self._clock = clock
+        self._app = Application(api=api, database=database, clock=clock)
 
     async def certify(
         self, since: datetime, until: datetime, on_progress: Callable[[Progress], None] | None = None
@@ -75,19 +73,18 @@ class Certifier:
         LedgerError and WrongApplication (another application's list proves nothing, case B32): a certificate is whole
         or it is none.
         """
-        identity = Identity(self._api, self._database, clock=self._clock, token=_no_token)
-        await identity.check(remember=False, priority=Priority.BACKFILL)
+        await Identity(self._app).check(remember=False, priority=Priority.BACKFILL)
         walk = Walk(
-            lister=self._api.client.with_priority(Priority.BACKFILL).events,
-            locators=self._api.locators,
+            lister=self._app.client.with_priority(Priority.BACKFILL).events,
+            locators=self._app.locators,
             bookmark=Bookmark(),
-            now=self._clock.now(),
+            now=self._app.clock.now(),
             since=since,
         )
         window = _Window(since, until)
-        begins_at = await ListStart(self._database, self._api.application).at()
-        walk_progress = WalkProgress(walk, self._clock, begins_at=begins_at)
-        refusals = RefusedCursors(self._api.application)
+        begins_at = await ListStart(self._app).at()
+        walk_progress = WalkProgress(walk, self._app.clock, begins_at=begins_at)
+        refusals = RefusedCursors(self._app)
         async with aclosing(walk.pages()) as pages:
             async for page in pages:
                 self._note(page, window)
@@ -95,11 +92,11 @@ class Certifier:
                 if on_progress is not None:
                     on_progress(walk_progress.progress(page, listed=len(window.ids) + len(window.strange)))
         found = await self._outcomes(window)
-        made_at = self._clock.now()
+        made_at = self._app.clock.now()
         unproven = [*await self._doubts(window), *(["window_not_over"] if until > made_at else [])]
         document = {
             "version": VERSION,
-            "application": self._api.application,
+            "application": self._app.name,
             "since": since.isoformat(),
             "until": until.isoformat(),
             "made_at": made_at.isoformat(),
@@ -112,8 +109,8 @@ class Certifier:
         return document | {"sha256": digest(document)}
 
     def _note(self, page: WalkPage, window: _Window) -> None:
-        application = self._api.application
-        listed = understand(page.items, self._api.locators, application=application, now=self._clock.now())
+        application = self._app.name
+        listed = understand(page.items, self._app.locators, application=application, now=self._app.clock.now())
         for event in listed.events:
             at = event.occurred_at
             window.without_time += at is None
@@ -126,20 +123,20 @@ class Certifier:
 
     async def _outcomes(self, window: _Window) -> dict[str, Outcome | None]:
         """What became of each; asked after the walk, so that what came meanwhile is not called missing."""
-        application, found = self._api.application, dict[str, Outcome | None]()
-        for chunk in chunks(list(window.ids), CHUNK):
-            async with self._database.reading() as session:
+        application, found = self._app.name, dict[str, Outcome | None]()
+        for chunk in portions(list(window.ids), CHUNK):
+            async with self._app.database.reading() as session:
                 known = await outcomes.outcomes(session, application, chunk)
                 rest = [event_id for event_id in chunk if event_id not in known]
                 delivered = await outcomes.delivered_only(session, application, rest)
             found |= {event_id: known.get(event_id) or delivered.get(event_id) for event_id in chunk}
-        async with self._database.reading() as session:
-            derived = await outcomes.derived_open(session, application, window.ids, self._clock.now())
+        async with self._app.database.reading() as session:
+            derived = await outcomes.derived_open(session, application, window.ids, self._app.clock.now())
         for event_id, word in derived.items():
             if (own := found[event_id]) is not None:
                 found[event_id] = replace(own, word=_worse(own.word, word))
-        for chunk in chunks(list(window.strange), CHUNK):
-            async with self._database.reading() as session:
+        for chunk in portions(list(window.strange), CHUNK):
+            async with self._app.database.reading() as session:
                 kept = await outcomes.quarantined_deliveries(session, application, chunk)
             found |= {one: Outcome(Source.BACKFILL, QUARANTINED) if one in kept else None for one in chunk}
         return found
@@ -154,14 +151,10 @@ class Certifier:
             return ["times_not_found"]
         if window.oldest_at is not None and window.oldest_at <= window.since:
             return []
-        begins_at = window.oldest_at - SERVICE_SKEW if window.oldest_at else self._clock.now()
-        async with self._database.reading() as session:
-            forgotten = await outcomes.has_business_before(session, self._api.application, begins_at)
+        begins_at = window.oldest_at - SERVICE_SKEW if window.oldest_at else self._app.clock.now()
+        async with self._app.database.reading() as session:
+            forgotten = await outcomes.has_business_before(session, self._app.name, begins_at)
         return ["list_does_not_reach_back"] if forgotten else []
-
-
-def _no_token() -> int:
-    raise LeaseLost("a certificate changes nothing, so it needs no lead")
 
 
 def digest(document: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from consumer.ledger.engine.database_time import database_time
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import AuthenticationError, BudgetExhausted, PaymentsError, RateLimitError
 from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import SERVICE_SKEW, order_of
 from consumer.sync.backfill.page import LISTED
 from consumer.sync.checks.arrival import HOST_SKEW, TestEventArrival
@@ -67,9 +68,8 @@ async def credentials(api: ApplicationApi) -> Check:
 
 async def identity(api: ApplicationApi, database: Database, clock: Clock) -> Check:
     """Whether they are the credentials of the application whose data the ledger holds (case B32)."""
-    guard = Identity(api, database, clock=clock, token=lambda: 0)
     try:
-        await guard.check(remember=False)
+        await Identity(Application(api=api, database=database, clock=clock)).check(remember=False)
     except ConsumerError as error:
         grade = Grade.WARN if error.retryable else Grade.FAIL
         return Check(name="identity", grade=grade, text=error.line())

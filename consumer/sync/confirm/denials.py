@@ -9,13 +9,11 @@ from typing import Final
 
 import structlog
 
-from consumer.clock import Clock
-from consumer.ledger import Database
+from consumer.ledger.engine.chunks import portions
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
-from consumer.sync.chunks import chunks
+from consumer.sync.application import Application
 from consumer.sync.confirm.decision import Denied, next_look_s
-from consumer.sync.metrics import StageMetrics
 
 LOG = structlog.get_logger()
 
@@ -28,13 +26,8 @@ BODIES: Final = 32
 class Denials:
     """Stores the denials of one application's hints."""
 
-    def __init__(
-        self, application: str, database: Database, clock: Clock, metrics: StageMetrics, patience_s: float
-    ) -> None:
-        self._application = application
-        self._database = database
-        self._clock = clock
-        self._metrics = metrics
+    def __init__(self, app: Application, patience_s: float) -> None:
+        self._app = app
         self._patience_s = patience_s
 
     def is_last(self, denials: int) -> bool:
@@ -49,14 +42,14 @@ class Denials:
         over = 0
         for attempts, ids in sorted(by_attempts.items()):
             wait_s = next_look_s(attempts + 1, self._patience_s)
-            for chunk in chunks(ids, BODIES if wait_s is None else CHUNK):
+            for chunk in portions(ids, BODIES if wait_s is None else CHUNK):
                 if wait_s is None:
                     over += await self._quarantine(chunk, reasons or {})
                 else:
                     await self._put_off(chunk, wait_s, counted=True)
         if over:
-            self._metrics.count("hints_not_confirmed", self._application, over)
-            LOG.warning("deliveries_not_confirmed", application=self._application, deliveries=over)
+            self._app.metrics.count("hints_not_confirmed", self._app.name, over)
+            LOG.warning("deliveries_not_confirmed", application=self._app.name, deliveries=over)
         return over
 
     async def failed(self, ids: Sequence[str]) -> None:
@@ -65,18 +58,18 @@ class Denials:
             await self._put_off(ids, FAILED_AGAIN_S, counted=False)
 
     async def _put_off(self, ids: Sequence[str], wait_s: float, *, counted: bool) -> None:
-        keys = [(self._application, event_id) for event_id in ids]
-        async with self._database.transaction() as session:
-            at = self._clock.now() + timedelta(seconds=wait_s)
+        keys = [(self._app.name, event_id) for event_id in ids]
+        async with self._app.database.transaction() as session:
+            at = self._app.clock.now() + timedelta(seconds=wait_s)
             await hints.put_off(session, keys, at, counted=counted)
 
     async def _quarantine(self, ids: Sequence[str], reasons: Mapping[str, Reason]) -> int:
-        now = self._clock.now()
-        async with self._database.transaction() as session:
-            denied = await hints.of_events(session, self._application, ids)
+        now = self._app.clock.now()
+        async with self._app.database.transaction() as session:
+            denied = await hints.of_events(session, self._app.name, ids)
             kept = [(hints.as_delivery(one), reasons.get(one.event_id, Denied().reason)) for one in denied]
             await quarantine.put(session, kept, now)
-            await hints.drop(session, [(self._application, event_id) for event_id in ids])
+            await hints.drop(session, [(self._app.name, event_id) for event_id in ids])
         for _, reason in kept:
-            self._metrics.count(f"quarantined_{reason}", self._application)
+            self._app.metrics.count(f"quarantined_{reason}", self._app.name)
         return len(kept)

@@ -15,21 +15,19 @@ from typing import Final
 
 import structlog
 
-from consumer.clock import Clock
 from consumer.events import Event
-from consumer.ledger import Database
+from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints
 from consumer.ledger.tables import HintRow
 from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
 from consumer.reason import Reason
-from consumer.sync.api import ApplicationApi, Cooldown, held_up_s
+from consumer.sync.api import Cooldown, held_up_s
+from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
-from consumer.sync.chunks import chunks
 from consumer.sync.confirm.decision import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed
 from consumer.sync.confirm.denials import Denials
 from consumer.sync.loop import StageFailure, run_repeatedly, together
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.quota import TokenBucket
 from consumer.sync.settlement import Settlement
 
@@ -66,35 +64,28 @@ class Confirm:
 
     def __init__(
         self,
-        api: ApplicationApi,
-        database: Database,
+        app: Application,
         settlement: Settlement,
         *,
-        clock: Clock,
-        metrics: StageMetrics | None = None,
         policy: ConfirmPolicy | None = None,
         catch_up: CatchUp | None = None,
     ) -> None:
-        self.application = api.application
-        self._locators = api.locators
-        self._events = api.client.with_priority(Priority.CONFIRM).events
-        self._database = database
+        self._app = app
+        self._events = app.client.with_priority(Priority.CONFIRM).events
         self._settlement = settlement
-        self._clock = clock
-        self.metrics = metrics or StageMetrics()
         self._policy = policy or ConfirmPolicy()
         self._catch_up = catch_up
-        self._cooldown = Cooldown(clock)
-        self._singles = TokenBucket(clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
-        self._hidden = TokenBucket(clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
-        self._walk_at = clock.monotonic()
-        self._denials = Denials(api.application, database, clock, self.metrics, self._policy.patience_s)
+        self._cooldown = Cooldown(app.clock)
+        self._singles = TokenBucket(app.clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
+        self._hidden = TokenBucket(app.clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
+        self._walk_at = app.clock.monotonic()
+        self._denials = Denials(app, self._policy.patience_s)
         self.wake = asyncio.Event()
-        self.failure = StageFailure(f"confirm {api.application}")
+        self.failure = StageFailure(f"confirm {app.name}")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
-        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
+        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._app.clock, failure=self.failure)
 
     async def _step(self) -> float:
         return 0.0 if await self.once() else self._policy.idle_s
@@ -106,15 +97,15 @@ class Confirm:
         calls of the application up.
         """
         self._cooldown.check()
-        async with self._database.reading() as session:
-            due = dict(await hints.due_ids(session, self.application, self._clock.now(), self._policy.batch))
-        self.metrics.gauge("hints_due", self.application, len(due))
+        async with self._app.database.reading() as session:
+            due = dict(await hints.due_ids(session, self._app.name, self._app.clock.now(), self._policy.batch))
+        self._app.metrics.gauge("hints_due", self._app.name, len(due))
         settled = await self._drop_known(due)
         if not due:
             return settled
         if self._catch_up is None or self._singles.covers(len(due)):
             return settled + await self._one_by_one(due)
-        if self._clock.monotonic() < self._walk_at:
+        if self._app.clock.monotonic() < self._walk_at:
             return settled
         return settled + await self._by_walking(due, self._catch_up)
 
@@ -122,23 +113,23 @@ class Confirm:
         """Settle the hints whose event the ledger has, by webhook or backfill; it costs no read. Shortens `due`.
         What they state is compared first: an id that is known may be forged as well as any other (case I16)."""
         known = 0
-        for chunk in chunks(list(due), CHUNK):
-            async with self._database.reading() as session:
-                recorded = {one for _, one in await events.known(session, [(self.application, one) for one in chunk])}
+        for chunk in portions(list(due), CHUNK):
+            async with self._app.database.reading() as session:
+                recorded = {one for _, one in await events.known(session, [(self._app.name, one) for one in chunk])}
             there = [one for one in chunk if one in recorded or one in self._settlement.published]
-            for some in chunks(there, WHOLE):
+            for some in portions(there, WHOLE):
                 await self._settle_known(some)
             for event_id in there:
                 del due[event_id]
             known += len(there)
-        self.metrics.count("hints_known", self.application, known)
+        self._app.metrics.count("hints_known", self._app.name, known)
         return known
 
     async def _settle_known(self, event_ids: Sequence[str]) -> None:
         """What was published a moment ago and is not recorded yet cannot be compared."""
-        async with self._database.reading() as session:
-            waiting = await hints.of_events(session, self.application, event_ids)
-            recorded = await events.load(session, [(self.application, event_id) for event_id in event_ids])
+        async with self._app.database.reading() as session:
+            waiting = await hints.of_events(session, self._app.name, event_ids)
+            recorded = await events.load(session, [(self._app.name, event_id) for event_id in event_ids])
         deliveries = {hint.event_id: hints.as_delivery(hint) for hint in waiting}
         await self._settlement.settle(deliveries, list(recorded.values()), lacking=())
 
@@ -150,17 +141,17 @@ class Confirm:
         try:
             coverage = await catch_up.walk()
         except PaymentsError as error:
-            self._walk_at = self._clock.monotonic() + self._policy.walk_every_s
+            self._walk_at = self._app.clock.monotonic() + self._policy.walk_every_s
             if self._cooldown.take(error):
                 raise
             # The list itself is in trouble: single reads may still work, as far as the share goes.
-            LOG.warning("hints_not_settled_by_walking", application=self.application, code=error.code)
+            LOG.warning("hints_not_settled_by_walking", application=self._app.name, code=error.code)
             some = list(due)[: self._singles.grant(len(due))]
             return await self._one_by_one({event_id: due[event_id] for event_id in some}, granted=True)
         left: dict[str, int] = {}
-        for chunk in chunks(list(due), CHUNK):
-            async with self._database.reading() as session:
-                rows = await hints.ids_of(session, self.application, chunk)
+        for chunk in portions(list(due), CHUNK):
+            async with self._app.database.reading() as session:
+                rows = await hints.ids_of(session, self._app.name, chunk)
             left |= {event_id: due[event_id] for event_id in rows}
         confirmed_now = len(due) - len(left)
         if coverage is Coverage.NOTHING:
@@ -168,7 +159,7 @@ class Confirm:
             return confirmed_now + await self._one_by_one({one: left[one] for one in some}, granted=True)
         over = await self._deny(left) if coverage is Coverage.ALL else 0
         useful = confirmed_now >= self._policy.single_burst
-        self._walk_at = self._clock.monotonic() + (0.0 if useful else self._policy.walk_every_s)
+        self._walk_at = self._app.clock.monotonic() + (0.0 if useful else self._policy.walk_every_s)
         return confirmed_now + over
 
     async def _deny(self, unlisted: Mapping[str, int]) -> int:
@@ -186,9 +177,9 @@ class Confirm:
         if not granted and self._catch_up is not None:
             self._singles.grant(len(due))
         settled = 0
-        for chunk in chunks(list(due), CHUNK):
-            async with self._database.reading() as session:
-                waiting = await hints.of_events(session, self.application, chunk)
+        for chunk in portions(list(due), CHUNK):
+            async with self._app.database.reading() as session:
+                waiting = await hints.of_events(session, self._app.name, chunk)
             verdicts, held_up = await self._ask(waiting)
             settled += await self._settle(verdicts)
             if held_up is not None:
@@ -226,7 +217,7 @@ class Confirm:
                 raise
             # A refusal of this very id (4xx) is an answer; a failure (5xx, unreadable) is none.
             return Failed(error.code) if error.retryable else Denied()
-        return confirmed(hints.as_delivery(hint), record.raw_bytes, self._locators)
+        return confirmed(hints.as_delivery(hint), record.raw_bytes, self._app.locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
         """Settle what is confirmed; count a denial of what is denied, or is larger than the topic takes."""
@@ -246,6 +237,6 @@ class Confirm:
         refused = await self._settlement.settle(confirmed_hints, list(found.values()))
         denied |= {event.id: Reason.TOO_LARGE for event in refused}
         good = len(found) - len(refused)
-        self.metrics.count("hints_confirmed", self.application, good)
+        self._app.metrics.count("hints_confirmed", self._app.name, good)
         await self._denials.failed(failed)
         return good + await self._denials.store({one: rows[one].attempts for one in denied}, denied)

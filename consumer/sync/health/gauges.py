@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumer.clock import Clock
-from consumer.ledger import Database
-from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.backfill import history
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.health.status import application_status
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.reconcile.state import load_state
 
 FLAGS: Final = (
@@ -33,26 +30,20 @@ TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history", "last_see
 class LeaderGauges:
     """The alarms of one application (cases O1, O3, B13, B31)."""
 
-    def __init__(
-        self, api: ApplicationApi, database: Database, first_walk: FirstWalk, *, clock: Clock, metrics: StageMetrics
-    ) -> None:
-        self._application = api.application
-        self._client = api.client
-        self._database = database
+    def __init__(self, app: Application, first_walk: FirstWalk) -> None:
+        self._app = app
         self._first_walk = first_walk
-        self._clock = clock
-        self._metrics = metrics
 
     async def take_up(self) -> None:
         """Show what the ledger says. Raises LedgerError.
 
         Where no walk was ever completed, the first one is late from when it began, or from now on.
         """
-        now = self._clock.now()
-        async with self._database.reading() as session:
-            found = await application_status(session, self._application, self._client.credentials.app_id, now)
-            ended = (await load_state(session, self._application)).ended
-            left_alone = await history.left_alone(session, self._application)
+        now = self._app.clock.now()
+        async with self._app.database.reading() as session:
+            found = await application_status(session, self._app.name, self._app.client.credentials.app_id, now)
+            ended = (await load_state(session, self._app.name)).ended
+            left_alone = await history.left_alone(session, self._app.name)
         walked_at = found.walked_at or await self._first_walk.began() or now
         self._gauge("last_walk_at", walked_at.timestamp())
         if ended is not None:
@@ -61,7 +52,7 @@ class LeaderGauges:
         self._gauge("gap_open", int(found.gap_at is not None))
         self._gauge("missing_s", 0 if found.missing is None else (now - found.missing.since).total_seconds())
         self._gauge("reconcile_braked", int(found.reconcile_braked))
-        self._gauge("circuit_open", int(self._client.circuit.is_open))
+        self._gauge("circuit_open", int(self._app.client.circuit.is_open))
         self._gauge("events_history", left_alone)
         self._gauge("hints_due", found.hints)
 
@@ -70,7 +61,7 @@ class LeaderGauges:
         for name in FLAGS:
             self._gauge(name, 0)
         for name in TIMES:
-            self._metrics.forget(name, self._application)
+            self._app.metrics.forget(name, self._app.name)
 
     def _gauge(self, name: str, value: float) -> None:
-        self._metrics.gauge(name, self._application, value)
+        self._app.metrics.gauge(name, self._app.name, value)

@@ -10,13 +10,11 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.clock import Clock
 from consumer.errors import ConsumerError
 from consumer.events import parse_time
-from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
+from consumer.sync.application import Application
 from consumer.sync.loop import rest
-from consumer.sync.metrics import StageMetrics
 
 WALK: Final = "held_up"  # a row among the bookmarks
 STAGES: Final = ("identity", "credentials", "confirm", "refresh", "backfill", "reconcile", "canary")
@@ -67,22 +65,14 @@ class Watch:
 
     def __init__(
         self,
-        database: Database,
-        application: str,
+        app: Application,
         failures: Callable[[], Mapping[str, str]],
         *,
         took_s: Callable[[], Mapping[str, float]] = dict,
-        clock: Clock,
-        token: Callable[[], int],
-        metrics: StageMetrics,
     ) -> None:
-        self._database = database
-        self._application = application
+        self._app = app
         self._failures = failures
         self._took_s = took_s
-        self._clock = clock
-        self._token = token
-        self._metrics = metrics
         self._noted: tuple[StalledStage, ...] | None = None
         self._said_at: datetime | None = None
 
@@ -97,23 +87,23 @@ class Watch:
                     await self._note(failures)
                 except ConsumerError:
                     self._noted = None  # the stages say themselves that the ledger is away, or that another leads
-                await rest(self._clock, LOOK_EVERY_S, stop)
+                await rest(self._app.clock, LOOK_EVERY_S, stop)
         finally:
             self._show({})
 
     async def _note(self, failures: Mapping[str, str]) -> None:
-        now = self._clock.now()
+        now = self._app.clock.now()
         if self._noted is None:
-            async with self._database.reading() as session:
-                self._noted = await stalled_stages(session, self._application, now)
+            async with self._app.database.reading() as session:
+                self._noted = await stalled_stages(session, self._app.name, now)
             self._said_at = None
         found = after(self._noted, failures, now, self._took_s())
         if found == self._noted and not (found and self._is_due(now)):
             return
         said = now.isoformat()
         state = {one.stage: {"code": one.code, "since": one.since.isoformat(), "said": said} for one in found}
-        async with self._database.transaction() as session:
-            await sync_state.keep(session, self._application, WALK, state, token=self._token(), now=now)
+        async with self._app.database.transaction() as session:
+            await self._app.keep(session, WALK, state)
         self._noted, self._said_at = found, now
 
     def _is_due(self, now: datetime) -> bool:
@@ -121,4 +111,4 @@ class Watch:
 
     def _show(self, failures: Mapping[str, str]) -> None:
         for stage in STAGES:
-            self._metrics.gauge(f"held_up_{stage}", self._application, int(stage in failures))
+            self._app.metrics.gauge(f"held_up_{stage}", self._app.name, int(stage in failures))

@@ -7,14 +7,12 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
-from consumer.clock import Clock
-from consumer.ledger import Database
+from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.reading import observations, read_requests
 from consumer.payments import PaymentsError
 from consumer.plugin import ReadRequest
-from consumer.sync.api import ApplicationApi
-from consumer.sync.chunks import chunks
+from consumer.sync.application import Application
 from consumer.sync.observation import ENDED, ObjectKind, Observation, reduced, status_of
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import Drift, DriftReport, compare, weighs
@@ -29,20 +27,10 @@ ABSENT_MAX: Final = 1000
 class Comparison:
     """Walks the lists of one application and publishes what differs."""
 
-    def __init__(
-        self,
-        api: ApplicationApi,
-        database: Database,
-        publisher: EventPublisher,
-        *,
-        clock: Clock,
-        policy: ReconcilePolicy,
-    ) -> None:
-        self.application = api.application
-        self._lists = ServiceLists(api, database, clock)
-        self._database = database
+    def __init__(self, app: Application, publisher: EventPublisher, policy: ReconcilePolicy) -> None:
+        self._app = app
+        self._lists = ServiceLists(app)
         self._publisher = publisher
-        self._clock = clock
         self._policy = policy
         self._odd = OddRecords()
 
@@ -54,7 +42,7 @@ class Comparison:
         """
         held: list[Observation] | None = []
         if not report.dry_run and (terms.max_changes or 0) > self._policy.held_back_max:
-            held, counted = None, DriftReport(application=self.application, dry_run=True)
+            held, counted = None, DriftReport(application=self._app.name, dry_run=True)
             for kind in WEIGHED:
                 await self.walk(kind, counted, terms)
             if self._is_too_much(counted, terms):
@@ -117,29 +105,29 @@ class Comparison:
     async def ask_absent(self, report: DriftReport, began: datetime) -> None:
         """Live subscriptions that the list did not show: each is read singly, but for those of a braked walk."""
         if report.dry_run:
-            async with self._database.reading() as session:
-                live = await observations.count_unseen(session, self.application, "subscription", began, unless=ENDED)
+            async with self._app.database.reading() as session:
+                live = await observations.count_unseen(session, self._app.name, "subscription", began, unless=ENDED)
             report.absent = min(ABSENT_MAX, max(0, live - report.seen_live))
         elif not report.braked:
-            async with self._database.transaction() as session:
+            async with self._app.database.transaction() as session:
                 absent = await observations.unseen(
-                    session, self.application, "subscription", began, unless=ENDED, limit=ABSENT_MAX
+                    session, self._app.name, "subscription", began, unless=ENDED, limit=ABSENT_MAX
                 )
                 report.absent = len(absent)
                 requests = [ReadRequest(kind="subscription", object_id=one) for one in absent]
-                await read_requests.ask(session, self.application, requests, self._clock.now())
+                await read_requests.ask(session, self._app.name, requests, self._app.clock.now())
 
     async def unobserved(self, found: Sequence[Observation]) -> Sequence[Observation]:
         """The payments among these that were not observed yet, or not with this status."""
         whole = [one for one in found if self._odd.is_whole(one)]
-        async with self._database.reading() as session:
-            last = await observations.last(session, self.application, "payment", [one.object_id for one in whole])
+        async with self._app.database.reading() as session:
+            last = await observations.last(session, self._app.name, "payment", [one.object_id for one in whole])
         known = {(object_id, status_of(one.state)) for object_id, one in last.items()}
         return [one for one in whole if (one.object_id, one.status) not in known]
 
     async def tell(self, found: Sequence[Observation]) -> None:
         """Publish those of these payments that were not observed so."""
-        await self._publish(await self.unobserved(found), DriftReport(application=self.application))
+        await self._publish(await self.unobserved(found), DriftReport(application=self._app.name))
 
     # --- comparing and publishing ------------------------------------------------------------------------------
 
@@ -147,9 +135,9 @@ class Comparison:
         self, kind: ObjectKind, found: Sequence[Observation], report: DriftReport, terms: Terms
     ) -> tuple[list[Observation], list[Observation]]:
         """Those to be published at once, and those that a brake may hold back."""
-        async with self._database.reading() as session:
-            last = await observations.last(session, self.application, kind, [one.object_id for one in found])
-            told = await events.told(session, self.application, [one.key for one in found])
+        async with self._app.database.reading() as session:
+            last = await observations.last(session, self._app.name, kind, [one.object_id for one in found])
+            told = await events.told(session, self._app.name, [one.key for one in found])
         at_once: list[Observation] = []
         changes: list[Observation] = []
         remembered: list[Observation] = []
@@ -173,11 +161,11 @@ class Comparison:
             is_live = [one.read_at < terms.began and status_of(one.state) != ENDED for one in last.values()]
             report.seen_live += sum(is_live)
         if not report.dry_run:
-            async with self._database.transaction() as session:
+            async with self._app.database.transaction() as session:
                 # What is held back or not yet published stays unseen: an event that came before and is recorded later,
                 # or that told of what a broker would not take now, still tells of it.
                 unchanged = sorted(last.keys() - {one.object_id for one in (*changes, *at_once)})
-                await observations.seen(session, self.application, kind, unchanged, self._clock.now())
+                await observations.seen(session, self._app.name, kind, unchanged, self._app.clock.now())
                 await observations.keep(session, [one.observed for one in remembered])
         return at_once, changes
 
@@ -190,11 +178,11 @@ class Comparison:
 
     async def _publish(self, found: Sequence[Observation], report: DriftReport) -> None:
         """Publish, then remember: after a crash in between they are published again, in a newer version."""
-        for some in chunks(found, PAGE):
+        for some in portions(found, PAGE):
             refused = await self._publisher.publish([one.event() for one in some], smaller=reduced)
             left = {event.id for event in refused}
             taken = [one for one in some if one.event_id not in left]
-            async with self._database.transaction() as session:
+            async with self._app.database.transaction() as session:
                 await observations.keep(session, [one.observed for one in taken])
             report.published += len(taken)
             for one in (one for one in some if one.event_id in left):

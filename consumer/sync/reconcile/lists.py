@@ -6,11 +6,10 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from consumer.clock import Clock
-from consumer.ledger import Database
 from consumer.ledger.reading import read_requests
 from consumer.payments import ApiError, Order, Page, Payment, Priority, Subscription
-from consumer.sync.api import ApplicationApi, held_up_s
+from consumer.sync.api import held_up_s
+from consumer.sync.application import Application
 from consumer.sync.observation import PAID, ObjectKind, Observation
 
 PAGE: Final = 100
@@ -32,11 +31,9 @@ Listed = Observation | Unplaced
 class ServiceLists:
     """The three lists of one application, read with reconcile's priority."""
 
-    def __init__(self, api: ApplicationApi, database: Database, clock: Clock) -> None:
-        self._application = api.application
-        self._resources = api.client.with_priority(Priority.RECONCILE)
-        self._database = database
-        self._clock = clock
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        self._resources = app.client.with_priority(Priority.RECONCILE)
 
     async def pages(self, kind: ObjectKind) -> AsyncGenerator[list[Listed], None]:
         """A list from its beginning to its end (cases B14, B15). Raises PaymentsError, LedgerError."""
@@ -63,7 +60,7 @@ class ServiceLists:
             yield versions, page
 
     async def _versions(self, count: int) -> int:
-        async with self._database.transaction() as session:
+        async with self._app.database.transaction() as session:
             return await read_requests.next_version(session, count)
 
     async def _order(self, order: Order, version: int) -> Listed:
@@ -103,10 +100,10 @@ class ServiceLists:
 
     def _observation(self, kind: ObjectKind, object_id: str, version: int, record: dict[str, Any]) -> Observation:
         return Observation(
-            application=self._application,
+            application=self._app.name,
             kind=kind,
             object_id=object_id,
             version=version,
-            read_at=self._clock.now(),
+            read_at=self._app.clock.now(),
             record=record,
         )

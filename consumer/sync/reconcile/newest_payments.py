@@ -6,17 +6,15 @@ A little after: its `order.paid` is on its way, and until that is here every pay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from consumer.clock import Clock
 from consumer.events import parse_time
-from consumer.ledger import Database
 from consumer.ledger.reading import read_requests, sync_state
 from consumer.payments import Payment, Priority
-from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.ends import PAGES_AT_ONCE, Place, look
 from consumer.sync.observation import Observation
@@ -75,46 +73,33 @@ class Held:
 
 
 class NewestPayments:
-    """Looks at the end of the list of payments where new ones appear, one or two reads a look. `token`: see Reconcile.
-    For after the first walk: what was there before is remembered by that one (case B30)."""
+    """Looks at the end of the list of payments where new ones appear, one or two reads a look. For after the first
+    walk: what was there before is remembered by that one (case B30)."""
 
-    def __init__(
-        self,
-        api: ApplicationApi,
-        database: Database,
-        comparison: Comparison,
-        *,
-        clock: Clock,
-        token: Callable[[], int],
-    ) -> None:
-        self._application = api.application
-        self._locators = api.locators
-        self._payments = api.client.with_priority(Priority.RECONCILE).payments
-        self._database = database
+    def __init__(self, app: Application, comparison: Comparison) -> None:
+        self._app = app
+        self._payments = app.client.with_priority(Priority.RECONCILE).payments
         self._comparison = comparison
-        self._clock = clock
-        self._token = token
 
     async def look(self) -> None:
         """One look. Raises PaymentsError, LedgerError, BrokerError, LeaseLost."""
-        async with self._database.transaction() as session:  # the versions before the read (case A40)
+        async with self._app.database.transaction() as session:  # the versions before the read (case A40)
             versions = await read_requests.next_version(session, PAGE * (PAGES_AT_ONCE + 1) + HELD_MAX)
-            before = Held.load(await sync_state.load(session, self._application, WALK))
-        now = self._clock.now()
-        found = await look(self._payments, before.place, ListOrder.UNKNOWN, self._locators, now)
+            before = Held.load(await sync_state.load(session, self._app.name, WALK))
+        now = self._app.clock.now()
+        found = await look(self._payments, before.place, ListOrder.UNKNOWN, self._app.locators, now)
         shown = _by_id((*found.old, *found.new))
         news = await self._comparison.unobserved(self._observations(shown, versions, now))
         held = before.seen(found.place, shown, [one.object_id for one in news], now)
         due = held.due(now)
         await self._comparison.tell(self._observations({one: held.records[one] for one in due}, versions, now))
-        async with self._database.transaction() as session:
-            left = held.without(due).dump()
-            await sync_state.keep(session, self._application, WALK, left, token=self._token(), now=now)
+        async with self._app.database.transaction() as session:
+            await self._app.keep(session, WALK, held.without(due).dump())
 
     def _observations(self, records: Mapping[str, dict[str, Any]], versions: int, now: datetime) -> list[Observation]:
         return [
             Observation(
-                application=self._application,
+                application=self._app.name,
                 kind="payment",
                 object_id=payment_id,
                 version=versions + number,

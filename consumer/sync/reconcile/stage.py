@@ -7,18 +7,14 @@ handlers' business, and absence never means anything (G7).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 
-from consumer.clock import Clock
-from consumer.ledger import Database
 from consumer.payments import Priority
-from consumer.sync.api import ApplicationApi
+from consumer.sync.application import Application
 from consumer.sync.identity import Identity
 from consumer.sync.loop import StageFailure, run_repeatedly
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.comparison import Comparison
 from consumer.sync.reconcile.drift import DRIFTED, DriftReport
@@ -31,41 +27,27 @@ LOG = structlog.get_logger()
 
 
 class Reconcile:
-    """Reconcile of one application. `token` gives the leader's fencing token, and raises when it leads no more.
-    `report`: of the walk under way or the last one, as far as it came; None when it found nothing yet."""
+    """Reconcile of one application. `report`: of the walk under way or the last one, as far as it came; None when it
+    found nothing yet."""
 
-    def __init__(
-        self,
-        api: ApplicationApi,
-        database: Database,
-        publisher: EventPublisher,
-        *,
-        clock: Clock,
-        token: Callable[[], int],
-        metrics: StageMetrics | None = None,
-        policy: ReconcilePolicy | None = None,
-    ) -> None:
-        self.application = api.application
-        self._database = database
-        self._clock = clock
-        self._token = token
-        self.metrics = metrics or StageMetrics()
+    def __init__(self, app: Application, publisher: EventPublisher, *, policy: ReconcilePolicy | None = None) -> None:
+        self._app = app
         self._policy = policy or ReconcilePolicy()
-        self._comparison = Comparison(api, database, publisher, clock=clock, policy=self._policy)
-        self._newest = NewestPayments(api, database, self._comparison, clock=clock, token=token)
-        self._identity = Identity(api, database, clock=clock, token=token, metrics=self.metrics)
+        self._comparison = Comparison(app, publisher, self._policy)
+        self._newest = NewestPayments(app, self._comparison)
+        self._identity = Identity(app)
         self.report: DriftReport | None = None
         self.wake = asyncio.Event()
-        self.failure = StageFailure(f"reconcile {api.application}")
+        self.failure = StageFailure(f"reconcile {app.name}")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Walk when it is due, or at once after a retention gap, and look at the newest payments in between; until
         `stop`."""
-        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._clock, failure=self.failure)
+        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._app.clock, failure=self.failure)
 
     async def _step(self) -> float:
-        async with self._database.transaction() as session:
-            state = await take_over(session, self.application, token=self._token(), now=self._clock.now())
+        async with self._app.database.transaction() as session:
+            state = await take_over(session, self._app.name, token=self._app.token(), now=self._app.clock.now())
         self._show(state)
         if self._is_due(state):
             await self.once()
@@ -82,7 +64,7 @@ class Reconcile:
         if state.is_healed_in_part:
             return True
         every = min(self._policy.every, self._policy.braked_again) if state.braked else self._policy.every
-        overdue = self._clock.now() - state.began >= every
+        overdue = self._app.clock.now() - state.began >= every
         return overdue or (state.gap_at is not None and state.gap_at > state.began)
 
     async def once(self, *, dry_run: bool = False, max_changes: int | None = None, leads: bool = True) -> DriftReport:
@@ -101,12 +83,12 @@ class Reconcile:
         Payments come last and weigh nothing: the bookmark is kept before them. Where they cannot be read, this raises,
         and the leader tries them again alone.
         """
-        began, began_s = self._clock.now(), self._clock.monotonic()
+        began, began_s = self._app.clock.now(), self._app.clock.monotonic()
         self.report = None
         await self._identity.check(remember=leads and not dry_run, priority=Priority.RECONCILE)
-        async with self._database.reading() as session:
-            before = await load_state(session, self.application)
-        report = self.report = DriftReport(application=self.application, dry_run=dry_run)
+        async with self._app.database.reading() as session:
+            before = await load_state(session, self._app.name)
+        report = self.report = DriftReport(application=self._app.name, dry_run=dry_run)
         is_unlimited = max_changes is None
         terms = Terms(
             began=began,
@@ -120,7 +102,7 @@ class Reconcile:
         try:
             baseline = is_unlimited and not before.payments_baselined
             await self._payments(report, replace(terms, baseline=baseline), state if leads else None)
-            report.seconds = self._clock.monotonic() - began_s
+            report.seconds = self._app.clock.monotonic() - began_s
         finally:
             self._say(report, terms)
         return report
@@ -128,7 +110,7 @@ class Reconcile:
     async def _finish(
         self, report: DriftReport, before: ReconcileState, terms: Terms, *, leads: bool
     ) -> ReconcileState:
-        now = self._clock.now()
+        now = self._app.clock.now()
         # A limited walk that was braked has left the unknown as unknown as it was: the baseline is still to be made.
         baselined = before.baselined or terms.baseline or not report.braked
         state = ReconcileState(
@@ -145,15 +127,15 @@ class Reconcile:
         )
         if leads:
             await self._keep(state)
-            self.metrics.gauge("last_reconcile_at", self.application, now.timestamp())
+            self._app.metrics.gauge("last_reconcile_at", self._app.name, now.timestamp())
         elif not report.braked:
-            async with self._database.transaction() as session:
-                await note_beside(session, self.application, before, now)
+            async with self._app.database.transaction() as session:
+                await note_beside(session, self._app.name, before, now)
         return state
 
     async def _keep(self, state: ReconcileState) -> None:
-        async with self._database.transaction() as session:
-            await keep_state(session, self.application, state, token=self._token(), now=self._clock.now())
+        async with self._app.database.transaction() as session:
+            await keep_state(session, self._app.name, state, token=self._app.token(), now=self._app.clock.now())
         self._show(state)
 
     async def _payments(self, report: DriftReport, terms: Terms, state: ReconcileState | None) -> None:
@@ -167,23 +149,25 @@ class Reconcile:
 
     async def _payments_owed(self, state: ReconcileState) -> None:
         """The payments of a walk that could not read them, or was cut there: they alone are tried again."""
-        began_s = self._clock.monotonic()
+        began_s = self._app.clock.monotonic()
         await self._identity.check(priority=Priority.RECONCILE)
-        report = self.report = DriftReport(application=self.application)
-        terms = Terms(began=self._clock.now(), max_changes=None, baseline=not state.payments_baselined, has_gap=False)
+        report = self.report = DriftReport(application=self._app.name)
+        terms = Terms(
+            began=self._app.clock.now(), max_changes=None, baseline=not state.payments_baselined, has_gap=False
+        )
         await self._payments(report, terms, state)
-        report.seconds = self._clock.monotonic() - began_s
+        report.seconds = self._app.clock.monotonic() - began_s
         self._say(report, terms)
 
     def _show(self, state: ReconcileState) -> None:
-        self.metrics.gauge("reconcile_braked", self.application, int(state.braked))
-        self.metrics.gauge("reconcile_unplaced_paid", self.application, state.unplaced_paid)
-        self.metrics.gauge("reconcile_unplaced_other", self.application, state.unplaced - state.unplaced_paid)
+        self._app.metrics.gauge("reconcile_braked", self._app.name, int(state.braked))
+        self._app.metrics.gauge("reconcile_unplaced_paid", self._app.name, state.unplaced_paid)
+        self._app.metrics.gauge("reconcile_unplaced_other", self._app.name, state.unplaced - state.unplaced_paid)
 
     def _say(self, report: DriftReport, terms: Terms) -> None:
         for drift in DRIFTED:
-            self.metrics.count(f"drift_{drift.value}", self.application, report.found[drift])
-        log = LOG.bind(application=self.application, dry_run=report.dry_run)
+            self._app.metrics.count(f"drift_{drift.value}", self._app.name, report.found[drift])
+        log = LOG.bind(application=self._app.name, dry_run=report.dry_run)
         if report.unplaced:
             say = log.error if report.unplaced_paid else log.warning
             say(

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import structlog
 
-from consumer.clock import Clock
-from consumer.ledger import Database
 from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.payments import (
@@ -29,7 +27,7 @@ from consumer.payments import (
 )
 from consumer.retry import RetryPolicy
 from consumer.sync.api import Cooldown
-from consumer.sync.metrics import StageMetrics
+from consumer.sync.application import Application
 from consumer.sync.observation import STATUSES, Observation, Unreadable, reduced
 from consumer.sync.publisher import EventPublisher
 
@@ -46,33 +44,21 @@ class Answers:
     """Answers the reads of one application. `resources` is asked only whether the service answers at all."""
 
     def __init__(
-        self,
-        application: str,
-        resources: Resources,
-        database: Database,
-        publisher: EventPublisher,
-        *,
-        clock: Clock,
-        metrics: StageMetrics,
-        cooldown: Cooldown,
-        retry: RetryPolicy,
+        self, app: Application, resources: Resources, publisher: EventPublisher, cooldown: Cooldown, retry: RetryPolicy
     ) -> None:
-        self.application = application
+        self._app = app
         self._resources = resources
-        self._database = database
         self._publisher = publisher
-        self._clock = clock
-        self._metrics = metrics
         self._cooldown = cooldown
         self._retry = retry
         self._is_answering, self._known_until = False, 0.0
         for kind in STATUSES:
-            metrics.count(f"unknown_status_{kind}", application, 0)
+            app.metrics.count(f"unknown_status_{kind}", app.name, 0)
 
     async def version(self, rows: Sequence[ReadRow] = ()) -> int:
         """The version of a read, taken and committed before the request leaves (case A40). `rows`: what it answers;
         what is asked for from now on is asked for beyond it."""
-        async with self._database.transaction() as session:
+        async with self._app.database.transaction() as session:
             version = await read_requests.next_version(session)
             await read_requests.begin(session, rows)
         return version
@@ -80,11 +66,11 @@ class Answers:
     def observation(self, kind: str, object_id: str, version: int, record: dict[str, Any]) -> Observation:
         """A record that was read just now."""
         return Observation(
-            application=self.application,
+            application=self._app.name,
             kind="subscription" if kind == "subscription" else "order",
             object_id=object_id,
             version=version,
-            read_at=self._clock.now(),
+            read_at=self._app.clock.now(),
             record=record,
         )
 
@@ -95,15 +81,15 @@ class Answers:
         published = [one for one in seen if one.event_id not in refused]
         left = {one.object_id for one in seen if one.event_id in refused}
         done = [row for row in rows if row.object_id not in left]
-        async with self._database.transaction() as session:
+        async with self._app.database.transaction() as session:
             await observations.keep(session, [one.observed for one in published])
-            await read_requests.done(session, done, self._clock.now())
+            await read_requests.done(session, done, self._app.clock.now())
         for row in (row for row in rows if row not in done):
             await self.put_off(row, UnexpectedAnswer("the record is larger than the topic takes"))
-        self._metrics.count("reads_answered", self.application, len(done))
+        self._app.metrics.count("reads_answered", self._app.name, len(done))
         for one in published:
             if one.has_unknown_status:
-                self._metrics.count(f"unknown_status_{one.kind}", self.application)
+                self._app.metrics.count(f"unknown_status_{one.kind}", self._app.name)
 
     async def failed(self, row: ReadRow, version: int, error: PaymentsError) -> None:
         """Not found, refused or failed: told, if that is an answer, and due again later."""
@@ -113,12 +99,12 @@ class Answers:
         """Due again later, for ever. Absence never means that something ended (G7)."""
         attempt = row.attempts + 1
         wait_s = self._retry.wait_s(attempt, 0.5)
-        async with self._database.transaction() as session:
-            due_at = self._clock.now() + timedelta(seconds=wait_s)
+        async with self._app.database.transaction() as session:
+            due_at = self._app.clock.now() + timedelta(seconds=wait_s)
             await read_requests.put_off(session, row, due_at=due_at, code=TOLD if told else error.code)
-        self._metrics.count("reads_failed", self.application)
+        self._app.metrics.count("reads_failed", self._app.name)
         if isinstance(error, ResourceNotFound):
-            self._metrics.count("reads_not_found", self.application)
+            self._app.metrics.count("reads_not_found", self._app.name)
         if attempt == ALARM_AFTER_ATTEMPTS:
             LOG.error(
                 "object_unreadable",
@@ -149,27 +135,27 @@ class Answers:
             kind="subscription" if row.kind == "subscription" else "order",
             object_id=row.object_id,
             version=version,
-            read_at=self._clock.now(),
+            read_at=self._app.clock.now(),
             code=error.service_code if isinstance(error, ApiError) else error.code,
             request_id=error.request_id if isinstance(error, ApiError) else None,
         )
         await self._publisher.publish([unreadable.event()])
-        self._metrics.count("reads_unreadable", self.application)
+        self._app.metrics.count("reads_unreadable", self._app.name)
         return True
 
     async def _service_answers(self) -> bool:
         """Whether this address answers these credentials at all: where nothing else is found either (a wrong base
         URL, a proxy's page), a 404 says nothing about the object."""
-        if self._clock.monotonic() >= self._known_until:
+        if self._app.clock.monotonic() >= self._known_until:
             try:
                 await self._resources.application.retrieve()
             except PaymentsError as error:
                 self._cooldown.take(error)
-                self._is_answering, self._known_until = False, self._clock.monotonic() + PROBE_AGAIN_S
+                self._is_answering, self._known_until = False, self._app.clock.monotonic() + PROBE_AGAIN_S
             else:
                 self.service_answered()
         return self._is_answering
 
     def service_answered(self) -> None:
         """Something was read just now."""
-        self._is_answering, self._known_until = True, self._clock.monotonic() + ANSWERS_FOR_S
+        self._is_answering, self._known_until = True, self._app.clock.monotonic() + ANSWERS_FOR_S

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from consumer.clock import Clock
-from consumer.ledger import Database
 from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Cursor, Order, Page, PaymentsError, Resources, Subscription
 from consumer.sync.api import Cooldown
+from consumer.sync.application import Application
 from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.policy import ListWalk, RefreshPolicy
@@ -36,24 +35,22 @@ class ListReads:
 
     def __init__(
         self,
+        app: Application,
         resources: Resources,
-        database: Database,
         answers: Answers,
         singles: SingleReads,
         *,
         quota: ReadQuota,
         turns: Turns,
-        clock: Clock,
         cooldown: Cooldown,
         policy: RefreshPolicy,
     ) -> None:
+        self._app = app
         self._resources = resources
-        self._database = database
         self._answers = answers
         self._singles = singles
         self._quota = quota
         self._turns = turns
-        self._clock = clock
         self._cooldown = cooldown
         self._policy = policy
         self._walks: dict[ListedKind, ListWalk] = {}  # those that the next round goes on with
@@ -73,7 +70,7 @@ class ListReads:
 
     def is_unanswered(self, row: ReadRow) -> bool:
         """Whether a walk of its list has left it unanswered, or it waits too long for one."""
-        since = self._clock.now() - timedelta(seconds=UNANSWERED_S)
+        since = self._app.clock.now() - timedelta(seconds=UNANSWERED_S)
         began = self._ended.get("subscription" if row.kind == "subscription" else "order")
         return row.due_at <= (since if began is None else max(since, began))
 
@@ -87,7 +84,7 @@ class ListReads:
         self._turns.did(this.answered)
         mine = [row for row in due if row.kind == kind and not self._turns.has_done(row)]
         walk = self._walks.get(kind)
-        is_walking = walk is not None and self._clock.monotonic() >= walk.rests_until
+        is_walking = walk is not None and self._app.clock.monotonic() >= walk.rests_until
         singly = [] if is_walking else mine[: max(self._page_from(kind), self._policy.batch // 5)]
         return [*(row for row in due if row.kind != kind), *singly]
 
@@ -103,20 +100,20 @@ class ListReads:
         After pages without an answer only the newest is looked at for a while, the longer the more they were: else a
         list that shows none of what is due would take all requests there are.
         """
-        walk = self._walks.pop(kind, None) or ListWalk(self._clock.now(), kind in self._paid_off)
-        began = self._clock.monotonic()
+        walk = self._walks.pop(kind, None) or ListWalk(self._app.clock.now(), kind in self._paid_off)
+        began = self._app.clock.monotonic()
         looks = kind not in self._newest_at or began - self._newest_at[kind] >= self._policy.newest_every_s
         if walk.cursor is None and not looks and began < self._newest_only_until.get(kind, 0.0):
             return
         if walk.cursor is not None and looks:
             await self._page(kind, None, this)
         for _ in range(self._policy.pages):
-            if self._clock.monotonic() < walk.rests_until:
+            if self._app.clock.monotonic() < walk.rests_until:
                 break
             found = await self._page(kind, walk.cursor, this)
             if found is None:
                 break
-            walk.note(len(found.rows), found.unasked, found.next_cursor, self._policy, self._clock.monotonic())
+            walk.note(len(found.rows), found.unasked, found.next_cursor, self._policy, self._app.clock.monotonic())
             if not await self._goes_on(kind, walk):
                 if began >= self._newest_only_until.get(kind, 0.0):  # else it was a look at the newest page only
                     self._end(kind, walk)
@@ -126,7 +123,7 @@ class ListReads:
     def _end(self, kind: ListedKind, walk: ListWalk) -> None:
         self._ended[kind] = walk.began
         rests = min(walk.barren, 1) if walk.has_paid_off else walk.barren
-        self._newest_only_until[kind] = self._clock.monotonic() + rests * self._policy.newest_every_s
+        self._newest_only_until[kind] = self._app.clock.monotonic() + rests * self._policy.newest_every_s
         (self._paid_off.add if walk.has_paid_off else self._paid_off.discard)(kind)
 
     async def _page(self, kind: ListedKind, cursor: Cursor | None, this: Round) -> _Answered | None:
@@ -139,7 +136,7 @@ class ListReads:
             return None
         self._turns.paged()
         if cursor is None:
-            self._newest_at[kind] = self._clock.monotonic()
+            self._newest_at[kind] = self._app.clock.monotonic()
         version = await self._answers.version()
         listed = self._resources.subscriptions if kind == "subscription" else self._resources.orders
         try:
@@ -161,18 +158,18 @@ class ListReads:
     async def _read_one_of(self, items: Sequence[Order], this: Round) -> None:
         """No order that was read so far was found: one that is listed is, and shows how full a record is."""
         names = [one.order_id for one in items if one.order_id is not None]
-        async with self._database.reading() as session:
-            due = await read_requests.due_of(session, self._answers.application, "order", names, self._clock.now())
+        async with self._app.database.reading() as session:
+            due = await read_requests.due_of(session, self._app.name, "order", names, self._app.clock.now())
         await self._singles.work_off(iter(due[:1]), this)
         self._turns.did(this.answered)
 
     async def _goes_on(self, kind: ListedKind, walk: ListWalk) -> bool:
         if walk.cursor is None or walk.barren == 0:
             return walk.cursor is not None
-        if self._clock.monotonic() < self._newest_only_until.get(kind, 0.0):
+        if self._app.clock.monotonic() < self._newest_only_until.get(kind, 0.0):
             return False  # a walk has just found that it does not pay
-        async with self._database.reading() as session:
-            due = await read_requests.count_due(session, self._clock.now(), self._answers.application, kind)
+        async with self._app.database.reading() as session:
+            due = await read_requests.count_due(session, self._app.clock.now(), self._app.name, kind)
         return walk.pays(due)
 
     async def _usable(
@@ -185,9 +182,9 @@ class ListReads:
         enough, so that many new orders cost a read per hundred of them.
         """
         ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items if one.status is not None}
-        names, application = [name for name in ids if name], self._answers.application
-        async with self._database.transaction() as session:
-            due = await read_requests.due_of(session, application, kind, names, self._clock.now())
+        names, application = [name for name in ids if name], self._app.name
+        async with self._app.database.transaction() as session:
+            due = await read_requests.due_of(session, application, kind, names, self._app.clock.now())
             last = await observations.last(session, application, kind, names)
             await read_requests.begin(session, due)
         rows, hits = list[ReadRow](), list[Observation]()

@@ -10,7 +10,7 @@ import structlog
 from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError, Resources, UnexpectedAnswer
 from consumer.sync.api import Cooldown
-from consumer.sync.metrics import StageMetrics
+from consumer.sync.application import Application
 from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.odd_records import OddRecords
@@ -25,12 +25,12 @@ class SingleReads:
     """Reads the objects of one application one by one. `order_shapes`: which fields orders that were read so had."""
 
     def __init__(
-        self, resources: Resources, answers: Answers, quota: ReadQuota, *, metrics: StageMetrics, cooldown: Cooldown
+        self, app: Application, resources: Resources, answers: Answers, quota: ReadQuota, cooldown: Cooldown
     ) -> None:
+        self._app = app
         self._resources = resources
         self._answers = answers
         self._quota = quota
-        self._metrics = metrics
         self._cooldown = cooldown
         self.order_shapes: dict[str, None] = {}
         self.odd = OddRecords()
@@ -85,7 +85,7 @@ class SingleReads:
     def _of_order(self, row: ReadRow, order_id: str | None, version: int, record: dict[str, Any]) -> list[Observation]:
         """An order read otherwise than by the merchant's id; without that id nobody's order can be told from it."""
         if order_id is None:
-            self._metrics.count("reads_without_order_id", row.application)
+            self._app.metrics.count("reads_without_order_id", row.application)
             LOG.warning("order_without_merchants_id", application=row.application)
             return []
         return [self._answers.observation("order", order_id, version, record)]

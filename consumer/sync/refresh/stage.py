@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import asyncio
 
-from consumer.clock import Clock
-from consumer.ledger import Database
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Priority
-from consumer.sync.api import ApplicationApi, Cooldown
+from consumer.sync.api import Cooldown
+from consumer.sync.application import Application
 from consumer.sync.loop import StageFailure, run_repeatedly, together
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.list_reads import ListReads
@@ -26,52 +24,23 @@ from consumer.sync.refresh.single_reads import SingleReads
 class Refresh:
     """Does the due reads of one application. One process at a time does (see Leader)."""
 
-    def __init__(
-        self,
-        api: ApplicationApi,
-        database: Database,
-        publisher: EventPublisher,
-        *,
-        clock: Clock,
-        metrics: StageMetrics | None = None,
-        policy: RefreshPolicy | None = None,
-    ) -> None:
-        self.application = api.application
-        self.metrics = metrics or StageMetrics()
-        self._database = database
-        self._clock = clock
+    def __init__(self, app: Application, publisher: EventPublisher, *, policy: RefreshPolicy | None = None) -> None:
+        self._app = app
         self._policy = policy or RefreshPolicy()
-        self._cooldown = cooldown = Cooldown(clock)
-        self._quota = ReadQuota(clock, api.client.budget, self._policy)
-        self._turns = Turns()
-        resources = api.client.with_priority(Priority.REFRESH)
-        answers = Answers(
-            api.application,
-            resources,
-            database,
-            publisher,
-            clock=clock,
-            metrics=self.metrics,
-            cooldown=cooldown,
-            retry=self._policy.retry,
-        )
-        self._singles = SingleReads(resources, answers, self._quota, metrics=self.metrics, cooldown=cooldown)
+        self._cooldown = cooldown = Cooldown(app.clock)
+        self._quota = quota = ReadQuota(app.clock, app.client.budget, self._policy)
+        self._turns = turns = Turns()
+        resources = app.client.with_priority(Priority.REFRESH)
+        answers = Answers(app, resources, publisher, cooldown, self._policy.retry)
+        self._singles = singles = SingleReads(app, resources, answers, quota, cooldown)
         self._lists = ListReads(
-            resources,
-            database,
-            answers,
-            self._singles,
-            quota=self._quota,
-            turns=self._turns,
-            clock=clock,
-            cooldown=cooldown,
-            policy=self._policy,
+            app, resources, answers, singles, quota=quota, turns=turns, cooldown=cooldown, policy=self._policy
         )
-        self.failure = StageFailure(f"refresh {api.application}")
+        self.failure = StageFailure(f"refresh {app.name}")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
-        await run_repeatedly(self._step, stop=stop, clock=self._clock, failure=self.failure)
+        await run_repeatedly(self._step, stop=stop, clock=self._app.clock, failure=self.failure)
 
     async def _step(self) -> float:
         if await self.once():
@@ -101,9 +70,9 @@ class Refresh:
     async def _due(self) -> list[ReadRow]:
         """What is to be read now, each kind by itself: access hangs on subscriptions, and neither thousands of orders
         that became known at once nor thousands of older subscriptions may keep the others waiting (case B23)."""
-        now, batch = self._clock.now(), self._policy.batch
-        async with self._database.reading() as session:
-            listed = [await read_requests.due(session, now, batch, self.application, kind) for kind in LISTED]
-            rest = await read_requests.due(session, now, batch, self.application, *UNLISTED)
+        now, batch = self._app.clock.now(), self._policy.batch
+        async with self._app.database.reading() as session:
+            listed = [await read_requests.due(session, now, batch, self._app.name, kind) for kind in LISTED]
+            rest = await read_requests.due(session, now, batch, self._app.name, *UNLISTED)
         found = [*(row for rows in listed for row in rows), *rest]
         return sorted(found, key=lambda row: (row.due_at, row.object_id))  # the database leaves ties as they lie

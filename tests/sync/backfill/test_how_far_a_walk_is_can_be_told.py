@@ -111,7 +111,7 @@ async def test_a_list_that_goes_back_further_than_it_did_is_not_called_nearly_do
     service_side.emit(1000)
     await backfill(world).once(FULL)
     later = service_side.sandbox.clock.now() - timedelta(seconds=500)
-    await ListStart(world.database, "default").keep(later, world.clock.now())
+    await ListStart(world.app).keep(later, world.clock.now())
     seen = await watching(world)
     await backfill(world).once(BackfillOptions(full=True, dry_run=True), seen)
     assert seen.shares[0] is not None

@@ -42,9 +42,7 @@ def listed(world: World) -> Listed:
 
 
 def backfill(world: World) -> Backfill:
-    return Backfill(
-        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
-    )
+    return Backfill(world.app, world.settlement())
 
 
 async def test_cursors_that_stay_refused_have_a_code_are_counted_each_walk_and_said_once(

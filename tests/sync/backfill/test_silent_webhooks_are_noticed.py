@@ -96,10 +96,7 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
 
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
     policy = BackfillPolicy(interval_s=60, silent_interval_s=10)
-    stage = Backfill(
-        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics,
-        policy=policy,
-    )  # fmt: skip
+    stage = Backfill(world.app, world.settlement(), policy=policy)
     for _ in range(3):
         more(2)
         await stage.once()
@@ -127,9 +124,7 @@ async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_tol
     numbers = iter(range(1, 100))
     listed: list[dict[str, object]] = []
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
-    stage = Backfill(
-        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
-    )
+    stage = Backfill(world.app, world.settlement())
 
     async def walk(*, webhooks: bool) -> bool:
         """Two events, signed webhooks of which reach the log or do not; then a walk. Whether that is silence."""
@@ -168,12 +163,8 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
     # case: O1
     listed: list[dict[str, object]] = []
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
-    stage = Backfill(
-        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
-    )
-    confirm = Confirm(
-        world.api, world.database, stage.settlement, clock=world.clock, catch_up=CatchUp(world.api, stage),
-    )  # fmt: skip
+    stage = Backfill(world.app, world.settlement())
+    confirm = Confirm(world.app, stage.settlement, catch_up=CatchUp(stage))
 
     async def arrive(event_id: str, number: int) -> None:
         """The event's webhook, as the authenticity has it."""
@@ -230,12 +221,8 @@ async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are
     # case: O1, B4
     listed: list[dict[str, object]] = []
     world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed[::-1], "next_cursor": None}
-    stage = Backfill(
-        world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1, metrics=world.metrics
-    )
-    confirm = Confirm(
-        world.api, world.database, stage.settlement, clock=world.clock, catch_up=CatchUp(world.api, stage),
-    )  # fmt: skip
+    stage = Backfill(world.app, world.settlement())
+    confirm = Confirm(world.app, stage.settlement, catch_up=CatchUp(stage))
     for number in range(1, 9):
         event = world.service.event(number)
         listed.append(event)

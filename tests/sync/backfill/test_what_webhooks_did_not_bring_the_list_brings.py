@@ -266,7 +266,7 @@ async def test_progress_tells_share_and_time_left(world: World, service_side: Si
     assert shares == sorted(shares)
     assert len(shares) >= 10
     assert seen[-1].listed >= 1000
-    assert await stage.predict_s(300) > 50
+    assert await stage.app.api.predict_s(300) > 50
 
 
 @pytest.mark.slow

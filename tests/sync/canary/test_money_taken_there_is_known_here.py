@@ -16,8 +16,8 @@ from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.ends import PAGES_AT_ONCE
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, Late, Sightings
-from consumer.sync.canary.stage import BLIND_AFTER, Canary, load
+from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, WALK, Late, Sightings
+from consumer.sync.canary.stage import BLIND_AFTER, Canary
 from consumer.sync.health.status import application_status
 from tests.sync.conftest import World
 from tests.sync.reconciling import listing, order
@@ -32,7 +32,7 @@ async def walked(world: World, order: ListOrder = ListOrder.NEWEST_FIRST) -> Non
     mark = Bookmark(order=order, walked_at=world.clock.now()).dump()
     async with world.database.transaction() as session:
         await sync_state.keep(session, "default", events_bookmark.WALK, mark, token=1, now=world.clock.now())
-    await FirstWalk(world.database, "default", token=lambda: 1).begin(world.clock.now(), world.clock.now())
+    await FirstWalk(world.app).begin(world.clock.now())
 
 
 def shows(world: World, *, orders: list[Json] | None = None, listed: list[Json] | None = None) -> None:
@@ -64,12 +64,8 @@ async def recorded(world: World, number: int, event_type: str = "order.paid") ->
 
 def canary(world: World, *, every_s: float = 120.0) -> Canary:
     return Canary(
-        world.api,
-        world.database,
-        clock=world.clock,
-        token=lambda: 1,
-        metrics=world.metrics,
-        first_walk=FirstWalk(world.database, "default", token=lambda: 1),
+        world.app,
+        first_walk=FirstWalk(world.app),
         history=HISTORY,
         every_s=every_s,
     )
@@ -90,8 +86,7 @@ async def five_minutes(world: World, stage: Canary) -> None:
 
 
 async def kept(world: World) -> Sightings:
-    async with world.database.reading() as session:
-        return await load(session, "default")
+    return Sightings.load(await world.app.kept(WALK))
 
 
 # case: B27, O5

@@ -43,7 +43,7 @@ def holds(document: dict[str, Any]) -> bool:
 
 
 async def backfilled(world: World) -> None:
-    stage = Backfill(world.api, world.database, world.settlement(), clock=world.clock, token=lambda: 1)
+    stage = Backfill(world.app, world.settlement())
     await stage.once()
     await world.work()
 

@@ -96,7 +96,7 @@ async def test_refused_credentials_and_a_foreign_application_are_findings(world:
     # case: S1, B32
     assert (await doctor.credentials(world.api)).grade is Grade.OK
     assert (await doctor.identity(world.api, world.database, world.clock)).grade is Grade.OK
-    await Identity(world.api, world.database, clock=world.clock, token=lambda: 1).check()  # as the leader does
+    await Identity(world.app).check()  # as the leader does
     world.service.records["/v1/application"] = {"id": "svc_app_other"}
     assert (await doctor.identity(world.api, world.database, world.clock)).grade is Grade.FAIL
     world.service.failing["*"] = 401

@@ -51,16 +51,11 @@ class HeldPublisher(EventPublisher):
 
 def stages(world: World, publisher: EventPublisher | None = None) -> tuple[Confirm, Backfill]:
     settlement = world.settlement(publisher)
-    backfill = Backfill(
-        world.api, world.database, settlement, clock=world.clock, token=lambda: 1, metrics=world.metrics
-    )
+    backfill = Backfill(world.app, settlement)
     confirm = Confirm(
-        world.api,
-        world.database,
+        world.app,
         settlement,
-        clock=world.clock,
-        metrics=world.metrics,
-        catch_up=CatchUp(world.api, backfill),
+        catch_up=CatchUp(backfill),
     )
     return confirm, backfill
 
@@ -267,9 +262,7 @@ async def test_a_webhook_of_what_was_just_published_costs_no_read_while_the_work
     await backfill.once()
     before = len(service_side.attempts)
     await hint(world, ids)
-    confirm = Confirm(
-        world.api, world.database, backfill.settlement, clock=world.clock, catch_up=CatchUp(world.api, backfill)
-    )
+    confirm = Confirm(world.app, backfill.settlement, catch_up=CatchUp(backfill))
     assert await confirm.once() == 5
     assert len(service_side.attempts) == before
     assert await waiting(world) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -20,11 +21,8 @@ from tests.sync.conftest import World, delivery
 
 def confirm(world: World, batch: int = 200) -> Confirm:
     return Confirm(
-        world.api,
-        world.database,
+        world.app,
         world.settlement(),
-        clock=world.clock,
-        metrics=world.metrics,
         policy=ConfirmPolicy(batch=batch),
     )
 
@@ -252,7 +250,7 @@ async def test_a_stage_told_to_stop_ends_within_seconds_even_with_a_read_under_w
     world.service.event(1)
     world.service.gate = asyncio.Event()
     await hint(world, "evt_000001")
-    stage = Confirm(world.api, world.database, world.settlement(), clock=SystemClock())
+    stage = Confirm(replace(world.app, clock=SystemClock()), world.settlement())
     stop = asyncio.Event()
     running = asyncio.create_task(stage.run(stop))
     async with asyncio.timeout(5):

@@ -40,7 +40,7 @@ async def test_a_hint_that_is_read_singly_passes_the_files_that_the_readme_names
     event_id = world.service.event(1, id="ord_1", order_id="A-1")["id"]
     await world.deliver(delivery(orjson.dumps({"id": event_id, "type": "order.paid"}), 1, event_id=event_id))
     taking = HintConsumer(world.broker, world.database, topic=DELIVERIES, applications={"default"}, clock=world.clock)
-    confirm = Confirm(world.api, world.database, world.settlement(), clock=world.clock)
+    confirm = Confirm(world.app, world.settlement())
     passed: set[str] = set()
     with files_passed(passed):
         while not await taking.once():

@@ -45,9 +45,7 @@ async def test_what_nobody_says_again_is_told_no_more(world: World) -> None:
             stop.set()
         return failures
 
-    watch = Watch(
-        world.database, "default", seen, clock=world.clock, token=lambda: 1, metrics=world.metrics
-    )  # fmt: skip
+    watch = Watch(world.app, seen)
     began = world.clock.now()
     await watch.run(stop)
     ended = world.clock.now()

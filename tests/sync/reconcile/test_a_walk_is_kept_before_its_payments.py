@@ -151,8 +151,8 @@ async def test_who_takes_up_the_lead_shows_the_same_end_of_the_last_walk(world: 
     ended = world.metrics.value("last_reconcile_at", "default")
     assert ended >= (began + timedelta(seconds=600)).timestamp()
     metrics = StageMetrics()
-    first_walk = FirstWalk(world.database, "default", token=lambda: 1)
-    await LeaderGauges(world.api, world.database, first_walk, clock=world.clock, metrics=metrics).take_up()
+    first_walk = FirstWalk(world.app)
+    await LeaderGauges(replace(world.app, metrics=metrics), first_walk).take_up()
     assert metrics.value("last_reconcile_at", "default") == ended
 
 

@@ -71,7 +71,7 @@ async def test_one_that_the_list_no_longer_shows_is_read_singly_and_never_judged
     assert report.absent == 1, "the ended one is of no interest"
     assert not report.drifted
     assert len(await seen(world)) == 2
-    refresh = Refresh(world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics)
+    refresh = Refresh(world.app, world.publisher)
     await refresh.once()  # 404
     told = [event.type for event in await world.published() if event.type != "subscription.observed"]
     assert told == ["subscription.unreadable"], "whoever holds it for live shows that; nothing ends by it"
@@ -117,7 +117,7 @@ async def test_lists_and_single_reads_of_different_shape_do_not_call_each_other_
         await read_requests.ask(
             session, "default", [ReadRequest(kind="subscription", object_id="sub_1")], world.clock.now()
         )
-    await Refresh(world.api, world.database, world.publisher, clock=world.clock).once()
+    await Refresh(world.app, world.publisher).once()
     stage = reconcile(world)
     assert (await stage.once()).published == 0
     lists(world, subscriptions=[subscription(1, "PAST_DUE")])

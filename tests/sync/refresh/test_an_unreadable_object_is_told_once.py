@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -155,7 +156,7 @@ async def ask_for_orders(world: World, count: int, *, since: int = 0) -> None:
 
 def refresh_from(world: World, page_from: int, singles: int = 50) -> Refresh:
     policy = RefreshPolicy(page_orders_from=page_from, singles=singles, burst=500, order_burst=500)
-    return Refresh(world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics, policy=policy)
+    return Refresh(world.app, world.publisher, policy=policy)
 
 
 def observed_orders(found: Sequence[Event]) -> set[str]:
@@ -197,10 +198,7 @@ async def test_a_backlog_far_larger_than_a_round_costs_a_read_per_page_too(world
     for start in range(0, count, 300):
         await ask_for_orders(world, start + 300, since=start)
         world.clock.advance(1)
-    stage = Refresh(
-        world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics,
-        policy=RefreshPolicy(batch=300, page_orders_from=100, pages=4),
-    )  # fmt: skip
+    stage = Refresh(world.app, world.publisher, policy=RefreshPolicy(batch=300, page_orders_from=100, pages=4))
     done = 0
     while await stage.once():
         done += 1
@@ -238,10 +236,9 @@ async def test_a_backlog_of_orders_keeps_neither_a_subscription_nor_a_walk_of_th
     async with client:
         while await client.budget.predict_s(CallKind.READ, Priority.BACKFILL) == 0:  # a walk takes what it can get
             await client.budget.acquire(CallKind.READ, Priority.BACKFILL, max_wait_s=0)
-        stage = Refresh(
-            ApplicationApi(application="default", client=client), world.database, world.publisher, clock=world.clock,
-            metrics=world.metrics, policy=RefreshPolicy(page_orders_from=50, order_per_s=1, order_burst=3),
-        )  # fmt: skip
+        app = replace(world.app, api=ApplicationApi(application="default", client=client))
+        policy = RefreshPolicy(page_orders_from=50, order_per_s=1, order_burst=3)
+        stage = Refresh(app, world.publisher, policy=policy)
         assert await stage.once() == 4
         assert [one.route.split("/")[2] for one in attempts] == ["subscriptions", "orders", "orders", "orders"]
         assert await stage.once() == 0, "the share is used up, and the walk goes on"
@@ -261,10 +258,7 @@ async def test_those_who_ask_while_a_long_list_is_walked_need_not_wait_for_its_e
     newest_first = orders(3_000)[::-1]
     world.service.lists["/v1/orders"] = paged(newest_first[100:])
     await ask_for_orders(world, 2_900)
-    stage = Refresh(
-        world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics,
-        policy=RefreshPolicy(pages=2, burst=500, order_burst=500),
-    )  # fmt: skip
+    stage = Refresh(world.app, world.publisher, policy=RefreshPolicy(pages=2, burst=500, order_burst=500))
     await stage.once()
     world.service.lists["/v1/orders"] = paged(newest_first)
     await ask_for_orders(world, 3_000, since=2_900)
@@ -281,10 +275,7 @@ async def test_what_lies_at_the_far_end_of_the_list_is_paged_when_it_is_much(wor
     newest_first = orders(2_600)[::-1]
     world.service.lists["/v1/orders"] = paged(newest_first)
     await ask_for_orders(world, 1_000)  # the workers come to the oldest first
-    stage = Refresh(
-        world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics,
-        policy=RefreshPolicy(pages=4, burst=500, order_burst=500),
-    )  # fmt: skip
+    stage = Refresh(world.app, world.publisher, policy=RefreshPolicy(pages=4, burst=500, order_burst=500))
     for _ in range(8):
         await stage.once()
     assert observed_orders(await answers(world)) == {f"A-{number}" for number in range(1_000)}
@@ -298,9 +289,10 @@ async def test_a_walk_that_is_faster_than_the_workers_waits_for_those_who_ask(wo
         world.service.records[f"/v1/orders/lookup?{one['order_id']}"] = one
     world.service.lists["/v1/orders"] = paged(orders(6_000))  # the events come in the order of this list
     stage = Refresh(
-        world.api, world.database, world.publisher, clock=world.clock, metrics=world.metrics,
+        world.app,
+        world.publisher,
         policy=RefreshPolicy(per_s=50, burst=500, order_burst=500, order_per_s=50, singles=5, pages=8),
-    )  # fmt: skip
+    )
     await ask_for_orders(world, 12_000, since=10_000)  # these are not listed: there is always something to look for
     for known in range(200, 2_401, 200):
         await ask_for_orders(world, known, since=known - 200)

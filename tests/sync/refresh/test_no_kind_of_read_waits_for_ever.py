@@ -139,7 +139,7 @@ async def listed_without_end(world: World, kind: ReadKind) -> list[ReadRequest]:
     requests = [ReadRequest(kind=kind, object_id=name) for name in names]
     await ask_all(world, requests)
     policy = RefreshPolicy(page_orders_from=1000, burst=100, order_burst=100)
-    await Refresh(world.api, world.database, world.publisher, clock=world.clock, policy=policy).once()
+    await Refresh(world.app, world.publisher, policy=policy).once()
     world.service.calls.clear()
     return requests
 

@@ -156,7 +156,7 @@ class World:
         )
         await sync.reconcile_once()
         await self.quiet()
-        service = FreshWalk(database, {"default": ServiceLists(api, database, clock)})
+        service = FreshWalk(database, {"default": ServiceLists(sync.app)})
         return await Accounts(database, service, settings.handler_options, clock.now()).run("default")
 
     async def has_walked(self) -> bool:

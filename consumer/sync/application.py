@@ -1,0 +1,59 @@
+"""Application: what all that reads one application works with: its API, the ledger, a clock, the lead, and what is
+counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.clock import Clock
+from consumer.errors import LeaseLost
+from consumer.events import Locators
+from consumer.ledger import Database
+from consumer.ledger.reading import sync_state
+from consumer.payments import PaymentsClient
+from consumer.sync.api import ApplicationApi
+from consumer.sync.metrics import StageMetrics
+
+
+def _no_lead() -> int:
+    raise LeaseLost("who only looks needs no lead")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Application:
+    """One application. `token` gives the leader's fencing token, and raises LeaseLost where this process does not
+    lead: always, unless it is given."""
+
+    api: ApplicationApi
+    database: Database
+    clock: Clock
+    token: Callable[[], int] = _no_lead
+    metrics: StageMetrics = field(default_factory=StageMetrics)
+
+    @property
+    def name(self) -> str:
+        """As the settings call it."""
+        return self.api.application
+
+    @property
+    def client(self) -> PaymentsClient:
+        """Its API."""
+        return self.api.client
+
+    @property
+    def locators(self) -> Locators:
+        """Where facts lie in its bodies."""
+        return self.api.locators
+
+    async def kept(self, walk: str) -> dict[str, Any] | None:
+        """What the ledger keeps of it under this name, if anything. Raises LedgerError."""
+        async with self.database.reading() as session:
+            return await sync_state.load(session, self.name, walk)
+
+    async def keep(self, session: AsyncSession, walk: str, state: Mapping[str, Any]) -> None:
+        """Keep that, as the leader. Raises LedgerError, LeaseLost."""
+        await sync_state.keep(session, self.name, walk, state, token=self.token(), now=self.clock.now())
