@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from coverage import CoverageData
@@ -18,7 +18,6 @@ from tests.mutants.plan import FAST, ROOT, tests_of
 
 FOLDER = ROOT / ".cache" / "mutants"
 SEEN, SECONDS, TEXTS = FOLDER / "lines.sqlite", FOLDER / "seconds.json", FOLDER / "texts.json"
-COVERAGE = Path(__file__).with_name("coverage.ini")
 BUDGET_S = 20.0
 """What the tests of one mutant may take together: the nearest and quickest of those that run its line."""
 UNKNOWN_S = 1.0
@@ -34,9 +33,18 @@ def look(modules: Iterable[str]) -> None:
     SEEN.unlink(missing_ok=True)
     texts = {path.relative_to(ROOT).as_posix(): _hash(path) for path in _sources()}
     command = [
-        *(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--timeout", "60", *FAST),
-        *("-p", "tests.mutants.seconds", "--cov", "--cov-config", str(COVERAGE), "--cov-context", "test"),
-        "--cov-report=",
+        *(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--timeout", "60"),
+        *(
+            "-p",
+            "tests.mutants.seconds",
+            "--cov",
+            "--cov-config",
+            "tests/mutants/coverage.ini",
+            "--cov-context",
+            "test",
+            "--cov-report=",
+            *FAST,
+        ),
     ]
     environment = {**os.environ, "COVERAGE_FILE": str(SEEN), "MUTANTS_SECONDS": str(SECONDS)}
     subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)  # a red test is left out
@@ -49,13 +57,19 @@ class Lines:
     def __init__(self) -> None:
         self._data = CoverageData(str(SEEN))
         self._data.read()
+        self._read: dict[str, Mapping[int, list[str]]] = {}
         self.seconds: dict[str, float] = json.loads(SECONDS.read_text())
 
     def running(self, module: str, lines: Iterable[int] | None = None) -> set[str]:
         """The tests that run one of these lines, or any line of the module; `AT_IMPORT` is among them where importing
         does."""
-        seen = self._data.contexts_by_lineno(module)
+        seen = self._seen(module)
         return {test.rpartition("|")[0] for line in (seen if lines is None else lines) for test in seen.get(line, ())}
+
+    def _seen(self, module: str) -> Mapping[int, list[str]]:
+        if module not in self._read:
+            self._read[module] = self._data.contexts_by_lineno(module)
+        return self._read[module]
 
     def chosen(self, module: str, tests: Iterable[str], new: Iterable[str] = ()) -> list[tuple[str, float]]:
         """Of `tests` those to be tried, each with its seconds, within `BUDGET_S`. Tests near the module stand first,

@@ -3,6 +3,7 @@ first, for a mutant is over with the first test that fails."""
 
 from __future__ import annotations
 
+import functools
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -35,7 +36,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/sync/refresh/*", ("tests/sync/refresh", "tests/sync")),
     ("consumer/sync/reconcile/*", ("tests/sync/reconcile", "tests/sync")),
     ("consumer/sync/*", ("tests/sync",)),
-    ("consumer/ledger/handling/*", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
+    ("consumer/ledger/handling/runs*.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
     ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),
     ("handlers/access/*", ("tests/access", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
     (
@@ -73,6 +74,7 @@ def modules(asked: list[str]) -> list[str]:
     return found
 
 
+@functools.cache
 def tests_of(module: str) -> tuple[str, ...]:
     """The tests that have to notice a mutant of this module."""
     return next((tests for pattern, tests in TESTS if fnmatch(module, pattern)), ())

@@ -223,10 +223,9 @@ def _fill(module: str, work: WorkDB) -> None:
     """All mutants; those not worth a run are marked as skipped."""
     init([Path(module)], work, {})
     source = Source((ROOT / module).read_text())
-    for item in work.work_items:
-        [mutation] = item.mutations
-        if not source.is_worth(mutation.operator_name, (mutation.start_pos, mutation.end_pos)):
-            work.set_result(item.job_id, WorkResult(WorkerOutcome.SKIPPED))
+    placed = [(item.job_id, item.mutations[0]) for item in work.work_items]
+    idle = [job for job, it in placed if not source.is_worth(it.operator_name, (it.start_pos, it.end_pos))]
+    work.set_multiple_results(idle, WorkResult(WorkerOutcome.SKIPPED))
 
 
 def _tally(module: str, work: WorkDB) -> Tally:

@@ -113,8 +113,8 @@ def test_in_one_batch_too_a_success_ends_a_row_of_deaths() -> None:
 
     def too_deadly_after(*statuses: RunStatus, name: str = "h") -> bool:
         for seq, status in enumerate(statuses):
-            row = {"application": "a", "event_id": f"evt_{seq}", "seq": seq, "key": "order:1", "blocking": False}
-            unit.add(Run(handler=name, status=status, **row))
+            event = f"evt_{seq}"
+            unit.add(Run(application="a", event_id=event, handler=name, seq=seq, key="", status=status, blocking=False))
         return unit.is_too_deadly(handler(2))
 
     dead, succeeded, waits = RunStatus.DEAD, RunStatus.SUCCEEDED, RunStatus.RETRYING
