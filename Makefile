@@ -14,10 +14,10 @@ FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench kafka chaos lock image faults drills mutants
+.PHONY: help setup demo test check bench kafka chaos lock advisories image faults drills mutants
 
 help: ## the list of targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## .venv with everything development needs, and the project
 
@@ -48,7 +48,7 @@ test: setup ## the whole test suite, with real PostgreSQL and real Apache Kafka 
 	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "$(REAL)"
 
 bench: setup ## benchmarks: ratios against baselines measured in the same run; exit 1 below a bar
-	@$(BIN)/python -m tests.bench
+	@$(BIN)/python -m tests.bench --svg tests/bench/plot/measured.svg
 
 kafka: setup ## a local Apache Kafka broker in the foreground
 	@$(BIN)/python -m tests.support.kafka
@@ -65,7 +65,7 @@ faults: setup ## faults of real processes: when `status` was not green any more,
 drills: setup ## alerts, each fired by its real fault in running processes and cured as its runbook says
 	@$(BIN)/python -m tests.drills
 
-mutants: setup ## a night: single mistakes planted, each has to be noticed by a test; MODULE=path for a part, ONE_IN=n a sample, MINUTES=n to stop after
+mutants: setup ## a night: single mistakes planted, each has to be noticed by a test; MODULE=path for a part, ONE_IN=n a sample (0: survivors), MINUTES=n to stop after
 	@$(BIN)/python -m tests.mutants $(MODULE) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONE_IN),--one-in $(ONE_IN))
 
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
@@ -74,6 +74,10 @@ lock: ## rewrite the three locks from pyproject.toml (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) -c requirements.lock --group build -o requirements-build.lock
 	$(LOCK) -c requirements.lock -c requirements-build.lock --group dev pyproject.toml -o requirements-dev.lock
+
+advisories: setup ## asks PyPI what is known to be vulnerable of what the locks hold (network); exit 1 when something is
+	@for lock in requirements.lock requirements-build.lock requirements-dev.lock; do \
+	  $(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r $$lock $(ADVISORIES) || exit 1; done
 
 image: setup ## the image, twice, without an engine (root, buildah, mmdebstrap): the same digest both times; its SBOM
 	@first=$$(deploy/image/build.sh) && second=$$(deploy/image/build.sh) && echo "$$first" && \

@@ -76,6 +76,7 @@ def _tree(arguments: list[str]) -> typer.Typer:
     try:
         return outline(trunk()) if arguments in ([], ["--help"]) else tree(*arguments[:2])
     finally:
+        gc.freeze()  # it stays for as long as the command runs: no later look goes through it
         gc.enable()
 
 

@@ -14,7 +14,7 @@ CODES: Final = frozenset({"hints_denied", "records_refused", "handlers_gone", "u
 def wrong(figures: Figures, unproved_max_bytes: int) -> frozenset[str]:
     """Those of CODES that hold. `unproved_max_bytes`: the room for what nobody proved, of one application; 0: any."""
     found = {
-        "hints_denied": figures.hints - figures.unasked >= DENIED_MANY,
+        "hints_denied": figures.denied >= DENIED_MANY,
         "records_refused": figures.refused_lately > 0,
         "handlers_gone": bool(figures.gone_handlers),
         "unproved_fills": bool(filling(figures, unproved_max_bytes)),

@@ -32,9 +32,10 @@ class Figures:
     `gone_handlers`: how many runs wait for each handler that no living worker has. Theirs and those of paused handlers
     count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them.
 
-    `unasked`: hints that the service was not yet asked about. `quarantined_lately`: put there in the last LATELY, by
-    whoever sends; `refused_lately`: records of the service's or our own among them, which nobody can have forged.
-    `unproved_bytes`: what strangers' deliveries of each application take.
+    `unasked`: hints that the service was not yet asked about; `denied`: those that it did not know often.
+    `quarantined_lately`: put there in the last LATELY, by whoever sends; `refused_lately`: records of the service's or
+    our own among them, which nobody can have forged. `unproved_bytes`: what strangers' deliveries of each application
+    take.
     """
 
     at: datetime
@@ -52,6 +53,7 @@ class Figures:
     reads_due: int
     unasked: int
     oldest_unasked_at: datetime | None
+    denied: int
     quarantined: int
     quarantined_lately: int
     refused_lately: int
@@ -95,11 +97,12 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         reads_due=await up_to(session, due.where(_READS.c.due_at <= now)),
         unasked=unasked,
         oldest_unasked_at=oldest_unasked_at,
+        denied=await hints.denied(session),
         quarantined=await quarantine.count(session),
         quarantined_lately=sum(lately.values()),
         refused_lately=sum(count for reason, count in lately.items() if reason_of(reason) in OURS),
         paused_handlers=tuple(paused),
-        waiting_handlers=tuple(row.name for row in await handlers.everyone(session) if row.waiting_since is not None),
+        waiting_handlers=tuple(sorted(await handlers.waiting(session))),
         gone_handlers={name: waits[name] for name in gone},
         unproved_bytes=await _unproved_bytes(session),
         worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import linecache
 import re
 from collections.abc import Callable, Coroutine, Sequence
+from types import CodeType
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from consumer.errors import HandlerInvalid
@@ -29,11 +31,16 @@ _MARK = "__consumer_handler__"
 
 def code_version(function: Callable[..., Any]) -> str:
     """A short fingerprint of the function's source, recorded with every attempt (case R14)."""
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
-        source = repr(getattr(function, "__code__", function))
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : _last_line(code)] if code is not None else []
+    source = "".join(lines) or repr(code or function)
     return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+def _last_line(code: CodeType) -> int:
+    """The last line of a function's code; `inspect.getsource` reads its tokens for that, which every command pays."""
+    inside = (_last_line(one) for one in code.co_consts if isinstance(one, CodeType))
+    return max(*(line for *_, line in code.co_lines() if line), *inside, code.co_firstlineno)
 
 
 def checked_types(types: tuple[str, ...]) -> tuple[str, ...]:

@@ -42,14 +42,15 @@ class Fact:
     applied_to: Callable[[Order], Order]
 
 
-async def apply_all(facts: Sequence[Fact]) -> list[Change]:
+async def apply_all(facts: Sequence[Fact], *, invents: bool = True) -> list[Change]:
     """What became of the order by each of these facts of one application, in their order. Orders that nobody knows are
-    invented."""
+    invented, or else left alone."""
     if len(facts) < 2:
-        alone = [await apply(one.ctx, one.event, one.order_id, one.applied_to, invents=True) for one in facts]
+        alone = [await apply(one.ctx, one.event, one.order_id, one.applied_to, invents=invents) for one in facts]
         return [change for change in alone if change is not None]
-    ctx = facts[0].ctx
-    known = await _locked(ctx, sorted({fact.order_id for fact in facts}))
+    ctx, order_ids = facts[0].ctx, sorted({fact.order_id for fact in facts})
+    known = await (_locked if invents else _lock)(ctx, order_ids)
+    facts = [fact for fact in facts if fact.order_id in known]
     orphans = await _orphans(ctx, [order_id for order_id, order in known.items() if order.paid_at is None])
     changes = folded(facts, known, orphans)
     await _write(ctx, known, {fact.order_id: change.after for fact, change in zip(facts, changes, strict=True)})

@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
-from handlers.fulfilment.lookups import completed_at, is_paid, order_of_service_id, proof_by_service_id
+from handlers.fulfilment.lookups import is_paid, order_of_service_id
+from handlers.fulfilment.money import judge_payments
+from handlers.fulfilment.observing import Seen, observe
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import (
     KNOWN_STATUSES,
-    PAID,
     SESSION_RANK,
     Hold,
     Matching,
@@ -35,15 +36,12 @@ from handlers.fulfilment.store import READ_DUE, Change, apply, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
     FINDINGS,
-    PAYMENTS,
     FulfilmentCheckout,
-    FulfilmentOrder,
     FulfilmentPayment,
 )
 from handlers.pointers import TEXT_MAX_CHARS, look, look_amount, look_text, marked_as_test
 
 OPTIONS = Options
-DISAGREEMENT_WAIT_MAX_S = 86_400.0
 _OWN = ("drv_", "obs_")
 
 
@@ -91,15 +89,19 @@ def _ask(fact: Fact, change: Change) -> None:
         ctx.emit(READ_DUE, f"order:{fact.order_id}", {"due": due.isoformat()}, not_before=due, once="read")
 
 
-@handles(READ_DUE, transactional=True, name="fulfilment:read_due")
-async def read_due(event: Event, ctx: Context) -> None:
+@handles(READ_DUE, transactional=True, batch=True, name="fulfilment:read_due")
+async def read_due(batch: Sequence[tuple[Event, Context]]) -> None:
     """No answer came in time: the service's own signature is proof by itself, and nobody's goods wait for an API."""
+    await apply_all([_unanswered(event, ctx) for event, ctx in batch], invents=False)
+
+
+def _unanswered(event: Event, ctx: Context) -> Fact:
     order_id = _own(event).order_id
     if order_id is None:
         raise Reject("a timer needs an order")
     options: Options = ctx.options
     at = parse_time(event.find("/data/due")) or event.received_at
-    await apply(ctx, event, order_id, lambda order: rules.unanswered(order, at, options.matching), invents=False)
+    return Fact(event, ctx, order_id, lambda order: rules.unanswered(order, at, options.matching))
 
 
 @handles("order.unreadable", transactional=True, name="fulfilment:order_unreadable")
@@ -155,9 +157,14 @@ async def checkout_session(event: Event, ctx: Context) -> None:
         ctx.request_read("session", event.object_id, at)
 
 
-@handles("order.observed", transactional=True, name="fulfilment:order_observed")
-async def order_observed(event: Event, ctx: Context) -> None:
+@handles("order.observed", transactional=True, batch=True, name="fulfilment:order_observed")
+async def order_observed(batch: Sequence[tuple[Event, Context]]) -> None:
     """An authenticated read: PAID is proof, by itself (cases F18, B18); any other word is only shown (F17, F34)."""
+    await observe([_seen(event, ctx) for event, ctx in batch])
+
+
+def _seen(event: Event, ctx: Context) -> Seen:
+    """What a read says of its order."""
     order_id = _own(event).order_id
     version, record = event.find("/data/version"), event.find("/data/record")
     if order_id is None or not isinstance(version, int) or not isinstance(record, dict):
@@ -173,43 +180,7 @@ async def order_observed(event: Event, ctx: Context) -> None:
     )
     if reading.status not in KNOWN_STATUSES:
         ctx.log.warning("unknown_enum", field="order.status", order_id=order_id)
-    unidentified = await proof_by_service_id(ctx, reading.service_order_id)
-
-    def fact(order: Order) -> Order:
-        seen = rules.observed(order, reading, _proof(event), options.matching)
-        return seen if unidentified is None else rules.paid(seen, unidentified, options.matching)
-
-    change = await apply(ctx, event, order_id, fact, invents=True)
-    if change is None or reading.version <= change.before.observed_version:
-        return
-    if change.before.is_unreadable and not change.after.is_unreadable:
-        await close_finding(ctx, FINDINGS, "unreadable_order", order_id, event.received_at)
-    if reading.service_order_id:
-        if unidentified is not None:
-            await close_finding(ctx, FINDINGS, "paid_unidentified", reading.service_order_id, event.received_at)
-        await _claim_payments(ctx, event, order_id, reading.service_order_id)
-    await _agreement(ctx, event, order_id, change, reading, options)
-
-
-async def _agreement(
-    ctx: Context, event: Event, order_id: str, change: Change, reading: Reading, options: Options
-) -> None:
-    """An event said paid and a read does not: shown, and read again; the order stays PAID (case F19)."""
-    order = change.after
-    if reading.status == PAID:
-        if change.before.observed_version:  # only an earlier read can have disagreed
-            await close_finding(ctx, FINDINGS, "disagreement", order_id, event.received_at)
-    elif order.paid_at is not None:
-        detail = {"read": reading.status, "proof": order.proof_event_id}
-        await open_finding(ctx, FINDINGS, "disagreement", order_id, event.received_at, detail)
-        age_s = (event.received_at - order.paid_at).total_seconds()
-        wait_s = min(max(options.disagreement_read_delay_s, age_s), DISAGREEMENT_WAIT_MAX_S)  # doubles, up to a day
-        ctx.request_read("order", order_id, later(event, wait_s))
-    elif (since := await completed_at(ctx, order_id)) is not None:
-        # A session of it is completed, so a payment is final: the read lags, and `order.paid` may be lost (case F5).
-        age_s = (event.received_at - since).total_seconds()
-        wait_s = min(max(options.disagreement_read_delay_s, age_s), DISAGREEMENT_WAIT_MAX_S)
-        ctx.request_read("order", order_id, later(event, wait_s))
+    return Seen(event, ctx, order_id, reading, _proof(event))
 
 
 @handles("checkout.registered", transactional=True, name="fulfilment:checkout_registered")
@@ -254,44 +225,12 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     )
     is_new = await ctx.insert_new(payment)
     if order_id is not None:
-        await _judge_payments(ctx, event, order_id)
+        await judge_payments(ctx, event, order_id)
     elif is_new:
         detail = {"payments": [payment.payment_id]}
         await open_finding(ctx, FINDINGS, "orphan_payment", payment.payment_id, event.received_at, detail)
         if service_order_id is not None:
             ctx.request_read("service_order", service_order_id)
-
-
-async def _claim_payments(ctx: Context, event: Event, order_id: str, service_order_id: str) -> None:
-    """Payments that named only the service's order id belong to this order."""
-    ours = (
-        (PAYMENTS.c.application == ctx.application)
-        & (PAYMENTS.c.service_order_id == service_order_id)
-        & PAYMENTS.c.order_id.is_(None)
-    )
-    claimed = await ctx.session.execute(
-        update(PAYMENTS).where(ours).values(order_id=order_id).returning(PAYMENTS.c.payment_id)
-    )
-    payments = claimed.scalars().all()
-    for payment_id in payments:
-        await close_finding(ctx, FINDINGS, "orphan_payment", payment_id, event.received_at)
-    if payments:
-        await _judge_payments(ctx, event, order_id)
-
-
-async def _judge_payments(ctx: Context, event: Event, order_id: str) -> None:
-    """All SUCCEEDED payments of one order, under its lock."""
-    key: dict[str, Any] = {"application": ctx.application, "order_id": order_id}
-    await ctx.insert_new(FulfilmentOrder(**key))
-    order = await ctx.locked(FulfilmentOrder, **key)
-    of_order = (PAYMENTS.c.application == ctx.application) & (PAYMENTS.c.order_id == order_id)
-    found = (await ctx.session.execute(select(PAYMENTS.c.payment_id).where(of_order))).scalars().all()
-    detail = {"payments": sorted(found)}
-    if len(found) > 1:
-        await open_finding(ctx, FINDINGS, "duplicate_payment", order_id, event.received_at, detail)
-    if order is None or order["paid_at"] is None:
-        await open_finding(ctx, FINDINGS, "orphan_payment", order_id, event.received_at, detail)
-        ctx.request_read("order", order_id)
 
 
 @handles("fulfilment.marked_paid", "fulfilment.released", "fulfilment.unfulfillable", transactional=True,

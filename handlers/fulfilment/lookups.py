@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 
-from consumer.plugin import Context
+from consumer.plugin import Context, among_given
 from handlers.fulfilment.order import Proof
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
 
@@ -35,14 +36,22 @@ async def order_of_service_id(ctx: Context, service_order_id: str | None) -> str
     return found
 
 
-async def proof_by_service_id(ctx: Context, service_order_id: str | None) -> Proof | None:
-    """The `order.paid` that named its order by the service's id alone. A read shows which it is, even one that lags and
-    does not say PAID yet (case F19)."""
-    if service_order_id is None:
-        return None
-    one = (FINDINGS.c.application == ctx.application) & (FINDINGS.c.subject == service_order_id)
-    is_open = (FINDINGS.c.kind == "paid_unidentified") & FINDINGS.c.closed_at.is_(None)
-    found = (await ctx.session.execute(select(FINDINGS.c.detail, FINDINGS.c.opened_at).where(one, is_open))).first()
-    if found is None:
-        return None
-    return Proof(event_id=str(found.detail.get("event_id")), type="order.paid", at=found.opened_at, by_event=True)
+_UNIDENTIFIED = select(FINDINGS.c.subject, FINDINGS.c.detail, FINDINGS.c.opened_at).where(
+    FINDINGS.c.application == bindparam("b_application"),
+    FINDINGS.c.kind == "paid_unidentified",
+    among_given(FINDINGS.c.subject, "b_service_ids"),
+    FINDINGS.c.closed_at.is_(None),
+)
+
+
+async def proofs_by_service_id(ctx: Context, service_order_ids: Sequence[str]) -> dict[str, Proof]:
+    """The `order.paid` that named its order by the service's id alone, by that id. A read shows which it is, even one
+    that lags and does not say PAID yet (case F19)."""
+    if not service_order_ids:
+        return {}
+    given = {"b_application": ctx.application, "b_service_ids": service_order_ids}
+    found = await ctx.session.execute(_UNIDENTIFIED, given)
+    return {
+        row.subject: Proof(event_id=str(row.detail.get("event_id")), type="order.paid", at=row.opened_at, by_event=True)
+        for row in found
+    }

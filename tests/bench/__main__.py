@@ -6,50 +6,79 @@ Machines are noisy, so each pair is measured in alternating rounds and the media
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench import backlog, effects, latency, looking, main_job, receiving, replaying, working
-from tests.bench.ratio import Ratio, table
+from tests.bench.job import bare_handlers
+from tests.bench.plot.drawing import drawing
+from tests.bench.processes import idle, scaling
+from tests.bench.ratio import Measured, table
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
 
-PARTS = ("receive", "work", "main", "effects", "looking", "backlog", "replay", "latency")
+ON_POSTGRES: Mapping[str, Callable[[Path, str], Sequence[Measured]]] = {
+    "main": main_job.measure,
+    "bare": bare_handlers.measure,
+    "effects": effects.measure,
+    "looking": looking.measure,
+    "backlog": backlog.measure,
+}
+ON_BOTH: Mapping[str, Callable[[Path, str, str], Sequence[Measured]]] = {
+    "idle": idle.measure,
+    "latency": latency.measure,
+    "scaling": scaling.measure,
+    "work": working.measure,
+}
+PARTS = (*ON_POSTGRES, *ON_BOTH, "receive", "replay")
 
 
 def main() -> int:
     """Measure and print; the exit code."""
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("only", nargs="*", choices=[*PARTS, []], help="measure these only")
-    chosen = parser.parse_args().only or PARTS
-    ratios: list[Ratio] = []
+    parser.add_argument("--svg", type=Path, help="draw it into this file, too")
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
-        for name, part in (("main", main_job), ("effects", effects), ("looking", looking), ("backlog", backlog)):
-            if name in chosen:
-                with postgres_server() as postgres:
-                    ratios += part.measure(Path(folder), postgres)
-        if "replay" in chosen:
-            ratios += replaying.measure(Path(folder))
-        if {"receive", "work", "latency"} & set(chosen):
-            ratios += _with_kafka(Path(folder), chosen)
-    sys.stdout.write(table(ratios))
-    return 0 if all(ratio.good for ratio in ratios) else 1
+        measured = _measured(Path(folder), asked.only or PARTS)
+    sys.stdout.write(f"{table(measured)}load {', '.join(f'{load:.1f}' for load in os.getloadavg())}\n")
+    if asked.svg:
+        asked.svg.write_text(drawing(measured))
+    return 0 if all(one.good for one in measured) else 1
 
 
-def _with_kafka(folder: Path, chosen: Sequence[str]) -> list[Ratio]:
-    ratios: list[Ratio] = []
-    with kafka_server(folder / "kafka") as kafka:
-        if "receive" in chosen:
-            ratios.append(receiving.measure(folder, kafka.url))
-        if "work" in chosen:
-            with postgres_server() as postgres:
-                ratios.append(working.measure(kafka.url, postgres))
-        if "latency" in chosen:
-            with postgres_server() as postgres:
-                ratios += latency.measure(folder, postgres, kafka.url)
-    return ratios
+def _measured(folder: Path, chosen: Sequence[str]) -> list[Measured]:
+    found: list[Measured] = []
+    for name, part in ON_POSTGRES.items():
+        if name in chosen:
+            with _all_cores(), postgres_server() as postgres:
+                found += part(folder, postgres)
+    if "replay" in chosen:
+        found += replaying.measure(folder)
+    if {"receive", *ON_BOTH} & set(chosen):
+        with kafka_server(folder / "kafka") as kafka:
+            if "receive" in chosen:
+                with _all_cores():
+                    found += receiving.measure(folder, kafka.url)
+            for name, part_of_both in ON_BOTH.items():
+                if name in chosen:
+                    with _all_cores(), postgres_server() as postgres:
+                        found += part_of_both(folder, postgres, kafka.url)
+    return found
+
+
+@contextmanager
+def _all_cores() -> Iterator[None]:
+    """A part may keep this process to one; what the next one starts may use all of them again."""
+    cores = os.sched_getaffinity(0)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 if __name__ == "__main__":

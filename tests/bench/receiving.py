@@ -1,4 +1,5 @@
-"""Receiving: `consumer serve` (signature, Kafka, acks=all) against a bare aiohttp handler that only reads the body.
+"""Receiving: `consumer serve` (signature, Kafka, acks=all) against a bare aiohttp handler that only reads the body, at
+64 and 256 connections; and against the sum of that handler and the least that signature, JSON and produce cost.
 
 Requests per second of one core: the requests answered, by the processor time the server's process took for them. The
 load generator, Kafka and the server share two cores here, and wall time would measure who got how much of them.
@@ -11,154 +12,107 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 from urllib.parse import urlsplit
 
 import uvloop
 
-from tests.bench.ratio import Ratio
+from tests.bench.ratio import Measured, Ratio, processor_s
+from tests.bench.receive.client import send_all
 from tests.support.load import SECRET, Sending, paid_orders
 from tests.support.process import ConsumerProcess, ended
 
 REQUESTS = 6_000
-CONNECTIONS = 64
-ROUNDS = 7
-BAR = 0.6
-LIMIT_S = 120.0
-
-BARE = """
-import os, sys, uvloop
-from aiohttp import web
-
-async def read(request):
-    await request.read()
-    return web.Response(body=b'{"status":"accepted"}', content_type="application/json")
-
-async def main():
-    app = web.Application()
-    app.router.add_post("/webhooks/{application}", read)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    import asyncio
-    await asyncio.Event().wait()
-
-uvloop.run(main())
-"""
+BARS = {64: 0.65, 256: 0.85}
+"""Connections, and the share of the bare handler's rate that is asked for."""
+ROUNDS = 5
+BARE = "a bare aiohttp handler that only reads the body"
+LEAST = "that, and the least of HMAC, JSON and a produce"
 
 
-def measure(folder: Path, kafka_url: str) -> Ratio:
-    """Alternate between the two servers; each is kept to the first core, load and broker have the rest."""
-    sendings = paid_orders(REQUESTS, 0)
+@dataclass(frozen=True)
+class _Round:
+    """Requests for a second of CPU."""
+
+    ours: float
+    bare: float
+    least: float
+
+    @property
+    def sum(self) -> float:
+        """Of the bare handler and the least of the rest together."""
+        return 1 / (1 / self.bare + 1 / self.least)
+
+
+def measure(folder: Path, kafka_url: str) -> list[Measured]:
+    """Alternate between them; each is kept to the first core, load and broker have the rest."""
+    cores, sendings = sorted(os.sched_getaffinity(0)), paid_orders(REQUESTS, 0)
     environ = {
         "CONSUMER_BROKER_URL": kafka_url,
         "CONSUMER_TOPIC_PREFIX": f"bench-{uuid.uuid4().hex[:8]}",
         "CONSUMER_AUTHENTICITY": "signature",
         "CONSUMER_WEBHOOK_SECRETS": SECRET,
     }
-    serve = ConsumerProcess("serve", environ, folder)
-    bare = subprocess.Popen([sys.executable, "-c", BARE], stdout=subprocess.PIPE)
+    serve, found = ConsumerProcess("serve", environ, folder), list[Measured]()
+    with ended(serve), _python("tests.bench.receive.bare") as bare:
+        serve.spawn()
+        asyncio.run(serve.ready())
+        ours_port, bare_port = urlsplit(serve.addresses["public_url"]).port or 0, int(_line(bare))
+        _pin(cores, serve.pid, bare.pid)
+        for connections, bar in BARS.items():
+            topic = f"bench-{uuid.uuid4().hex[:8]}"
+            with _python("tests.bench.receive.least", kafka_url, topic, str(connections)) as least:
+                _pin(cores, least.pid)
+                rounds = [
+                    _Round(
+                        ours=_per_core_second(serve.pid, ours_port, sendings, connections),
+                        bare=_per_core_second(bare.pid, bare_port, sendings, connections),
+                        least=_least(least),
+                    )
+                    for _ in range(ROUNDS + 1)
+                ][1:]  # the first round warms up
+            what = f"receive: {connections} connections"
+            found.append(Ratio(what, BARE, [(one.ours, one.bare) for one in rounds], bar))
+            found.append(Ratio(what, LEAST, [(one.ours, one.sum) for one in rounds], 0))
+    return found
+
+
+def _per_core_second(pid: int, port: int, sendings: Sequence[Sending], connections: int) -> float:
+    before = processor_s(pid)
+    uvloop.run(send_all(port, sendings, connections))
+    return len(sendings) / (processor_s(pid) - before)
+
+
+def _least(process: subprocess.Popen[str]) -> float:
+    assert process.stdin is not None
+    process.stdin.write(f"{REQUESTS}\n")
+    process.stdin.flush()
+    return REQUESTS / float(_line(process))
+
+
+@contextmanager
+def _python(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A module of ours in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
-        with ended(serve):
-            serve.spawn()
-            asyncio.run(serve.ready())
-            assert bare.stdout is not None
-            bare_port = int(bare.stdout.readline())
-            ours_port = urlsplit(serve.addresses["public_url"]).port or 0
-            _pin(serve.pid, bare.pid)
-            rounds = []
-            for number in range(ROUNDS + 1):
-                ours = _per_core_second(serve.pid, ours_port, sendings)
-                baseline = _per_core_second(bare.pid, bare_port, sendings)
-                if number:  # the first round warms up
-                    rounds.append((ours, baseline))
+        yield process
     finally:
-        bare.terminate()
-        bare.wait(10)
-    return Ratio("receive: signature, Kafka, acks=all", "a bare aiohttp handler that only reads the body", rounds, BAR)
+        process.terminate()
+        process.communicate(timeout=10)
 
 
-def _per_core_second(pid: int, port: int, sendings: Sequence[Sending]) -> float:
-    before = _processor_s(pid)
-    uvloop.run(_send_all(port, sendings))
-    return len(sendings) / (_processor_s(pid) - before)
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
-def _processor_s(pid: int) -> float:
-    """Seconds of processor time a process has taken, its threads and the kernel's work for it included."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _pin(*processes: int) -> None:
-    cores = sorted(os.sched_getaffinity(0))
+def _pin(cores: Sequence[int], *processes: int) -> None:
     if len(cores) > 1:
         for process in processes:
             os.sched_setaffinity(process, {cores[0]})
         os.sched_setaffinity(0, set(cores[1:]))
-
-
-class _Client(asyncio.Protocol):
-    """One connection that sends prepared requests one after the other. Raw, so that it costs less than a server."""
-
-    def __init__(self, requests: list[bytes], done: asyncio.Event) -> None:
-        self._requests = requests
-        self._done = done
-        self._transport: asyncio.Transport | None = None
-        self._buffer = b""
-        self.refused = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class, of the same shape
-        self._next()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        head, found, rest = self._buffer.partition(b"\r\n\r\n")
-        if not found:
-            return
-        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
-        if len(rest) < length:
-            return
-        self.refused += not head.startswith(b"HTTP/1.1 200")
-        self._buffer = rest[length:]
-        self._next()
-
-    def _next(self) -> None:
-        assert self._transport is not None
-        if self._requests:
-            self._transport.write(self._requests.pop())
-        else:
-            self._transport.close()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._done.set()
-
-
-async def _send_all(port: int, sendings: Sequence[Sending]) -> None:
-    """Send all over CONNECTIONS connections; bounded in count and time. Raises RuntimeError unless all get 200."""
-    queue = [_raw(port, sending) for sending in sendings]
-    clients: list[_Client] = []
-    ends: list[asyncio.Event] = []
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(LIMIT_S):
-        for _ in range(CONNECTIONS):
-            end = asyncio.Event()
-            _, client = await loop.create_connection(partial(_Client, queue, end), "127.0.0.1", port)
-            clients.append(client)
-            ends.append(end)
-        for end in ends:
-            await end.wait()
-    refused = sum(client.refused for client in clients)
-    if refused:
-        raise RuntimeError(f"{refused} of {len(sendings)} requests were not answered 200")
-
-
-def _raw(port: int, sending: Sending) -> bytes:
-    headers = "".join(f"{name}: {value}\r\n" for name, value in sending.headers.items())
-    start = f"POST /webhooks/default HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}"
-    return f"{start}Content-Length: {len(sending.body)}\r\n\r\n".encode() + sending.body

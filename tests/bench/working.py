@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
@@ -59,7 +60,7 @@ async def tally(event: Event, ctx: Context) -> None:
     ctx.session.add(BenchTally(event_id=event.id, order_id=event.order_id or ""))
 
 
-def measure(kafka_url: str, postgres: str) -> Ratio:
+def measure(_: Path, postgres: str, kafka_url: str) -> list[Ratio]:
     """Alternate between the two, each on a database and a topic of its own; this process keeps to one core."""
     one_core(0)
     rounds = []
@@ -68,9 +69,8 @@ def measure(kafka_url: str, postgres: str) -> Ratio:
         baseline = uvloop.run(_baseline(kafka_url, create_database(postgres)))
         if number:  # the first round warms up
             rounds.append((ours, baseline))
-    return Ratio(
-        "work: transactional handler, PostgreSQL, Kafka", "a consumer that commits once per message", rounds, BAR
-    )
+    what = "work: transactional handler, PostgreSQL, Kafka"
+    return [Ratio(what, "a consumer that commits once per message", rounds, BAR)]
 
 
 async def _ours(kafka_url: str, database_url: str) -> float:

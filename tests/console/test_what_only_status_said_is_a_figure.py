@@ -33,13 +33,15 @@ def test_each_code_by_its_figure() -> None:
     room = 1000
     assert standing.wrong(WELL, room) == frozenset()
     for code, figures in {
-        "hints_denied": replace(WELL, hints=standing.DENIED_MANY, unasked=0),
+        "hints_denied": replace(WELL, hints=standing.DENIED_MANY, denied=standing.DENIED_MANY),
         "records_refused": replace(WELL, refused_lately=1),
         "handlers_gone": replace(WELL, gone_handlers={"shop:ship": 3}),
         "unproved_fills": replace(WELL, unproved_bytes={"shop": 501}),
     }.items():
         assert standing.wrong(figures, room) == {code}
-    assert standing.wrong(replace(WELL, hints=standing.DENIED_MANY - 1, unasked=0), room) == frozenset()
+    assert (
+        standing.wrong(replace(WELL, hints=standing.DENIED_MANY, denied=standing.DENIED_MANY - 1), room) == frozenset()
+    )
     assert standing.wrong(replace(WELL, unproved_bytes={"shop": 500}), room) == frozenset()
     assert standing.wrong(replace(WELL, unproved_bytes={"shop": 501}), 0) == frozenset()
 
@@ -51,7 +53,7 @@ async def test_the_ledgers_codes_are_shown(sqlite_ledger: Database, monkeypatch:
     waiting = [delivery(number, event_id=f"evt_{number}") for number in range(standing.DENIED_MANY)]
     async with sqlite_ledger.transaction() as session:
         await hints.keep(session, waiting, now)
-        await session.execute(update(HintRow).values(attempts=1))
+        await session.execute(update(HintRow).values(attempts=hints.OFTEN))
         await quarantine.put(session, [(delivery(1), Reason.NOT_UNDERSTOOD)], now)
     watch = asyncio.create_task(unfulfilled.watch_unfulfilled(sqlite_ledger, metrics, SystemClock(), stop))
     await eventually(lambda: shown(metrics, "hints_denied") == shown(metrics, "records_refused") == 1, within_s=20)

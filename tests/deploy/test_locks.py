@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOCKS = ("requirements.lock", "requirements-build.lock", "requirements-dev.lock")
+ELSEWHERE = ["colorama", "pywin32", "tzdata"]  # locked for another system than this
 
 
 def _locked(name: str) -> dict[str, str]:
@@ -46,3 +51,49 @@ def test_all_is_pinned_by_hash_and_names_no_address(name: str) -> None:
     assert "://" not in text
     pinned = re.split(r"(?m)^(?=[a-z0-9-]+==)", text)[1:]
     assert [one.splitlines()[0] for one in pinned if "--hash=sha256:" not in one] == []
+
+
+class Advisories(BaseHTTPRequestHandler):
+    """What OSV answers, over HTTP: one package is known to be vulnerable."""
+
+    vulnerable = ""
+    asked: ClassVar[set[str]] = set()
+
+    def do_POST(self) -> None:
+        name = json.loads(self.rfile.read(int(self.headers["content-length"])))["package"]["name"]
+        self.asked.add(name)
+        spans = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "999"}]}]
+        affected = [{"package": {"name": name, "ecosystem": "PyPI"}, "ranges": spans}]
+        known = [{"id": "PYSEC-0000-1", "details": "", "affected": affected}] if name == self.vulnerable else []
+        answer = json.dumps({"vulns": known}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.slow
+def test_each_locked_package_is_looked_up_and_a_vulnerable_one_is_named() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Advisories)
+    Thread(target=server.serve_forever, daemon=True).start()
+    where = f"ADVISORIES=-s osv --osv-url http://127.0.0.1:{server.server_port}"
+    typed = ["make", "-s", "advisories", "--assume-old=setup", where]
+
+    def look() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(typed, cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
+
+    try:
+        clean = look()
+        assert clean.returncode == 0, clean.stderr
+        assert set().union(*(_locked(name) for name in LOCKS)) - Advisories.asked <= _names(ELSEWHERE)
+        Advisories.vulnerable = "yarl"
+        found = look()
+        assert found.returncode != 0
+        assert "yarl" in found.stdout + found.stderr
+        assert "PYSEC-0000-1" in found.stdout + found.stderr
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -51,6 +51,14 @@ def event(kind: str, order_id: str, number: int, application: str) -> Event:
             return said("order.paid", name, at=at, livemode=False, **paid)
         case "unnamed":
             return said("order.paid", name, at=at, id=f"other_{order_id}", application=application)
+        case "paid by the service's id":
+            return said("order.paid", name, at=at, id=f"so_{order_id}", amount="10", application=application)
+        case "money":
+            payment = {"id": name, "status": "SUCCEEDED", "order": {"id": f"so_{order_id}"}}
+            return observed(f"payment:{name}", number, payment, at=at, application=application)
+        case "due":
+            return own("fulfilment.read_due", f"order:{order_id}", {"due": at.isoformat()}, at=at,
+                       application=application)  # fmt: skip
         case "expired":
             return said("order.expired", name, at=at, id=f"so_{order_id}", **of)
         case "completed":
@@ -118,3 +126,22 @@ async def test_on_both_databases_too(database: Database) -> None:
     assert await end(database, "together", happened, [len(happened)], "off") == singly
     assert await end(database, "split", happened, [2, 4], "off") == singly
     assert len(singly["outbox"]) == 3
+
+
+# case: F18, F19, F28, G1
+async def test_reads_taken_together_are_what_they_are_singly(database: Database) -> None:
+    """One whose money was seen before, one whose proof named it by the service's id, one that could not be read, one
+    that a read contradicts, one nobody knew; and two that are read again. Then the timers of some of them."""
+    before = [("money", "A"), ("money", "A"), ("paid by the service's id", "B"), ("unreadable", "C"), ("paid", "D"),
+              ("paid", "E"), ("paid", "F"), ("money", "I")]  # fmt: skip
+    reads = [("read paid", "A"), ("read pending", "B"), ("read paid", "C"), ("read pending", "D"), ("read paid", "G"),
+             ("read paid", "A"), ("read paid", "D"), ("read pending", "H"), ("read pending", "A"),
+             ("read pending", "I"), ("read paid", "I")]  # fmt: skip
+    timers = [("due", "D"), ("due", "E"), ("due", "F"), ("due", "unknown")]
+    happened = [*before, *reads, *timers]
+    singly = await end(database, "singly", happened, [1], "auto")
+    assert await end(database, "together", happened, [*[1] * len(before), len(reads), len(timers)], "auto") == singly
+    assert await end(database, "split", happened, [*[1] * len(before), 4, 3], "auto") == singly
+    assert sum("fulfilment.requested" in row for row in singly["outbox"]) == 8
+    kinds = ("duplicate_payment", "orphan_payment", "paid_unidentified", "disagreement")
+    assert {kind for kind in kinds if any(kind in row for row in singly["findings"])} == set(kinds)

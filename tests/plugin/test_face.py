@@ -15,6 +15,7 @@ import consumer.plugin
 from consumer.errors import HandlerMisuse
 from consumer.payments import PaymentsClient
 from consumer.plugin import Context, Event, Handler, PaymentsApi, handles
+from consumer.plugin.declaration import declared
 from consumer.testing import Workbench
 from tests.support.desk import Desk
 
@@ -140,3 +141,40 @@ def test_every_command_of_the_tutorial_exists_with_its_options() -> None:
         assert told.returncode == 0, command
         options = {word for word in words if word.startswith("--")}
         assert not {one for one in options if one not in told.stdout}, (command, options)
+
+
+ONE_HANDLER = """from consumer.plugin import handles
+
+@handles("order.paid", name="test:one")
+async def one(event, ctx):
+    async def tell(name):
+        return [
+            name
+            for _ in range(3)
+        ]
+    await tell("warehouse")
+"""
+
+
+# case: R14
+@pytest.mark.parametrize(
+    ("written", "same"),
+    [
+        (ONE_HANDLER, True),
+        ("# a line above\n\n" + ONE_HANDLER, True),
+        (ONE_HANDLER + "\n\nUNRELATED = 1\n", True),
+        (ONE_HANDLER.replace('"warehouse"', '"depot"'), False),
+        (ONE_HANDLER.replace("range(3)", "range(4)"), False),
+        (ONE_HANDLER.replace("test:one", "test:two"), False),
+    ],
+)
+def test_the_code_version_is_that_of_the_handlers_own_source(tmp_path: Path, written: str, same: bool) -> None:
+    def version(name: str, source: str) -> str:
+        (tmp_path / f"{name}.py").write_text(source)
+        scope: dict[str, Any] = {"__name__": name}
+        exec(compile(source, tmp_path / f"{name}.py", "exec"), scope)
+        found = declared(scope["one"])
+        assert found is not None
+        return found.version
+
+    assert (version("before", ONE_HANDLER) == version("after", written)) is same

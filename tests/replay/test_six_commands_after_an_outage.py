@@ -80,7 +80,8 @@ async def test_from_status_to_clean_invariants(tmp_path: Path) -> None:
 
         async def types(line: str) -> tuple[int, str]:
             typed.append(line)
-            done = await asyncio.to_thread(command, *line.removeprefix("consumer ").split(), environ=environ)
+            words = line.removeprefix("consumer ").split()
+            done = await asyncio.to_thread(command, *words, environ=environ, within_s=60 + EVENTS / 10)
             return done.returncode, done.stdout + done.stderr
 
         code, told = await types("consumer status")

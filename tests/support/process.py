@@ -65,7 +65,7 @@ class ConsumerProcess:
                 stderr=log,
             )
 
-    async def ready(self, within_s: float = 60.0) -> None:
+    async def ready(self, within_s: float = 60.0, *, every_s: float = 0.1) -> None:
         """Wait until `/readyz` says 200."""
         await eventually(self._announced, within_s=within_s, what=f"{self.name} announces its addresses")
         async with aiohttp.ClientSession() as http:
@@ -78,7 +78,7 @@ class ConsumerProcess:
                 except aiohttp.ClientError:
                     return False
 
-            await eventually(is_ready, within_s=within_s, every_s=0.1, what=f"{self.name} is ready")
+            await eventually(is_ready, within_s=within_s, every_s=every_s, what=f"{self.name} is ready")
 
     def _announced(self) -> bool:
         self._check_alive()

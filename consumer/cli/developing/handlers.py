@@ -16,7 +16,7 @@ from consumer.cli.developing.scaffold import write_package
 from consumer.cli.developing.unmigrated import unmigrated
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import ledger, run, settings_for
+from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.errors import LedgerError, NotFound
 from consumer.ledger import audit
 from consumer.ledger.engine.database_time import shared_time
@@ -39,7 +39,7 @@ Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
 @app.command("list")
 def list_handlers(as_json: Json = False) -> None:
     """Every handler that is installed, what it wants, and whether it runs."""
-    settings = settings_for(Role.OPERATE)
+    settings = settings_looking()
     registry = registry_of(settings)
     known, missed = run(_known(settings, registry))
     rows: list[dict[str, Any]] = [
@@ -194,7 +194,7 @@ async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, Hand
 
 
 async def _set(name: str, reason: str, *, paused: bool) -> None:
-    async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
+    async with ledger(settings_looking()) as database, database.transaction() as session:
         now = await shared_time(session)
         done = (
             await ledger_handlers.pause(session, name, by="operator", reason=reason, now=now)

@@ -14,7 +14,7 @@ from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import run, settings_for
+from consumer.cli.process import run, settings_for, settings_looking
 from consumer.console.invariants.check import Check
 from consumer.console.invariants.cures import cure_of_all
 from consumer.console.invariants.report import Problem, Report, usdc
@@ -41,7 +41,7 @@ def invariants(
 
     Compared with what was observed last; `--read` compares with the service as it is now.
     """
-    settings = settings_for(Role.OPERATE)
+    settings = settings_for(Role.OPERATE) if read else settings_looking()
     registry = registry_of(settings)
     problems = option_problems(registry, settings.handler_options)
     if problems:

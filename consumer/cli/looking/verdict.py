@@ -105,8 +105,9 @@ def _deliveries(figures: Figures, wrong: Collection[str]) -> list[Finding]:
         text = f"{figures.unasked} delivery(s) wait to be confirmed, the oldest for {late_s / 60:.0f} min"
         found.append(Finding(Grade.STUCK if late_s > UNFULFILLED_LATE_S else Grade.DEGRADED, "hints_late", text))
     if "hints_denied" in wrong:
-        denied = figures.hints - figures.unasked
-        text = f"the service does not know {denied} of the deliveries that wait: forged, or another application's"
+        text = (
+            f"the service does not know {figures.denied} of the deliveries that wait: forged, or another application's"
+        )
         found.append(Finding(Grade.DEGRADED, "hints_denied", text))
     if figures.quarantined_lately >= QUARANTINE_GROWS:
         text = f"{figures.quarantined_lately} delivery(s) in ten minutes: `consumer quarantine list`"

@@ -27,13 +27,12 @@ from consumer.cli.filters import (
     takes,
 )
 from consumer.cli.output import Json, Output, shown
-from consumer.cli.process import ledger, run, settings_for
+from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.errors import UsageError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import dead, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.tables import RunStatus
-from consumer.settings import Role
 
 app = typer.Typer(help="Dead runs: look, try again, give up.", no_args_is_help=True)
 
@@ -208,7 +207,7 @@ def _question(verb: str, found: Sequence[DeadRun]) -> str:
 
 async def _require_handler(name: str) -> None:
     """Raise UsageError for a handler that nobody has ever had: "no run fits" would hide the slip of a finger."""
-    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+    async with ledger(looking()[0]) as database, database.reading() as session:
         known = [row.name for row in await handlers.everyone(session)]
         if name in known or await dead.has_runs(session, name):
             return
@@ -217,17 +216,17 @@ async def _require_handler(name: str) -> None:
 
 
 async def _now() -> datetime:
-    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+    async with ledger(looking()[0]) as database, database.reading() as session:
         return await shared_time(session)
 
 
 async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
-    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+    async with ledger(settings_looking()) as database, database.reading() as session:
         return await dead.search(session, wanted)
 
 
 async def _do(found: Sequence[DeadRun], reason: str, act: Act) -> int:
-    async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
+    async with ledger(looking()[0]) as database, database.transaction() as session:
         return await act(session, found, by=_operator(), reason=reason, now=await shared_time(session))
 
 

@@ -26,7 +26,7 @@ from consumer.cli.filters import (
     parse_moment,
 )
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, run, settings_for
+from consumer.cli.process import ledger, looking, run, settings_for, settings_looking
 from consumer.cli.repairing.replay_bar import ReplayBar
 from consumer.errors import NotFound, PlanMoved, PlanOver, UsageError
 from consumer.ledger.engine.database_time import shared_clock, shared_time
@@ -249,7 +249,7 @@ def list_plans(limit: Limit = 20, as_json: Json = False) -> None:
     """The newest plans."""
 
     async def load() -> Sequence[PlanRow]:
-        async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+        async with ledger(settings_looking()) as database, database.reading() as session:
             return await plans.newest(session, limit)
 
     rows = [_row(row) for row in run(load())]
@@ -267,7 +267,7 @@ def cancel(plan: PlanId, reason: Reason, yes: Yes = False, as_json: Json = False
     consent(f"cancel plan {plan}, {row.status}?", yes=yes)
 
     async def end() -> int:
-        async with ledger(settings_for(Role.OPERATE)) as database, database.transaction() as session:
+        async with ledger(looking()[0]) as database, database.transaction() as session:
             left = await plans.cancel(session, plan, by=operator(), reason=why, now=await shared_time(session))
             if left is None:
                 raise PlanOver(plan=plan)
@@ -280,7 +280,7 @@ def cancel(plan: PlanId, reason: Reason, yes: Yes = False, as_json: Json = False
 
 
 async def _get(plan_id: str) -> PlanRow:
-    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+    async with ledger(settings_looking()) as database, database.reading() as session:
         row = await plans.get(session, plan_id)
     if row is None:
         raise NotFound("there is no such plan; see `consumer replay list`", plan=plan_id[:64])
@@ -289,7 +289,7 @@ async def _get(plan_id: str) -> PlanRow:
 
 async def _show(plan_id: str, with_items: bool) -> tuple[PlanRow, dict[str, int], Sequence[tuple[Pair, PlanItemRow]]]:
     row = await _get(plan_id)
-    async with ledger(settings_for(Role.OPERATE)) as database, database.reading() as session:
+    async with ledger(looking()[0]) as database, database.reading() as session:
         progress = await items.progress(session, plan_id, await shared_time(session))
         listed = await items.of_plan(session, plan_id, ITEMS_SHOWN) if with_items else []
     return row, {**progress.items, "working": progress.working, "waiting": progress.waiting}, listed

@@ -5,11 +5,10 @@ from __future__ import annotations
 import typer
 
 from consumer.cli.output import Json, Output
-from consumer.cli.process import run, settings_for
+from consumer.cli.process import run, settings_looking
 from consumer.ledger import Database
 from consumer.ledger.engine import schema as ledger_schema
 from consumer.ledger.engine.schema import SchemaState
-from consumer.settings import Role
 
 app = typer.Typer(help="The database schema.", no_args_is_help=True)
 
@@ -30,7 +29,7 @@ def current(as_json: Json = False) -> None:
 
 
 async def _with_database(*, upgrade: bool) -> SchemaState:
-    database = Database(settings_for(Role.OPERATE).database_url.get_secret_value(), pool_size=2, create=upgrade)
+    database = Database(settings_looking().database_url.get_secret_value(), pool_size=2, create=upgrade)
     try:
         return await (ledger_schema.upgrade(database) if upgrade else ledger_schema.state(database))
     finally:

@@ -50,6 +50,11 @@ async def paused(session: AsyncSession) -> frozenset[str]:
     return frozenset(await session.scalars(select(_HANDLERS.c.name).where(_HANDLERS.c.paused_at.is_not(None))))
 
 
+async def waiting(session: AsyncSession) -> frozenset[str]:
+    """The handlers that wait for what they depend on."""
+    return frozenset(await session.scalars(select(_HANDLERS.c.name).where(_HANDLERS.c.waiting_since.is_not(None))))
+
+
 async def everyone(session: AsyncSession) -> Sequence[HandlerRow]:
     """All handlers the ledger has seen, by name."""
     return (await session.execute(select(HandlerRow).order_by(_HANDLERS.c.name))).scalars().all()
@@ -63,7 +68,7 @@ def bystanders() -> Select[tuple[str]]:
 async def living(session: AsyncSession, now: datetime) -> frozenset[str]:
     """The handlers that some living worker has, or, when no worker lives, those of the last ones: that nobody works
     at all is another matter. Empty before the first worker."""
-    seen = {row.name: row.last_seen_at for row in await everyone(session)}
+    seen = dict((await session.execute(select(_HANDLERS.c.name, _HANDLERS.c.last_seen_at))).tuples().all())
     # A worker whose clock is ahead must not make everybody else's handlers look gone.
     since = min(now, max(seen.values(), default=now)) - timedelta(seconds=LIVE_S)
     return frozenset(name for name, at in seen.items() if at >= since)

@@ -20,6 +20,7 @@ from consumer.ledger.tables import HintRow
 _HINTS: Table = HintRow.__table__
 
 AGAIN: Final = timedelta(seconds=5)
+OFTEN: Final = 3
 
 
 async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datetime) -> None:
@@ -169,6 +170,11 @@ async def unasked(session: AsyncSession) -> tuple[int, datetime | None]:
     statement = select(func.count(), func.min(_HINTS.c.received_at)).where(_HINTS.c.attempts == 0)
     count, oldest_at = (await session.execute(statement)).one()
     return int(count), oldest_at
+
+
+async def denied(session: AsyncSession) -> int:
+    """How many hints wait that the service did not know OFTEN times, 8 s: less may be that it lists late (case U30)."""
+    return int((await session.scalar(select(func.count()).where(_HINTS.c.attempts >= OFTEN))) or 0)
 
 
 async def count(session: AsyncSession, application: str | None = None) -> int:

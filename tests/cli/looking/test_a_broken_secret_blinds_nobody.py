@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.desk import Desk
 
 
@@ -26,6 +28,32 @@ def test_status_and_lists_answer_beside_a_secret_that_cannot_be_read(desk: Desk,
     assert (listed.returncode, json.loads(listed.stdout)["events"]) == (0, [])
     assert "warning[settings_invalid]: SVC_APP_SECRET_FILE" in listed.stderr
     assert desk.call("quarantine", "list", **broken).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("db", "upgrade"),
+        ("db", "current"),
+        ("handlers", "list"),
+        ("handlers", "pause", "shop:ship", "--reason", "it ships twice"),
+        ("dead", "list"),
+        ("dead", "discard", "--handler", "shop:ship", "--reason", "never to be shipped", "--yes"),
+        ("replay", "list"),
+        ("replay", "cancel", "01JD0000000000000000000000", "--reason", "wrong plan", "--yes"),
+        ("findings", "list"),
+        ("invariants",),
+    ],
+)
+def test_what_needs_the_ledger_alone_needs_no_secret(desk: Desk, tmp_path: Path, words: tuple[str, ...]) -> None:
+    desk.call("db", "upgrade")
+    whole = desk.call(*words)
+    (tmp_path / "empty").write_text("")
+    credentials = {"SVC_APP_ID": "svc_app_1", "SVC_BASE_URL": "http://127.0.0.1:1"}
+    done = desk.call(*words, SVC_APP_SECRET_FILE=str(tmp_path / "empty"), **credentials)
+    assert done.stderr.splitlines()[0].startswith("warning[settings_invalid]: SVC_APP_SECRET_FILE"), done.stderr
+    assert (done.returncode, done.stdout) == (whole.returncode, whole.stdout)
+    assert done.stderr.splitlines()[1:] == whole.stderr.splitlines(), "it is said once"
 
 
 def test_doctor_tells_of_it_and_examines_the_rest(desk: Desk, tmp_path: Path) -> None:

@@ -95,6 +95,18 @@ async def test_a_hint_that_is_put_off_is_not_due_before(database: Database) -> N
     assert {row.event_id: row.attempts for row in await due(database, 60)} == {"evt_1": 0, "evt_2": 0}
 
 
+# case: U30, I15
+async def test_denied_is_what_the_service_did_not_know_often(database: Database) -> None:
+    await keep(database, *(delivery(number, event_id=f"evt_{number}") for number in range(4)))
+    async with database.transaction() as session:
+        for number in range(4):
+            for _ in range(number):
+                await hints.put_off(session, [("default", f"evt_{number}")], NOW, counted=True)
+    async with database.reading() as session:
+        assert await hints.denied(session) == 1  # a service that lists late did not know evt_1 and evt_2 either
+        assert (await hints.unasked(session))[0] == 1
+
+
 async def test_the_ids_alone_tell_the_same(database: Database) -> None:
     await keep(database, *(delivery(number, event_id=f"evt_{number}") for number in range(4)))
     async with database.transaction() as session:

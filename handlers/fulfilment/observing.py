@@ -1,0 +1,159 @@
+"""Reads of orders, many at once: what all of them are asked of the tables is asked by one statement each. What follows
+is what follows of each read singly: two of one order, or of one order of the service, are not taken together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from sqlalchemy import bindparam, select, update
+
+from consumer.plugin import Context, Event, among_given
+from handlers.findings import close_finding, open_finding
+from handlers.fulfilment import rules
+from handlers.fulfilment.folding import Fact, apply_all
+from handlers.fulfilment.lookups import completed_at, proofs_by_service_id
+from handlers.fulfilment.money import judge_payments
+from handlers.fulfilment.options import Options
+from handlers.fulfilment.order import PAID, Order, Proof, Reading
+from handlers.fulfilment.store import Change, later
+from handlers.fulfilment.tables import FINDINGS, PAYMENTS
+
+DISAGREEMENT_WAIT_MAX_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One read of one order, as an event; `proof` is what it proves when it says PAID."""
+
+    event: Event
+    ctx: Context
+    order_id: str
+    reading: Reading
+    proof: Proof
+
+
+async def observe(batch: Sequence[Seen]) -> None:
+    """What these reads of one application show, in their order."""
+    for apart in _apart(batch):
+        unidentified = await proofs_by_service_id(apart[0].ctx, _service_ids(apart))
+        proofs = [unidentified.get(seen.reading.service_order_id or "") for seen in apart]
+        facts = [
+            Fact(seen.event, seen.ctx, seen.order_id, partial(_fact, seen, proof))
+            for seen, proof in zip(apart, proofs, strict=True)
+        ]
+        changes = await apply_all(facts)
+        newer = [
+            (seen, proof, change)
+            for seen, proof, change in zip(apart, proofs, changes, strict=True)
+            if seen.reading.version > change.before.observed_version
+        ]
+        unclaimed = await _unclaimed([seen for seen, _, _ in newer])
+        for seen, proof, change in newer:
+            await _follow(seen, proof, change, has_payments=seen.reading.service_order_id in unclaimed)
+
+
+def _apart(batch: Sequence[Seen]) -> Iterator[Sequence[Seen]]:
+    """The batch in parts in which no order comes twice, by either of its ids. Pure."""
+    part: list[Seen] = []
+    known: set[tuple[str, str | None]] = set()
+    for seen in batch:
+        ids = {("ours", seen.order_id)}
+        if seen.reading.service_order_id:
+            ids.add(("theirs", seen.reading.service_order_id))
+        if ids & known:
+            yield part
+            part, known = [], set()
+        part.append(seen)
+        known |= ids
+    if part:
+        yield part
+
+
+def _fact(seen: Seen, unidentified: Proof | None, order: Order) -> Order:
+    matching = _options(seen).matching
+    known = rules.observed(order, seen.reading, seen.proof, matching)
+    return known if unidentified is None else rules.paid(known, unidentified, matching)
+
+
+async def _follow(seen: Seen, unidentified: Proof | None, change: Change, *, has_payments: bool) -> None:
+    ctx, event, order_id = seen.ctx, seen.event, seen.order_id
+    service_order_id = seen.reading.service_order_id
+    if change.before.is_unreadable and not change.after.is_unreadable:
+        await close_finding(ctx, FINDINGS, "unreadable_order", order_id, event.received_at)
+    if service_order_id:
+        if unidentified is not None:
+            await close_finding(ctx, FINDINGS, "paid_unidentified", service_order_id, event.received_at)
+        if has_payments:
+            await _claim_payments(ctx, event, order_id, service_order_id)
+    await _agreement(seen, change)
+
+
+async def _agreement(seen: Seen, change: Change) -> None:
+    """An event said paid and a read does not: shown, and read again; the order stays PAID (case F19)."""
+    ctx, event, order_id, order = seen.ctx, seen.event, seen.order_id, change.after
+    if seen.reading.status == PAID:
+        if change.before.observed_version:  # only an earlier read can have disagreed
+            await close_finding(ctx, FINDINGS, "disagreement", order_id, event.received_at)
+    elif order.paid_at is not None:
+        detail = {"read": seen.reading.status, "proof": order.proof_event_id}
+        await open_finding(ctx, FINDINGS, "disagreement", order_id, event.received_at, detail)
+        _read_again(seen, order.paid_at)
+    elif (since := await completed_at(ctx, order_id)) is not None:
+        # A session of it is completed, so a payment is final: the read lags, and `order.paid` may be lost (case F5).
+        _read_again(seen, since)
+
+
+def _read_again(seen: Seen, since: datetime) -> None:
+    """After a wait that doubles, up to a day."""
+    age_s = (seen.event.received_at - since).total_seconds()
+    wait_s = min(max(_options(seen).disagreement_read_delay_s, age_s), DISAGREEMENT_WAIT_MAX_S)
+    seen.ctx.request_read("order", seen.order_id, later(seen.event, wait_s))
+
+
+def _options(seen: Seen) -> Options:
+    options: Options = seen.ctx.options
+    return options
+
+
+def _service_ids(batch: Sequence[Seen]) -> list[str]:
+    return [seen.reading.service_order_id for seen in batch if seen.reading.service_order_id]
+
+
+_UNCLAIMED = (
+    select(PAYMENTS.c.service_order_id)
+    .where(
+        PAYMENTS.c.application == bindparam("b_application"),
+        among_given(PAYMENTS.c.service_order_id, "b_service_ids"),
+        PAYMENTS.c.order_id.is_(None),
+    )
+    .distinct()
+)
+
+
+async def _unclaimed(batch: Sequence[Seen]) -> frozenset[str]:
+    """Of the service's orders that these reads show, those with payments that named nothing else; as good as none."""
+    if not (service_ids := _service_ids(batch)):
+        return frozenset()
+    given = {"b_application": batch[0].ctx.application, "b_service_ids": service_ids}
+    return frozenset((await batch[0].ctx.session.execute(_UNCLAIMED, given)).scalars())
+
+
+async def _claim_payments(ctx: Context, event: Event, order_id: str, service_order_id: str) -> None:
+    """Payments that named only the service's order id belong to this order."""
+    ours = (
+        (PAYMENTS.c.application == ctx.application)
+        & (PAYMENTS.c.service_order_id == service_order_id)
+        & PAYMENTS.c.order_id.is_(None)
+    )
+    claimed = await ctx.session.execute(
+        update(PAYMENTS).where(ours).values(order_id=order_id).returning(PAYMENTS.c.payment_id)
+    )
+    payments = claimed.scalars().all()
+    for payment_id in payments:
+        await close_finding(ctx, FINDINGS, "orphan_payment", payment_id, event.received_at)
+    if payments:
+        await judge_payments(ctx, event, order_id)

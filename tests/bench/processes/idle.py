@@ -1,0 +1,89 @@
+"""A role that has nothing to do: how soon it is ready, what it takes of a core in a minute, and its memory. All roles
+of a stack stand side by side, in processes of their own, and are started one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from consumer.sandbox import Sandbox, SandboxConfig
+from tests.bench.ratio import Bound, Measured, processor_s
+from tests.support.load import SECRET
+from tests.support.postgres import create_database
+from tests.support.process import ConsumerProcess, command, ended
+
+ROLES = ("serve", "work", "sync", "console")
+CPU_PERCENT, MEMORY_MIB, READY_S = 1.0, 80.0, 0.8
+SETTLES_S, LASTS_S = 10.0, 60.0
+WITHIN_S = 60.0
+APPLICATION = {"SVC_APP_ID": "svc_app_sandbox", "SVC_APP_SECRET": "svc_sk_live_sandbox"}
+
+
+def measure(folder: Path, postgres: str, kafka: str) -> list[Measured]:
+    """Both stacks, one after the other."""
+    found: list[Measured] = []
+    for name in ("embedded", "Kafka and PostgreSQL"):
+        place = folder / uuid.uuid4().hex
+        place.mkdir()
+        urls = {"CONSUMER_BROKER_URL": f"embedded:{place}/log.db",
+                "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{place}/ledger.db"}  # fmt: skip
+        if name != "embedded":
+            urls = {"CONSUMER_BROKER_URL": kafka, "CONSUMER_DATABASE_URL": create_database(postgres)}
+        found += asyncio.run(_stack(place, urls, name))
+    return found
+
+
+async def _stack(folder: Path, urls: Mapping[str, str], name: str) -> list[Measured]:
+    environ = {
+        **urls,
+        **APPLICATION,
+        "CONSUMER_TOPIC_PREFIX": f"idle-{uuid.uuid4().hex[:8]}",
+        "CONSUMER_AUTHENTICITY": "signature",
+        "CONSUMER_WEBHOOK_SECRETS": SECRET,
+    }
+    done = await asyncio.to_thread(command, "db", "upgrade", environ=environ, within_s=120)
+    if done.returncode != 0:
+        raise RuntimeError(f"consumer db upgrade: {done.stderr.strip()[-500:]}")
+    async with Sandbox(SandboxConfig()) as sandbox, AsyncExitStack() as stack:
+        environ["SVC_BASE_URL"] = sandbox.base_url
+        roles, ready_s = {}, {}
+        for role in ROLES:
+            roles[role] = ConsumerProcess(role, environ, folder)
+            stack.enter_context(ended(roles[role]))
+            ready_s[role] = await _ready_s(roles[role])
+            sys.stdout.write(f"{name}: {role} took {processor_s(roles[role].pid):.2f} s of CPU until it was ready\n")
+        await asyncio.sleep(SETTLES_S)
+        before = {role: processor_s(process.pid) for role, process in roles.items()}
+        await asyncio.sleep(LASTS_S)
+        found: list[Measured] = []
+        for role, process in roles.items():
+            percent = (processor_s(process.pid) - before[role]) / LASTS_S * 100
+            found += _bounds(f"{name}: {role}", ready_s[role], percent, _memory_mib(process.pid))
+        return found
+
+
+async def _ready_s(process: ConsumerProcess) -> float:
+    """From the start of the process until `/readyz` says 200."""
+    began_s = time.perf_counter()
+    process.spawn()
+    await process.ready(WITHIN_S, every_s=0.01)
+    return time.perf_counter() - began_s
+
+
+def _memory_mib(pid: int) -> float:
+    """What of its memory is resident."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _bounds(who: str, ready_s: float, percent: float, mib: float) -> list[Measured]:
+    return [
+        Bound(f"ready, {who}", ready_s, READY_S, "s"),
+        Bound(f"idle, {who}, of a core", percent, CPU_PERCENT, "%"),
+        Bound(f"idle, {who}, memory", mib, MEMORY_MIB, "MiB"),
+    ]

@@ -1,0 +1,114 @@
+"""Several `work` processes on Kafka and PostgreSQL: what an order through an effect handler costs them together, in
+CPU, with 1, 2 and 4 of them. It stays flat when none makes work for another. How much more they do in a second than one
+is shown, and has a bar only where each of them, Kafka and PostgreSQL have a core."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy import text
+
+from consumer.broker import open_broker
+from consumer.ledger import Database
+from consumer.ledger.handling import runs
+from tests.bench.job.prepared import webhooks
+from tests.bench.ratio import Cost, Measured, Ratio, processor_s
+from tests.support.load import SECRET
+from tests.support.merchant.plugin import install_plugin
+from tests.support.ports import eventually
+from tests.support.postgres import create_database
+from tests.support.process import ConsumerProcess, command, ended
+from tests.work.workshop import message
+
+PROCESSES = (1, 2, 4)
+GAIN = {2: 1.8, 4: 3.0}
+FLAT = 0.8
+ORDERS, WARM_UP, ROUNDS = 6_000, 300, 3
+SERVERS = 2
+WITHIN_S = 180.0
+PLUGIN = """
+from consumer.plugin import Context, Event, handles
+
+@handles("order.paid", concurrency=64)
+async def call(event: Event, ctx: Context) -> None:
+    pass
+"""
+
+
+def measure(folder: Path, postgres: str, kafka: str) -> list[Measured]:
+    """In turn; each on a ledger and a log of its own."""
+    found = []
+    for _ in range(ROUNDS):
+        urls = {count: create_database(postgres) for count in PROCESSES}
+        found.append({count: asyncio.run(_cost(folder, url, kafka, count)) for count, url in urls.items()})
+    for count in PROCESSES:
+        each = [one[count] for one in found]
+        shown = ", ".join(f"{one.cpu_ms_per_1000:.0f} ms at {one.rate:.0f}/s" for one in each)
+        sys.stdout.write(f"{count} work: CPU of all for 1,000 orders {shown}\n")
+    return [one for count in PROCESSES[1:] for one in _ratios(count, found)]
+
+
+def _ratios(count: int, found: list[dict[int, Cost]]) -> list[Measured]:
+    cores = len(os.sched_getaffinity(0))
+    bar = GAIN[count] if cores >= count + SERVERS else 0.0
+    what = f"{count} work processes, orders a second"
+    flat = [(one[count].per_cpu_second, one[1].per_cpu_second) for one in found]
+    gain = [(one[count].rate, one[1].rate) for one in found]
+    return [
+        Ratio(f"{count} work processes, orders for a second of CPU", "one", flat, FLAT),
+        Ratio(what if bar else f"{what} (no bar: {cores} cores)", "one", gain, bar),
+    ]
+
+
+async def _cost(folder: Path, url: str, kafka: str, count: int) -> Cost:
+    place = folder / uuid.uuid4().hex
+    place.mkdir()
+    prefix = f"scaling-{uuid.uuid4().hex[:8]}"
+    environ = {
+        "CONSUMER_DATABASE_URL": url,
+        "CONSUMER_BROKER_URL": kafka,
+        "CONSUMER_TOPIC_PREFIX": prefix,
+        "CONSUMER_AUTHENTICITY": "signature",
+        "CONSUMER_WEBHOOK_SECRETS": SECRET,
+        "CONSUMER_HANDLERS": "bench_plugin",
+        **install_plugin(place, "bench_plugin", PLUGIN),
+    }
+    done = await asyncio.to_thread(command, "db", "upgrade", environ=environ, within_s=120)
+    if done.returncode != 0:
+        raise RuntimeError(f"consumer db upgrade: {done.stderr.strip()[-500:]}")
+    workers = [ConsumerProcess("work", environ, place, f"work-{number}") for number in range(count)]
+    with ended(*workers):
+        for worker in workers:
+            worker.spawn()
+        for worker in workers:
+            await worker.ready()
+        return await _worked_off(url, kafka, f"{prefix}.events", [worker.pid for worker in workers])
+
+
+async def _worked_off(url: str, kafka: str, topic: str, pids: Sequence[int]) -> Cost:
+    database, broker = Database(url), open_broker(kafka)
+    messages = [message(event) for event in webhooks(WARM_UP + ORDERS)]
+    await broker.start()
+    try:
+        await broker.publish_many(topic, messages[:WARM_UP], 60)
+        await eventually(lambda: _is_done(database, WARM_UP), within_s=WITHIN_S, every_s=0.1)
+        began_s, cpu_s = time.perf_counter(), sum(map(processor_s, pids))
+        await broker.publish_many(topic, messages[WARM_UP:], 60)
+        await eventually(lambda: _is_done(database, WARM_UP + ORDERS), within_s=WITHIN_S, every_s=0.1)
+        return Cost(ORDERS, sum(map(processor_s, pids)) - cpu_s, time.perf_counter() - began_s)
+    finally:
+        await broker.stop()
+        await database.stop()
+
+
+async def _is_done(database: Database, orders: int) -> bool:
+    """Whether so many came in and nothing waits."""
+    async with database.reading() as session:
+        came = (await session.execute(text("SELECT count(*) FROM events"))).scalar_one()
+        return bool(came >= orders) and not await runs.count_by_status(session)
