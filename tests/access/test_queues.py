@@ -257,6 +257,20 @@ async def test_the_brake_forgets_after_its_window(shop: Shop) -> None:
     assert shop.effects.count("revoked default") == 9
 
 
+async def test_the_brakes_window_is_over_when_it_ends(shop_with: Callable[..., Shop]) -> None:
+    # case: B31
+    shop = shop_with(brake={"minimum": 1, "share": 0}, past_due="revoke")
+    for sub in ("S1", "S2", "S3"):
+        await shop.reads("ACTIVE", sub, customer_reference=f"cus_{sub}")
+    await shop.reads("PAST_DUE", "S1", customer_reference="cus_S1")
+    await shop.pass_time(minutes=60)
+    await shop.reads("PAST_DUE", "S2", customer_reference="cus_S2")
+    assert await shop.findings() == set(), "a window of its own"
+    await shop.pass_time(minutes=59)
+    await shop.reads("PAST_DUE", "S3", customer_reference="cus_S3")
+    assert ("brake", "default") in await shop.findings(), "the second in the new one"
+
+
 async def test_a_large_shop_may_lose_its_share(shop_with: Callable[..., Shop]) -> None:
     # case: B31
     shop = shop_with(brake={"minimum": 1, "share": 0.5})

@@ -1,6 +1,7 @@
 """`make mutants`: single changes to the code that decides, each of which a test has to notice. Exit 1 when less than
 95 % of them are noticed. `make mutants MODULE=consumer/work/transition.py` (or a folder) plays a part, `ONE_IN=50` a
-sample of all; an interrupted run goes on where it was, as long as module and tests are the same."""
+sample of all (0: only what survived before); an interrupted run goes on where it was, as long as the module is the
+same."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 
 from tests.mutants import plan
-from tests.mutants.session import Tally, TestsFail, checkout, equivalents, known, play
+from tests.mutants.lines import look
+from tests.mutants.session import Judging, Tally, TestsFail, checkout, equivalents, known, play
 
 BAR = 0.95
 MINUTES = 480.0
@@ -22,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("modules", nargs="*", help="files or folders; all when left out, the decisive ones first")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="no longer than that; the next run goes on")
-    parser.add_argument("--one-in", type=int, default=1, help="a sample: one mutant in so many")
+    parser.add_argument("--one-in", type=int, default=1, help="a sample: one mutant in so many; 0: survivors again")
     parser.add_argument("--report", action="store_true", help="play nothing, show what earlier runs found")
     asked = parser.parse_args(arguments)
     try:
@@ -39,15 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _played(modules: list[str], seconds: float, one_in: int) -> list[Tally]:
     until, tallies = time.monotonic() + seconds, []
-    with checkout():
+    look(modules)
+    with checkout(), closing(Judging()) as judging:
         for module in modules:
             if time.monotonic() > until:
                 break
-            _say(module)
             try:
-                tallies.append(play(module, until, _say, one_in))
+                tallies.append(tally := play(module, judging, until, _say, one_in))
+                _say(f"{module}: {tally.killed} of {tally.judged}")
             except TestsFail as error:
-                _say(f"  not played: {error}")
+                _say(f"{module} is not played: {error}")
     return tallies
 
 
@@ -62,7 +66,7 @@ def _show(tallies: list[Tally]) -> None:
         left = f", {one.untested} not played yet" if one.untested else ""
         _say(f"{one.module}: {one.killed} of {one.judged} noticed ({share}), {len(one.equivalent)} equivalent{left}")
         for mutant in sorted(one.survived):
-            _say(f"  SURVIVED  {mutant.was}  ->  {mutant.becomes}")
+            _say(f"  SURVIVED  {mutant.was}  ->  {mutant.becomes}  ({mutant.note})")
         for mutant in sorted(one.equivalent):
             _say(f"  equivalent  {mutant.was}  ->  {mutant.becomes}: {reasons[mutant]}")
 

@@ -3,10 +3,16 @@ first, for a mutant is over with the first test that fails."""
 
 from __future__ import annotations
 
+import functools
 from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+FAST = (
+    "-m", "not (slow or kafka or postgres or browser)", "--ignore", "tests/deploy", "--ignore", "tests/mutants",
+    "tests", "handlers",
+)  # fmt: skip
+"""How pytest is told which tests judge."""
 LEFT_OUT = ("__init__.py", "*/migrations/*", "*/tests/*", "handlers/template/*", "*/metrics.py")
 HANDLING = "tests/contract/ledger/handling"
 READING = "tests/contract/ledger/reading"
@@ -68,6 +74,7 @@ def modules(asked: list[str]) -> list[str]:
     return found
 
 
+@functools.cache
 def tests_of(module: str) -> tuple[str, ...]:
     """The tests that have to notice a mutant of this module."""
     return next((tests for pattern, tests in TESTS if fnmatch(module, pattern)), ())

@@ -1,7 +1,9 @@
-"""Session: the mutants of one module, each made and tested once. It is a file: interrupted, it goes on where it was."""
+"""Session: the mutants of one module, each made and tested once. It is a file: interrupted, it goes on where it was.
+What was noticed stays noticed until the module is another; what survived is tested again by every run."""
 
 from __future__ import annotations
 
+import ast
 import compileall
 import functools
 import hashlib
@@ -9,27 +11,28 @@ import os
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import unified_diff
 from pathlib import Path
+from typing import Any
 
 import cosmic_ray.plugins
 from cosmic_ray.commands import init
-from cosmic_ray.mutating import use_mutation
+from cosmic_ray.mutating import MutationVisitor, use_mutation
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkResult
+from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
 
+from tests.mutants.lines import AT_IMPORT, FOLDER, Lines, statement_lines
 from tests.mutants.operators import Own, Source
-from tests.mutants.plan import ROOT, tests_of
+from tests.mutants.plan import ROOT
 from tests.mutants.testing import load_libraries, passes
+from tests.mutants.warm import UNFINISHED, CannotSwap, Warm
 
-FOLDER = ROOT / ".cache" / "mutants"
 COPIED = ("consumer", "handlers", "tests", "pyproject.toml", "README.md")
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
-SLOWEST_S = 300.0
-SAY_EVERY = 25
+NOBODY = "no fast test runs it"
 
 cosmic_ray.plugins.OPERATOR_PROVIDERS["own"] = Own()
 
@@ -41,6 +44,7 @@ class Mutant:
     module: str
     was: str
     becomes: str
+    note: str = field(default="", compare=False)
 
 
 @dataclass
@@ -88,26 +92,58 @@ def checkout() -> Iterator[Path]:
         if path is not None:
             os.environ["PYTHONPATH"] = path
         shutil.rmtree(tree, ignore_errors=True)
+        shutil.rmtree(f"{tree}-temporary", ignore_errors=True)
 
 
-def play(module: str, until: float, say: Callable[[str], None], one_in: int = 1) -> Tally:
-    """Test what is left of a module's mutants, until `until` (monotonic) at the latest; `one_in`: only one in so many,
-    always the same ones. Runs in a `checkout`. Raises TestsFail."""
-    tree, tests = Path.cwd(), tests_of(module)
-    with _session(module) as work:
-        pending = [one for one in work.pending_work_items if int(one.job_id, 16) % one_in == 0]
-        if pending and time.monotonic() < until:
-            limit_s = min(SLOWEST_S, 10 + 4 * _takes_s(tree, tests))
-            for number, item in enumerate(pending):
-                if time.monotonic() > until:
-                    break
-                result = _tested(item.mutations[0], tree, tests, limit_s)
-                work.set_result(item.job_id, result)
-                if number and number % SAY_EVERY == 0:
-                    say(f"  {number} of {len(pending)}")
-                if result.test_outcome is TestOutcome.SURVIVED:
-                    say(f"  survived {number + 1}/{len(pending)}: {_mutant(module, result.diff or '')}")
-        return _tally(module, work)
+class Judging:
+    """What judges mutants in a `checkout`: a warm process, and what is known of its tests."""
+
+    def __init__(self) -> None:
+        self._tree = Path.cwd()
+        self._lines = Lines()
+        self._warm = Warm(self._tree)
+        self._believed: set[str] = set()
+        self._fail_anyway: set[str] = set()
+
+    def close(self) -> None:
+        """End the process."""
+        self._warm.stop()
+
+    def judged(self, mutation: MutationSpec) -> WorkResult:
+        """Make this mutant and test it; what comes back says which test failed."""
+        module, path = str(mutation.module_path), self._tree / mutation.module_path
+        operator, was = _operator(mutation), path.read_text()
+        becomes = MutationVisitor.mutate_code(was, operator, mutation.occurrence)
+        if becomes is None or not _is_python(becomes):
+            return WorkResult(WorkerOutcome.SKIPPED)
+        diff = "\n".join(unified_diff(was.splitlines(), becomes.splitlines(), n=0, lineterm=""))
+        tests = self._lines.running(module, statement_lines(was, mutation.start_pos[0], mutation.end_pos[0]))
+        try:
+            if AT_IMPORT in tests:
+                raise CannotSwap
+            note = self._failing(module, (str(path), was, becomes), tests & self._warm.tests)
+        except CannotSwap:
+            note = self._failing_anew(module, path, mutation)
+        outcome = TestOutcome.KILLED if note else TestOutcome.SURVIVED
+        return WorkResult(WorkerOutcome.NORMAL, note or ("" if tests else NOBODY), outcome, diff)
+
+    def _failing(self, module: str, change: tuple[str, str, str], tests: set[str]) -> str | None:
+        """The first test to fail that passes without the change. Raises CannotSwap."""
+        new = self._warm.tests - self._lines.seconds.keys()
+        while chosen := self._lines.chosen(module, tests - self._fail_anyway, new - self._fail_anyway):
+            found = self._warm.failing(change, chosen)
+            if found is None or found == UNFINISHED or found in self._believed:
+                return found
+            fails_anyway = self._warm.failing(None, [one for one in chosen if one[0] == found])
+            (self._fail_anyway if fails_anyway else self._believed).add(found)
+        return None
+
+    def _failing_anew(self, module: str, path: Path, mutation: MutationSpec) -> str | None:
+        """The same with the module imported anew: all tests that run any of its lines. Raises TestsFail."""
+        chosen = [test for test, _ in self._lines.chosen(module, self._lines.running(module))]
+        limit_s = 10 + 4 * _takes_s(self._tree, tuple(chosen))
+        with use_mutation(path, _operator(mutation), mutation.occurrence):
+            return None if passes(self._tree, chosen, limit_s) else "imported anew"
 
 
 @functools.cache
@@ -119,16 +155,39 @@ def _takes_s(tree: Path, tests: Sequence[str]) -> float:
     return time.monotonic() - began
 
 
-def _tested(mutation: MutationSpec, tree: Path, tests: Sequence[str], limit_s: float) -> WorkResult:
-    """Make the mutant, test it, and undo it."""
-    path = tree / mutation.module_path
-    operator = cosmic_ray.plugins.get_operator(mutation.operator_name)(**mutation.operator_args)
-    with use_mutation(path, operator, mutation.occurrence) as (was, becomes):
-        if becomes is None:
-            return WorkResult(WorkerOutcome.SKIPPED)
-        outcome = TestOutcome.SURVIVED if passes(tree, tests, limit_s) else TestOutcome.KILLED
-        diff = "\n".join(unified_diff(was.splitlines(), becomes.splitlines(), n=0, lineterm=""))
-    return WorkResult(WorkerOutcome.NORMAL, None, outcome, diff)
+def _operator(mutation: MutationSpec) -> Any:
+    return cosmic_ray.plugins.get_operator(mutation.operator_name)(**mutation.operator_args)
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
+def play(module: str, judging: Judging, until: float, say: Callable[[str], None], one_in: int = 1) -> Tally:
+    """Test what is left of a module's mutants, until `until` (monotonic) at the latest; `one_in`: only one in so many,
+    and with 0 none but those that survived before. Runs in a `checkout`. Raises TestsFail."""
+    with _session(module) as work:
+        for item in _to_play(module, work, one_in):
+            if time.monotonic() > until:
+                break
+            result = judging.judged(item.mutations[0])
+            work.set_result(item.job_id, result)
+            if result.test_outcome is TestOutcome.SURVIVED and (mutant := _mutant(module, result)) not in equivalents():
+                say(f"  survived: {mutant}")
+        return _tally(module, work)
+
+
+def _to_play(module: str, work: WorkDB, one_in: int) -> list[WorkItem]:
+    again = [
+        item
+        for item, result in work.completed_work_items
+        if result.test_outcome is TestOutcome.SURVIVED and _mutant(module, result) not in equivalents()
+    ]
+    return again + [one for one in work.pending_work_items if one_in and int(one.job_id, 16) % one_in == 0]
 
 
 def known(module: str) -> Tally | None:
@@ -139,6 +198,7 @@ def known(module: str) -> Tally | None:
         return _tally(module, work)
 
 
+@functools.cache
 def equivalents() -> dict[Mutant, str]:
     """The mutants judged equivalent, with why."""
     rows = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
@@ -146,16 +206,8 @@ def equivalents() -> dict[Mutant, str]:
 
 
 def _file(module: str) -> Path:
-    """Named for what the module says and which tests judge it: another text is another session."""
-    text = (ROOT / module).read_bytes() + "".join(_tests_text(tests_of(module))).encode()
-    return FOLDER / f"{module.replace('/', '.')}-{hashlib.sha256(text).hexdigest()[:12]}.sqlite"
-
-
-def _tests_text(tests: Iterable[str]) -> Iterator[str]:
-    for test in tests:
-        path = ROOT / test
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            yield file.read_text()
+    """Named for what the module says: another text is another session."""
+    return FOLDER / f"{module.replace('/', '.')}-{hashlib.sha256((ROOT / module).read_bytes()).hexdigest()[:12]}.sqlite"
 
 
 @contextmanager
@@ -171,10 +223,9 @@ def _fill(module: str, work: WorkDB) -> None:
     """All mutants; those not worth a run are marked as skipped."""
     init([Path(module)], work, {})
     source = Source((ROOT / module).read_text())
-    for item in work.work_items:
-        [mutation] = item.mutations
-        if not source.is_worth(mutation.operator_name, (mutation.start_pos, mutation.end_pos)):
-            work.set_result(item.job_id, WorkResult(WorkerOutcome.SKIPPED))
+    placed = [(item.job_id, item.mutations[0]) for item in work.work_items]
+    idle = [job for job, it in placed if not source.is_worth(it.operator_name, (it.start_pos, it.end_pos))]
+    work.set_multiple_results(idle, WorkResult(WorkerOutcome.SKIPPED))
 
 
 def _tally(module: str, work: WorkDB) -> Tally:
@@ -182,7 +233,7 @@ def _tally(module: str, work: WorkDB) -> Tally:
     for _, result in work.completed_work_items:
         if result.worker_outcome is WorkerOutcome.SKIPPED:
             continue
-        mutant = _mutant(module, result.diff or "")
+        mutant = _mutant(module, result)
         if result.test_outcome is not TestOutcome.SURVIVED:
             tally.killed += 1
         elif mutant in judged:
@@ -192,8 +243,9 @@ def _tally(module: str, work: WorkDB) -> Tally:
     return tally
 
 
-def _mutant(module: str, diff: str) -> Mutant:
-    lines = diff.splitlines()
+def _mutant(module: str, result: WorkResult) -> Mutant:
+    lines = (result.diff or "").splitlines()
+    place = next((line.split()[1].lstrip("-") for line in lines if line.startswith("@@")), "")
     gone = [line[1:].strip() for line in lines if line.startswith("-") and not line.startswith("---")]
     come = [line[1:].strip() for line in lines if line.startswith("+") and not line.startswith("+++")]
-    return Mutant(module, " ".join(gone), " ".join(come))
+    return Mutant(module, " ".join(gone), " ".join(come), f"line {place} {result.output or ''}".strip())

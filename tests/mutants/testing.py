@@ -40,29 +40,48 @@ def passes(tree: Path, tests: Sequence[str], limit_s: float) -> bool:
     child = os.fork()
     if child == 0:
         _run(tree, tests)
+    return ended(child, limit_s) == 0
+
+
+def ended(child: int, limit_s: float) -> int | None:
+    """The exit code of a child that leads a process group; None when it took longer than that, and was ended."""
     until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status) == 0
-        time.sleep(LOOK_EVERY_S)
-    os.killpg(child, signal.SIGKILL)  # and whatever the tests have started
+    try:
+        while time.monotonic() < until:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(LOOK_EVERY_S)
+    except BaseException:
+        end(child)
+        raise
+    end(child)
+    return None
+
+
+def end(child: int) -> None:
+    """End a process, and whatever it has started."""
+    os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return False
+
+
+def become_quiet(tree: Path) -> None:
+    """In a new child: a group of its own, nothing printed, the code of `tree` and none other."""
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    for name in [one for one in sys.modules if one.partition(".")[0] in OURS]:
+        del sys.modules[name]
+    sys.path.insert(0, str(tree))
+    sys.dont_write_bytecode = True
 
 
 def _run(tree: Path, tests: Sequence[str]) -> None:
     """In the child: never returns."""
     code = 70
     try:
-        os.setsid()
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(nowhere, stream)
-        for name in [one for one in sys.modules if one.partition(".")[0] in OURS]:
-            del sys.modules[name]
-        sys.path.insert(0, str(tree))
-        sys.dont_write_bytecode = True
+        become_quiet(tree)
         code = int(pytest.main([*OPTIONS, "--rootdir", str(tree), *(str(tree / test) for test in tests)]))
     finally:
         os._exit(code)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers
+from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.work.pausing.rules import PauseRules
+from consumer.work.unit_of_work import UnitOfWork
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -102,3 +106,20 @@ def test_deaths_with_a_success_in_between_are_not_in_a_row() -> None:
         assert [rules.saw(handler, RunStatus.DEAD) for _ in range(4)] == [None] * 4
         assert [rules.saw(handler, RunStatus.SUCCEEDED) for _ in range(12)] == [None] * 12
     assert [rules.saw(handler, RunStatus.DEAD) for _ in range(5)][4] == "5 runs dead in a row"
+
+
+def test_in_one_batch_too_a_success_ends_a_row_of_deaths() -> None:
+    unit = UnitOfWork(now=datetime(2026, 1, 1, tzinfo=UTC))
+
+    def too_deadly_after(*statuses: RunStatus, name: str = "h") -> bool:
+        for seq, status in enumerate(statuses):
+            event = f"evt_{seq}"
+            unit.add(Run(application="a", event_id=event, handler=name, seq=seq, key="", status=status, blocking=False))
+        return unit.is_too_deadly(handler(2))
+
+    dead, succeeded, waits = RunStatus.DEAD, RunStatus.SUCCEEDED, RunStatus.RETRYING
+    assert not too_deadly_after(dead, succeeded, dead)
+    assert not too_deadly_after(dead, name="another")
+    assert too_deadly_after(waits, dead)
+    assert not unit.is_too_deadly(handler(0)), "turned off"
+    assert not too_deadly_after(succeeded)

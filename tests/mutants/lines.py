@@ -1,0 +1,107 @@
+"""Lines: which fast tests run which line. One run of them all under coverage tells, and how long each takes; what it
+saw is kept until the code is another."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from coverage import CoverageData
+
+from tests.mutants.plan import FAST, ROOT, tests_of
+
+FOLDER = ROOT / ".cache" / "mutants"
+SEEN, SECONDS, TEXTS = FOLDER / "lines.sqlite", FOLDER / "seconds.json", FOLDER / "texts.json"
+BUDGET_S = 20.0
+"""What the tests of one mutant may take together: the nearest and quickest of those that run its line."""
+UNKNOWN_S = 1.0
+AT_IMPORT = ""
+
+
+def look(modules: Iterable[str]) -> None:
+    """See what each fast test runs, unless what was seen is of these modules as they are. Takes minutes."""
+    known = json.loads(TEXTS.read_text()) if TEXTS.exists() else {}
+    if all(known.get(one) == _hash(ROOT / one) for one in modules):
+        return
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    SEEN.unlink(missing_ok=True)
+    texts = {path.relative_to(ROOT).as_posix(): _hash(path) for path in _sources()}
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--timeout", "60"),
+        *(
+            "-p",
+            "tests.mutants.seconds",
+            "--cov",
+            "--cov-config",
+            "tests/mutants/coverage.ini",
+            "--cov-context",
+            "test",
+            "--cov-report=",
+            *FAST,
+        ),
+    ]
+    environment = {**os.environ, "COVERAGE_FILE": str(SEEN), "MUTANTS_SECONDS": str(SECONDS)}
+    subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)  # a red test is left out
+    TEXTS.write_text(json.dumps(texts))
+
+
+class Lines:
+    """What the last look saw."""
+
+    def __init__(self) -> None:
+        self._data = CoverageData(str(SEEN))
+        self._data.read()
+        self._read: dict[str, Mapping[int, list[str]]] = {}
+        self.seconds: dict[str, float] = json.loads(SECONDS.read_text())
+
+    def running(self, module: str, lines: Iterable[int] | None = None) -> set[str]:
+        """The tests that run one of these lines, or any line of the module; `AT_IMPORT` is among them where importing
+        does."""
+        seen = self._seen(module)
+        return {test.rpartition("|")[0] for line in (seen if lines is None else lines) for test in seen.get(line, ())}
+
+    def _seen(self, module: str) -> Mapping[int, list[str]]:
+        if module not in self._read:
+            self._read[module] = self._data.contexts_by_lineno(module)
+        return self._read[module]
+
+    def chosen(self, module: str, tests: Iterable[str], new: Iterable[str] = ()) -> list[tuple[str, float]]:
+        """Of `tests` those to be tried, each with its seconds, within `BUDGET_S`. Tests near the module stand first,
+        and `new` ones of them, which the look has not seen, before all."""
+        found = [(one, UNKNOWN_S) for one in new if _distance(module, one) < len(tests_of(module))]
+        ranked = sorted((_distance(module, one), self.seconds[one], one) for one in tests if one in self.seconds)
+        spent = 0.0
+        for _, seconds, test in ranked:
+            spent += seconds
+            if spent > BUDGET_S and found:
+                break
+            found.append((test, seconds))
+        return found
+
+
+def statement_lines(text: str, first: int, last: int) -> range:
+    """The lines of the statement that these lines are part of; of one that holds others, these lines alone."""
+    inner = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.stmt) and not hasattr(one, "body")]
+    for one in inner:
+        if one.lineno <= first and last <= (one.end_lineno or one.lineno):
+            return range(one.lineno, (one.end_lineno or one.lineno) + 1)
+    return range(first, last + 1)
+
+
+def _distance(module: str, test: str) -> int:
+    places: Sequence[str] = tests_of(module)
+    return next((rank for rank, place in enumerate(places) if test.startswith(place)), len(places))
+
+
+def _sources() -> list[Path]:
+    return [path for folder in ("consumer", "handlers") for path in (ROOT / folder).rglob("*.py")]
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
