@@ -158,5 +158,5 @@ def _sampled(pair: Pair, effects: Effects) -> dict[str, Any]:
 
 def _words(filters: Mapping[str, Any]) -> str:
     """A filter as it is typed."""
-    kept = {name: value for name, value in filters.items() if name not in ("until", "forced")}
+    kept = {name: value for name, value in filters.items() if name not in ("until", "forced", "also")}
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in kept.items()) or "no filter"

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import Event, Source
 from consumer.ledger.plans import trial
 from consumer.ledger.plans.candidates import Pair
-from consumer.ledger.plans.tables import Action
+from consumer.ledger.plans.tables import RENEWS
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Emission, Handler, idempotency_key
 from consumer.replay.effects import Call, Effects, Emits
@@ -137,7 +137,7 @@ class Play:
             return Effects(ends=PARKED)
         if handler.transactional:
             return Effects(ends=CALLED)
-        renewed = self._staging.plan if self._staging.renews_keys and pair.action is Action.RERUN else None
+        renewed = self._staging.plan if self._staging.renews_keys and pair.action in RENEWS else None
         return Effects(ends=CALLED, key=idempotency_key(event.application, event.id, handler.name, renewed))
 
     async def _run(self, handler: Handler, events: Sequence[tuple[Event, Effects]]) -> Sequence[Tried]:

@@ -28,12 +28,12 @@ from consumer.cli.filters import (
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_for, settings_looking
 from consumer.cli.repairing.replay_bar import ReplayBar
+from consumer.cli.repairing.replay_filter import check_names, check_words, with_belongings
 from consumer.errors import NotFound, PlanMoved, PlanOver, UsageError
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.candidates import Pair, PlanFilter
 from consumer.ledger.plans.tables import PlanItemRow, PlanRow
-from consumer.ledger.tables import RunStatus
 from consumer.replay.apply import Applied
 from consumer.replay.effects import Effects
 from consumer.settings import Role
@@ -73,7 +73,7 @@ def plan_command(
 ) -> None:
     """Freeze which dead runs (with --handler: also pairs that never ran) would be done again, and show what that would
     do. Nothing is done."""
-    _check_plan(status, handler, reason, force=force, new_effect_key=new_effect_key)
+    check_words(status, handler, reason, force=force, new_effect_key=new_effect_key)
     wanted = PlanFilter(
         type=event_type,
         handler=handler,
@@ -92,23 +92,8 @@ def plan_command(
     output.document(shown)
     _say_plan(output, shown)
     if shown["runs"]:
-        output.line(f"next: consumer replay apply {shown['id']} --reason …")
-
-
-def _check_plan(
-    status: str | None, handler: str | None, reason: str | None, *, force: bool, new_effect_key: bool
-) -> None:
-    """Raises UsageError for words that do not fit together."""
-    if status is not None and status not in list(RunStatus):
-        raise UsageError(f"--status is one of {', '.join(RunStatus)}")
-    if status == RunStatus.PARKED:
-        raise UsageError("a parked run waits behind another of its key: plan that one, and it follows")
-    if status in (RunStatus.SUCCEEDED, RunStatus.SKIPPED) and not force:
-        raise UsageError(f"what is {status} runs again with --force only")
-    if force and (handler is None or not (reason or "").strip()):
-        raise UsageError("--force needs --handler and --reason")
-    if new_effect_key and not force:
-        raise UsageError("--new-effect-key goes with --force")
+        confirms = " --new-effect-key" * new_effect_key
+        output.line(f"next: consumer replay apply {shown['id']}{confirms} --reason …")
 
 
 async def _plan(
@@ -120,6 +105,9 @@ async def _plan(
         clock = await shared_clock(database)
         now = clock.now()
         wanted = replace(wanted, since=parse_moment(since, now), until=parse_moment(until, now))
+        check_names(wanted, settings)
+        async with database.reading() as session:
+            wanted = await with_belongings(session, wanted)
         with ReplayBar("planning") as bar:
             made = planner(database, registry, settings, clock)
             return await made.make(
@@ -139,7 +127,7 @@ def _say_plan(output: Output, shown: Mapping[str, Any]) -> None:
     output.table(
         ["handler", "calls", "fails", "parked", "skipped"],
         [[name, one["calls"], one["fails"], one["parked"], one["skipped"]] for name, one in shown["effects"].items()],
-        empty="nothing would be done",
+        empty="nothing would be done: no run fits that is dead, or as --status and --handler say",
     )
     for word in ("emits", "timers"):
         for event_type, count in shown[word].items():
