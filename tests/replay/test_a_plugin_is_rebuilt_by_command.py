@@ -20,6 +20,7 @@ from consumer.ledger.reading import observations
 from consumer.sync.observation import ObjectKind, Observation
 from tests.access.test_rebuild import live_in
 from tests.support.desk import Desk
+from tests.support.handling.live import Live
 from tests.support.handling.projections import said, unreadable
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
@@ -86,9 +87,8 @@ async def test_lost_rows_come_back_by_the_cure_that_is_printed(
             {"id": "sub_1", "status": "ACTIVE", "price_id": "monthly", "customer_reference": "c"},
         ),
     ]
-    async with live_in(sqlite_ledger) as live:
-        live.options["fulfilment"].update(OPTIONS["fulfilment"])
-        live.options["access"].update(OPTIONS["access"])
+    live = Live(sqlite_ledger, OPTIONS, application="default")
+    try:
         for version, (kind, id_, record) in enumerate(records, 1):
             seen = Observation(
                 application="default",
@@ -102,6 +102,8 @@ async def test_lost_rows_come_back_by_the_cure_that_is_printed(
                 await observations.keep(session, [seen.observed])
             await live.arrive(seen.event())
         await live.pass_time(60)
+    finally:
+        await live.close()
     desk = Desk({
         "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
         "CONSUMER_HANDLER_OPTIONS": json.dumps(OPTIONS),
