@@ -62,7 +62,10 @@ async def test_the_same_rows_again(desk: Desk, sqlite_ledger: Database) -> None:
     assert await rows(sqlite_ledger) == before
 
 
-OPTIONS = {"fulfilment": {"matching": "auto"}, "access": {"entitlements": {"monthly": ["films"]}}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fulfilment": {"matching": "auto"},
+    "access": {"entitlements": {"monthly": ["films"]}},
+}
 
 
 @pytest.mark.parametrize(
