@@ -17,6 +17,7 @@ from consumer.ledger.reading import sync_state
 from consumer.payments import PaymentsClient
 from consumer.sync.api import ApplicationApi
 from consumer.sync.metrics import StageMetrics
+from consumer.sync.observation import ObjectKind, Observation
 
 
 def _no_lead() -> int:
@@ -48,6 +49,17 @@ class Application:
     def locators(self) -> Locators:
         """Where facts lie in its bodies."""
         return self.api.locators
+
+    def observation(self, kind: ObjectKind, object_id: str, version: int, record: Mapping[str, Any]) -> Observation:
+        """A record of its that was read just now."""
+        return Observation(
+            application=self.name,
+            kind=kind,
+            object_id=object_id,
+            version=version,
+            read_at=self.clock.now(),
+            record=record,
+        )
 
     async def kept(self, walk: str) -> dict[str, Any] | None:
         """What the ledger keeps of it under this name, if anything. Raises LedgerError."""

@@ -40,12 +40,14 @@ class Identity:
         known: dict[str, str | None] = {"app_id": self._app.client.credentials.app_id}
         self._compare(kept, known)
         try:
-            known["service_id"] = await self._service_id(priority)
+            record = await self._app.client.with_priority(priority).application.retrieve()
         except ApiError as error:
             if isinstance(error, ServerError) or held_up_s(error) is not None:
                 raise
             LOG.warning("identity_not_read", application=application, code=error.code)
             return
+        shown = first(record.raw, ID_PLACES)
+        known["service_id"] = str(shown) if isinstance(shown, str | int) else None
         self._compare(kept, known)
         if kept is None and remember:
             async with self._app.database.transaction() as session:
@@ -62,8 +64,3 @@ class Identity:
                 application=application,
                 differing="+".join(differing),
             )
-
-    async def _service_id(self, priority: Priority) -> str | None:
-        record = await self._app.client.with_priority(priority).application.retrieve()
-        shown = first(record.raw, ID_PLACES)
-        return str(shown) if isinstance(shown, str | int) else None

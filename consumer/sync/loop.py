@@ -25,21 +25,16 @@ _BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, j
 
 class StageFailure:
     """Says that something fails, now and then while it lasts, and once that it works again; counts the failures in
-    between. `error`: the last one; None while all is well. `took_s`: how long the first failing step had tried, at most
-    TOOK_MAX_S: who waits for an answer that does not come is held up from then on."""
+    between. `error`: the last one, `code`: its code; both None while all is well. `took_s`: how long the first failing
+    step had tried, at most TOOK_MAX_S: who waits for an answer that does not come is held up from then on."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
-        self._code: str | None = None
+        self.code: str | None = None
         self._lasting = Lasting()
         self.error: Exception | None = None
         self.times = 0
         self.took_s = 0.0
-
-    @property
-    def code(self) -> str | None:
-        """Why the last step failed; None while all is well."""
-        return self._code
 
     def failed(self, error: Exception, took_s: float = 0.0) -> None:
         """A step failed after so long. Logged, with the error's fields, when its code is another than before: as an
@@ -48,7 +43,7 @@ class StageFailure:
         self.took_s = self.took_s if self.times else min(took_s, TOOK_MAX_S)
         self.times += 1
         code = code_of(error)
-        self._code, self.error = code, error
+        self.code, self.error = code, error
         if not self._lasting.says("refused" if code in REFUSED else code):
             return
         if isinstance(error, ConsumerError):
@@ -59,9 +54,9 @@ class StageFailure:
 
     def well(self) -> None:
         """A step went through."""
-        if self._code is not None:
-            LOG.info("stage_held_up_over", stage=self._stage, was=self._code, failures=self.times)
-        self._code = self.error = None
+        if self.code is not None:
+            LOG.info("stage_held_up_over", stage=self._stage, was=self.code, failures=self.times)
+        self.code = self.error = None
         self._lasting.over()
         self.times = 0
 
@@ -87,19 +82,18 @@ async def run_repeatedly(
     wake: asyncio.Event | None = None,
     clock: Clock,
     failure: StageFailure,
-    grace_s: float = STOP_GRACE_S,
 ) -> None:
     """Run `step` until `stop` is set. It returns the seconds to wait before the next one; `wake` cuts the wait.
 
     A failing step never ends the stage: it is said once and tried again with growing waits. At `stop` a step under
-    way gets `grace_s` seconds, then it is cancelled; a step is written so that it can be cut anywhere.
+    way gets STOP_GRACE_S seconds, then it is cancelled; a step is written so that it can be cut anywhere.
     """
     wake = wake or asyncio.Event()
     while not stop.is_set():
         wake.clear()
         began_s = clock.monotonic()
         try:
-            wait_s = await _until(step, stop, grace_s)
+            wait_s = await _until(step, stop)
         except Exception as error:  # noqa: BLE001 - a stage outlives its step's failures, whatever they are
             failure.failed(error, clock.monotonic() - began_s)
             wait_s = failure.wait_s()
@@ -110,14 +104,14 @@ async def run_repeatedly(
         await rest(clock, wait_s, stop, wake)
 
 
-async def _until(step: Step, stop: asyncio.Event, grace_s: float) -> float | None:
+async def _until(step: Step, stop: asyncio.Event) -> float | None:
     """The step's result; None when it was cut by `stop`."""
     work = asyncio.create_task(step())
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            await asyncio.wait((work,), timeout=grace_s)
+            await asyncio.wait((work,), timeout=STOP_GRACE_S)
         return work.result() if work.done() else None
     finally:
         await _ended([work, stopping])

@@ -1,7 +1,7 @@
 """Observation: an authenticated read of an order, a subscription or a payment, as an event of our own. Pure.
 
 The event's `data` is `{"version", "read_at", "record"}`: the version taken before the request (case A40), when it was
-read, and the service's record untouched. `Unreadable` is the other answer: the service says that it has no such object.
+read, and the service's record untouched. `unreadable` is the other answer: the service says that it has no such object.
 """
 
 from __future__ import annotations
@@ -99,41 +99,31 @@ class Observation:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unreadable:
-    """The service answered that it does not show this object (404), to credentials that work.
+def unreadable(
+    application: str, kind: str, object_id: str, *, version: int, read_at: datetime, said: Mapping[str, str | None]
+) -> Event:
+    """`order.unreadable` or `subscription.unreadable`: the service answered that it does not show this object (404), to
+    credentials that work.
 
     An answer about a read, not about the object: nothing ends by it (case G7), and it may be there a moment later
-    (case U30). `code` and `request_id` are the service's own, if it said any.
+    (case U30). `said`: the service's own `code` and `request_id`.
     """
-
-    application: str
-    kind: ObjectKind
-    object_id: str
-    version: int
-    read_at: datetime
-    code: str | None = None
-    request_id: str | None = None
-
-    def event(self) -> Event:
-        """`order.unreadable` or `subscription.unreadable`."""
-        return own_event(
-            application=self.application,
-            id=observation_id(self.application, f"{self.kind}.unreadable", self.object_id, self.version),
-            type=f"{self.kind}.unreadable",
-            key=f"{self.kind}:{self.object_id}",
-            source=Source.READ,
-            at=self.read_at,
-            data={
-                "kind": self.kind,
-                "id": self.object_id,
-                "version": self.version,
-                "read_at": self.read_at.isoformat(),
-                "status": 404,
-                "code": self.code,
-                "request_id": self.request_id,
-            },
-        )
+    return own_event(
+        application=application,
+        id=observation_id(application, f"{kind}.unreadable", object_id, version),
+        type=f"{kind}.unreadable",
+        key=f"{kind}:{object_id}",
+        source=Source.READ,
+        at=read_at,
+        data={
+            "kind": kind,
+            "id": object_id,
+            "version": version,
+            "read_at": read_at.isoformat(),
+            "status": 404,
+            **said,
+        },
+    )
 
 
 def reduced(event: Event) -> Event:

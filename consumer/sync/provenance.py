@@ -1,13 +1,32 @@
-"""Provenance: a delivery against the service's record of the same event (cases I15, I16, U28). Pure."""
+"""Provenance: the service's record of an event, and a delivery against it (cases I15, I16, U28)."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from datetime import datetime
+
+import structlog
 
 from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, Locators, Source, locate, parse_json
+from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, locate, parse_json
 from consumer.reason import Reason
+
+LOG = structlog.get_logger()
+
+
+def as_read(raw: bytes, locators: Locators, *, application: str, received_at: datetime, broke: str) -> Event | None:
+    """The event in a record that the service returned; None where the locators find none. One odd record keeps no
+    other waiting: `broke` is the word of the line that tells of it."""
+    try:
+        return build_event(
+            raw, locators, application=application, trust=Trust.READ, source=Source.BACKFILL, received_at=received_at
+        )
+    except NotUnderstood:
+        return None
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this record's alone
+        LOG.error(broke, application=application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
+        return None
 
 
 def as_webhook(event: Event, delivery: Delivery) -> Event:

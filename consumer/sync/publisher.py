@@ -10,21 +10,23 @@ from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event
 from consumer.ledger.engine.chunks import portions
+from consumer.sync.observation import Observation, reduced
 from consumer.telemetry import way
 from consumer.wire import pack_event
 
 LOG = structlog.get_logger()
 
 CHUNK_EVENTS = 500
+TIMEOUT_S = 30.0
+IDS_MAX = 50_000
 
 
 class EventPublisher:
     """Publishes events on one topic, each durable when `publish` returns."""
 
-    def __init__(self, broker: Broker, topic: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, broker: Broker, topic: str) -> None:
         self._broker = broker
         self._topic = topic
-        self._timeout_s = timeout_s
 
     async def publish(
         self, events: Sequence[Event], *, plan: str | None = None, smaller: Callable[[Event], Event] | None = None
@@ -42,6 +44,13 @@ class EventPublisher:
             except RecordTooLarge:
                 refused += await self._singly(some, plan, smaller)
         return refused
+
+    async def tell(self, seen: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
+        """Publish what was read, `reduced` where it is too large: those that are told, and those that are too large all
+        the same. Raises as `publish`."""
+        refused = {event.id for event in await self.publish([one.event() for one in seen], smaller=reduced)}
+        told = [one for one in seen if one.event_id not in refused]
+        return told, [one for one in seen if one.event_id in refused]
 
     async def _singly(
         self, events: Sequence[Event], plan: str | None, smaller: Callable[[Event], Event] | None
@@ -67,14 +76,13 @@ class EventPublisher:
     async def _send(self, events: Sequence[Event], plan: str | None) -> None:
         packed = [pack_event(event, plan=plan) for event in events]
         messages = [Message(key=one.key, value=one.value, headers=one.headers) for one in packed]
-        await self._broker.publish_many(self._topic, messages, self._timeout_s)
+        await self._broker.publish_many(self._topic, messages, TIMEOUT_S)
 
 
 class PublishedIds:
     """The ids published a short while ago, which the workers may not have recorded yet. Bounded."""
 
-    def __init__(self, capacity: int = 50_000) -> None:
-        self._capacity = capacity
+    def __init__(self) -> None:
         self._ids: dict[str, None] = {}
 
     def add(self, ids: Sequence[str]) -> None:
@@ -82,11 +90,8 @@ class PublishedIds:
         for one in ids:
             self._ids.pop(one, None)
             self._ids[one] = None
-        while len(self._ids) > self._capacity:
+        while len(self._ids) > IDS_MAX:
             del self._ids[next(iter(self._ids))]
 
     def __contains__(self, one: object) -> bool:
         return one in self._ids
-
-    def __len__(self) -> int:
-        return len(self._ids)

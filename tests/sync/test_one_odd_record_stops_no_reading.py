@@ -126,7 +126,7 @@ async def test_what_the_topic_takes_in_no_form_is_not_remembered_as_published(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # case: B18
-    monkeypatch.setattr("consumer.sync.reconcile.comparison.reduced", lambda event: event)
+    monkeypatch.setattr("consumer.sync.publisher.reduced", lambda event: event)
     await baselined(world)
     lists(world, orders=[{"id": "o", "order_id": "A1", "status": "PAID", "note": "x" * 3_000_000}])
     for _ in range(2):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,6 +16,31 @@ from consumer.errors import LeaseLost
 from consumer.ledger.tables import BookmarkRow
 
 _BOOKMARKS: Table = BookmarkRow.__table__
+_ADAPTERS: dict[type[KeptState], TypeAdapter[Any]] = {}
+
+
+class KeptState:
+    """What a frozen dataclass inherits that is kept here: its fields as JSON, times in ISO 8601."""
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON."""
+        found: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json", by_alias=True)
+        return found
+
+    @classmethod
+    def load(cls, kept: Mapping[str, Any] | None) -> Self:
+        """From JSON, also of an older version; a fresh one for None and for what is not understood."""
+        try:
+            found: Self = _adapter(cls).validate_python(kept or {})
+        except ValidationError:
+            return cls()
+        return found
+
+
+def _adapter(kind: type[KeptState]) -> TypeAdapter[Any]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 async def load(session: AsyncSession, application: str, walk: str) -> dict[str, Any] | None:

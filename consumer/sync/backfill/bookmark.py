@@ -6,14 +6,16 @@ the last complete walk saw them, and a walk continues at the end where news turn
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Final
+from typing import Annotated, Final
 
-from consumer.events import parse_time
+from pydantic import Field
+
+from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import Cursor
 
 WALK: Final = "events"
@@ -54,7 +56,7 @@ class PageRef:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bookmark:
+class Bookmark(KeptState):
     """`head_ids`, `tail_ids`: the ids at both ends; `tail_cursors`: with which the last pages were asked for.
 
     `walked_at` is when the last complete walk began (None: there was none), `newest_at` the time of the newest event
@@ -74,7 +76,7 @@ class Bookmark:
     resume: Resume | None = None
     swept_at: datetime | None = None
     swept_to: datetime | None = None
-    sweep_from: PageRef | None = None
+    sweep_from: Annotated[PageRef | None, Field(alias="anchor")] = None
 
     @property
     def newest_ids(self) -> frozenset[str]:
@@ -116,63 +118,6 @@ class Bookmark:
             return Bookmark()
         newest_at = min(self.newest_at, now) if self.newest_at else None
         return replace(self, newest_at=newest_at, swept_to=min(self.swept_to, now) if self.swept_to else None)
-
-    def dump(self) -> dict[str, Any]:
-        """As JSON, for the ledger."""
-        return {
-            "order": self.order.value,
-            "head_ids": self.head_ids,
-            "tail_ids": self.tail_ids,
-            "tail_cursors": self.tail_cursors,
-            "newest_at": _text(self.newest_at),
-            "walked_at": _text(self.walked_at),
-            "resume": _resume_dump(self.resume) if self.resume else None,
-            "swept_at": _text(self.swept_at),
-            "swept_to": _text(self.swept_to),
-            "anchor": {"cursor": self.sweep_from.cursor, "ids": self.sweep_from.ids} if self.sweep_from else None,
-        }
-
-    @classmethod
-    def load(cls, state: Mapping[str, Any] | None) -> Bookmark:
-        """From JSON, also as it was before there were sweeps; a fresh one for None and what is not understood."""
-        if state is None:
-            return cls()
-        try:
-            return cls(
-                order=ListOrder(state["order"]),
-                head_ids=tuple(state["head_ids"]),
-                tail_ids=tuple(state["tail_ids"]),
-                tail_cursors=tuple(state["tail_cursors"]),
-                newest_at=parse_time(state["newest_at"]),
-                walked_at=parse_time(state["walked_at"]),
-                resume=_resume_load(state["resume"]) if state["resume"] else None,
-                **_sweep_load(state),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-            return cls()
-
-
-def _text(time: datetime | None) -> str | None:
-    return time.isoformat() if time else None
-
-
-def _resume_dump(resume: Resume) -> dict[str, Any]:
-    return {"head_ids": resume.head_ids, "cursor": resume.cursor, "begun_to": _text(resume.begun_to)}
-
-
-def _resume_load(state: Mapping[str, Any]) -> Resume:
-    return Resume(head_ids=tuple(state["head_ids"]), cursor=state["cursor"], begun_to=parse_time(state.get("begun_to")))
-
-
-def _sweep_load(state: Mapping[str, Any]) -> dict[str, Any]:
-    if "anchor" in state:
-        sweep_from = state["anchor"]
-        return {
-            "swept_at": parse_time(state["swept_at"]),
-            "swept_to": parse_time(state["swept_to"]),
-            "sweep_from": PageRef(cursor=sweep_from["cursor"], ids=tuple(sweep_from["ids"])) if sweep_from else None,
-        }
-    return {}  # from before there were sweeps: the next walk is one
 
 
 def order_of(times: Sequence[datetime | None]) -> ListOrder:

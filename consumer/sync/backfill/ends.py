@@ -6,12 +6,13 @@ Elsewhere it is followed to its other end as well, a few pages a look, and read 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 from consumer.events import Locators, first, parse_time
+from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import ApiError, Cursor, Page
 from consumer.sync.api import held_up_s
 from consumer.sync.backfill.bookmark import ListOrder, order_of
@@ -29,7 +30,7 @@ class Lister(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(KeptState):
     """How far one list is known. `head`: the ids on its first page; `grows_there`: it was seen to grow there.
     `cursor`: of the last page read towards the other end; `tail`: the ids that stood there once it was reached.
     `seen_at`: when its newest were last seen, whichever end that is."""
@@ -39,21 +40,6 @@ class Place:
     cursor: Cursor | None = None
     tail: tuple[str, ...] = ()
     seen_at: datetime | None = None
-
-    def dump(self) -> dict[str, Any]:
-        """As JSON, for the ledger."""
-        return asdict(self) | {"seen_at": None if self.seen_at is None else self.seen_at.isoformat()}
-
-    @classmethod
-    def load(cls, state: Mapping[str, Any]) -> Place:
-        """From JSON."""
-        return cls(
-            head=tuple(state.get("head") or ()),
-            grows_there=bool(state.get("grows_there")),
-            cursor=state.get("cursor"),
-            tail=tuple(state.get("tail") or ()),
-            seen_at=parse_time(state.get("seen_at")),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,25 +17,61 @@ from consumer.reason import Reason
 from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.cutover import CutOver
-from consumer.sync.backfill.page import kept_raw, understand
-from consumer.sync.backfill.report import BackfillOptions, ReportBuilder
+from consumer.sync.backfill.page import ListedEvents, kept_raw, understand
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport
+from consumer.sync.backfill.silence import PENDING_MAX
+from consumer.sync.backfill.walk import Walk
 from consumer.sync.backfill.walk_orders import WalkPage
+from consumer.sync.publisher import PublishedIds
 from consumer.sync.settlement import Settlement
 from consumer.wire import SEED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taking:
-    """What a walk does about its pages. `floor`: from when on events are acted on; `cut_over`: where a seed ends."""
+class Begun:
+    """A walk that has begun, at `began_s`: what is done about its pages, and what came of it. `floor`: from when on
+    events are acted on; `cut_over`: where a seed ends. `told`: ids that were counted as missing or left alone and are
+    not published, so that one on two pages is counted once; `unannounced`: the newest that no delivery had
+    announced."""
 
+    walk: Walk
     options: BackfillOptions
-    builder: ReportBuilder
+    report: BackfillReport
+    began_s: float
     floor: datetime | None
     cut_over: CutOver | None = None
+    told: PublishedIds = field(default_factory=PublishedIds)
+    unannounced: deque[str] = field(default_factory=partial(deque[str], maxlen=PENDING_MAX))
 
     def is_acted_on(self, event: Event) -> bool:
         """Whether it is not history by its time."""
         return self.floor is None or event.occurred_at is None or event.occurred_at >= self.floor
+
+    def history(self, wanted: Sequence[Event], listed: tuple[Event, ...], announced: Container[str]) -> list[Event]:
+        """What of it a seed archives: all, where it is none. Raises UsageError where no event has a time that a named
+        cut-over could divide."""
+        if self.cut_over is None:
+            return list(wanted)
+        self.cut_over.require_times(listed)
+        history = [event for event in wanted if event.id not in announced and self.cut_over.is_history(event)]
+        self.report.left += len(wanted) - len(history)
+        self.report.without_time += sum(event.occurred_at is None for event in history)
+        return history
+
+    def note(self, listed: ListedEvents, missing: Sequence[Event], wanted: Sequence[Event], new: Sequence[str]) -> None:
+        """Count a page: what it lists, what of it the ledger lacks, what of that is wanted, and what of the wanted no
+        delivery had announced."""
+        taken = set() if self.options.dry_run else {event.id for event in wanted}
+        self.told.add([event.id for event in missing if event.id not in taken])
+        self.unannounced.extend(new)
+        report = self.report
+        report.listed += len(listed.events) + len(listed.strange)
+        report.known += len(listed.events) - len(missing)
+        report.published += len(wanted)
+        report.recovered += len(new)
+        report.strange += len(listed.strange)
+        is_all = self.options.since is None and not self.options.seed
+        report.history += len(missing) - len(wanted) if is_all else 0
 
 
 class MissingEvents:
@@ -43,42 +81,42 @@ class MissingEvents:
         self._app = app
         self._settlement = settlement
 
-    async def take(self, page: WalkPage, order: ListOrder, taking: Taking) -> list[Delivery]:
+    async def take(self, page: WalkPage, begun: Begun) -> list[Delivery]:
         """Publish what is missing, settle the hints that the page confirms, and count both. Returns what can only be
         kept: records that are not understood, or larger than the topic takes. A dry run only counts."""
-        now = self._app.clock.now()
-        listed = understand(page.items, self._app.locators, application=self._app.name, now=now)
-        missing = [one for one in await self._missing(listed.events, order) if one.id not in taking.builder.told]
+        listed = understand(page.items, self._app)
+        missing = [one for one in await self._missing(listed.events, begun.walk.order) if one.id not in begun.told]
         announced = await self._announced(listed.events)
-        wanted = [event for event in missing if event.id in announced or taking.is_acted_on(event)]
-        if taking.cut_over is not None:
-            wanted = _history(wanted, listed.events, announced, taking.cut_over, taking.builder)
+        acted_on = [event for event in missing if event.id in announced or begun.is_acted_on(event)]
+        wanted = begun.history(acted_on, listed.events, announced)
+        if begun.options.seed:
             announced = {}  # the hints stay: `confirm` brings their events with effects
         unannounced = [event.id for event in wanted if event.id not in announced]
-        taking.builder.note(listed, missing, wanted, unannounced, taking.options)
-        if taking.options.dry_run:
+        begun.note(listed, missing, wanted, unannounced)
+        if begun.options.dry_run:
             return []
-        plan = SEED if taking.options.seed else None
+        plan = SEED if begun.options.seed else None
         refused = await self._settlement.settle(announced, listed.events, lacking=wanted, plan=plan)
-        taking.builder.published -= len(refused)
-        taking.builder.strange += len(refused)
+        begun.report.published -= len(refused)
+        begun.report.strange += len(refused)
         self._app.metrics.count("events_listed", self._app.name, len(page.items))
         self._app.metrics.count("events_recovered", self._app.name, len(unannounced))
         self._app.metrics.count("hints_confirmed", self._app.name, len(announced))
-        return [*listed.strange, *await self._too_large(refused, now)]
+        return [*listed.strange, *await self._too_large(refused)]
 
     async def keep_strange(self, session: AsyncSession, strange: Sequence[Delivery]) -> None:
         """Into quarantine with what can only be kept."""
         kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
         await quarantine.put(session, kept, self._app.clock.now())
 
-    async def _too_large(self, refused: Sequence[Event], now: datetime) -> list[Delivery]:
+    async def _too_large(self, refused: Sequence[Event]) -> list[Delivery]:
         """Those the topic does not take, raw, by their ids, for whoever makes room for them; no hint waits for them."""
         if not refused:
             return []
         self._settlement.published.add([event.id for event in refused])
         async with self._app.database.transaction() as session:
             await hints.drop(session, [(self._app.name, event.id) for event in refused])
+        now = self._app.clock.now()
         return [kept_raw(one.application, one.raw, now, Reason.TOO_LARGE, event_id=one.id) for one in refused]
 
     async def _announced(self, listed: Sequence[Event]) -> dict[str, Delivery]:
@@ -94,18 +132,3 @@ class MissingEvents:
             known = await events.known(session, [(self._app.name, event_id) for event_id in fresh])
         missing = [event for event in fresh.values() if (self._app.name, event.id) not in known]
         return missing[::-1] if order is ListOrder.NEWEST_FIRST else missing
-
-
-def _history(
-    wanted: Sequence[Event],
-    listed: tuple[Event, ...],
-    announced: Container[str],
-    cut_over: CutOver,
-    builder: ReportBuilder,
-) -> list[Event]:
-    """What of it a seed archives. Raises UsageError where no event has a time that a named cut-over could divide."""
-    cut_over.require_times(listed)
-    history = [event for event in wanted if event.id not in announced and cut_over.is_history(event)]
-    builder.left += len(wanted) - len(history)
-    builder.without_time += sum(event.occurred_at is None for event in history)
-    return history

@@ -1,4 +1,4 @@
-"""Page: the events of one page as the rest of the consumer knows them. Pure."""
+"""Page: the events of one page as the rest of the consumer knows them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-import structlog
-
-from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
+from consumer.events import Delivery, Event
 from consumer.payments import EventRecord
 from consumer.reason import Reason
-
-LOG = structlog.get_logger()
+from consumer.sync.application import Application
+from consumer.sync.provenance import as_read
 
 LISTED: Final = "listed:"
 """How the delivery id of a listed record begins that was kept raw: nobody delivered it."""
@@ -29,25 +26,16 @@ class ListedEvents:
     strange: tuple[Delivery, ...]
 
 
-def understand(items: Sequence[EventRecord], locators: Locators, *, application: str, now: datetime) -> ListedEvents:
+def understand(items: Sequence[EventRecord], app: Application) -> ListedEvents:
     """Listed records as events. A record that is not understood must not hold up the walk: it is kept raw, as if it
     had been delivered (case U1)."""
     found: list[Event] = []
     strange: list[Delivery] = []
+    now, broke = app.clock.now(), "listed_event_broke_its_reading"
     for item in items:
-        try:
-            event = build_event(
-                item.raw_bytes,
-                locators,
-                application=application,
-                trust=Trust.READ,
-                source=Source.BACKFILL,
-                received_at=now,
-            )
-        except Exception as error:  # noqa: BLE001 - one odd record keeps no other from being read
-            if not isinstance(error, NotUnderstood):
-                LOG.error("listed_event_broke_its_reading", application=application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
-            strange.append(kept_raw(application, item.raw_bytes, now, Reason.NOT_UNDERSTOOD))
+        event = as_read(item.raw_bytes, app.locators, application=app.name, received_at=now, broke=broke)
+        if event is None:
+            strange.append(kept_raw(app.name, item.raw_bytes, now, Reason.NOT_UNDERSTOOD))
         else:
             found.append(event)
     return ListedEvents(events=tuple(found), strange=tuple(strange))

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 
-from consumer.events import Event
 from consumer.sync.backfill.bookmark import ListOrder
-from consumer.sync.backfill.cutover import CutOver
-from consumer.sync.backfill.page import ListedEvents
-from consumer.sync.backfill.silence import PENDING_MAX
 from consumer.sync.backfill.walk import Walk
 from consumer.sync.metrics import StageMetrics
-from consumer.sync.publisher import PublishedIds
 
 LOG = structlog.get_logger()
 
@@ -63,7 +57,7 @@ class Progress:
     eta_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class BackfillReport:
     """What a walk found. `published` is what the ledger lacked (in a dry run: lacks), `recovered` what of it no
     delivery had announced; `strange` was not understood.
@@ -75,82 +69,26 @@ class BackfillReport:
     """
 
     application: str
-    order: ListOrder
-    pages: int
-    listed: int
-    known: int
-    published: int
-    recovered: int
-    strange: int
-    gap: bool
-    refused: int
-    history: int
-    seconds: float
+    order: ListOrder = ListOrder.UNKNOWN
+    pages: int = 0
+    listed: int = 0
+    known: int = 0
+    published: int = 0
+    recovered: int = 0
+    strange: int = 0
+    gap: bool = False
+    refused: int = 0
+    history: int = 0
+    seconds: float = 0.0
     dry_run: bool = False
     cut_over: datetime | None = None
     left: int = 0
     without_time: int = 0
 
-
-@dataclass(kw_only=True)
-class ReportBuilder:
-    """The numbers of a `BackfillReport` as they grow. `told`: ids that were counted as missing or left alone and are
-    not published, so that one on two pages is counted once. Bounded."""
-
-    began_s: float
-    listed: int = 0
-    known: int = 0
-    published: int = 0
-    recovered: int = 0
-    unannounced: list[str] = field(default_factory=list)
-    strange: int = 0
-    history: int = 0
-    left: int = 0
-    without_time: int = 0
-    told: PublishedIds = field(default_factory=PublishedIds)
-
-    def note(
-        self,
-        listed: ListedEvents,
-        missing: Sequence[Event],
-        wanted: Sequence[Event],
-        unannounced: Sequence[str],
-        options: BackfillOptions,
-    ) -> None:
-        """Count a page: what it lists, what of it the ledger lacks, what of that is wanted, and what of the wanted no
-        delivery had announced."""
-        taken = set() if options.dry_run else {event.id for event in wanted}
-        self.told.add([event.id for event in missing if event.id not in taken])
-        self.listed += len(listed.events) + len(listed.strange)
-        self.known += len(listed.events) - len(missing)
-        self.published += len(wanted)
-        self.recovered += len(unannounced)
-        self.unannounced = [*self.unannounced, *unannounced][-PENDING_MAX:]
-        self.strange += len(listed.strange)
-        self.history += len(missing) - len(wanted) if options.since is None and not options.seed else 0
-
-    def report(
-        self, application: str, walk: Walk, *, cut_over: CutOver | None, dry_run: bool, now_s: float
-    ) -> BackfillReport:
-        """What the walk found in all. `now_s` by the clock of `began_s`."""
-        return BackfillReport(
-            application=application,
-            order=walk.order,
-            pages=walk.pages_read,
-            listed=self.listed,
-            known=self.known,
-            published=self.published,
-            recovered=self.recovered,
-            strange=self.strange,
-            gap=walk.gap,
-            refused=walk.refused,
-            history=self.history,
-            cut_over=cut_over.at if cut_over else None,
-            left=self.left,
-            without_time=self.without_time,
-            seconds=now_s - self.began_s,
-            dry_run=dry_run,
-        )
+    def walked(self, walk: Walk, *, seconds: float) -> None:
+        """The walk is complete, after so long."""
+        self.order, self.pages, self.gap, self.refused = walk.order, walk.pages_read, walk.gap, walk.refused
+        self.seconds = seconds
 
 
 def say(report: BackfillReport, metrics: StageMetrics, *, left_alone: int) -> None:

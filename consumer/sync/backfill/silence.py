@@ -14,17 +14,18 @@ records, nothing is judged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.events import Source, parse_time
+from consumer.events import Source
 from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import outcomes
 from consumer.ledger.reading import heard, sync_state
+from consumer.ledger.reading.sync_state import KeptState
 
 LOG = structlog.get_logger()
 
@@ -36,7 +37,7 @@ PENDING_MAX: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeliveryHealth:
+class DeliveryHealth(KeptState):
     """`silent_since`: webhooks are silent; the last one came then. `gap_at`: a gap was found then, not yet reconciled.
 
     `recovered` events in `walks` walks were brought by the list and by no webhook, since the last webhook. `pending`
@@ -49,26 +50,6 @@ class DeliveryHealth:
     recovered: int = 0
     walks: int = 0
     pending: tuple[str, ...] = ()
-
-    @classmethod
-    def load(cls, state: Mapping[str, Any] | None) -> DeliveryHealth:
-        """From JSON; a fresh one for None."""
-        if state is None:
-            return cls()
-        return cls(
-            silent_since=parse_time(state.get("silent_since")),
-            gap_at=parse_time(state.get("gap_at")),
-            last_webhook_at=parse_time(state.get("last_webhook_at")),
-            recovered=int(state.get("recovered") or 0),
-            walks=int(state.get("walks") or 0),
-            pending=tuple(str(one) for one in state.get("pending") or ()),
-        )
-
-    def dump(self) -> dict[str, Any]:
-        """As JSON, for the ledger."""
-        return {
-            name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(self).items()
-        }
 
 
 def after_walk(

@@ -16,12 +16,12 @@ from consumer.sync.application import Application
 from consumer.sync.backfill import history, silence
 from consumer.sync.backfill.bookmark import WALK
 from consumer.sync.backfill.cutover import FirstWalk
-from consumer.sync.backfill.missing_events import MissingEvents
+from consumer.sync.backfill.missing_events import Begun, MissingEvents
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
-from consumer.sync.backfill.starting_point import Begun, StartingPoint
+from consumer.sync.backfill.starting_point import StartingPoint
 from consumer.sync.backfill.walk import Walk
 from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.loop import StageFailure, run_repeatedly
@@ -94,7 +94,7 @@ class Backfill:
     ) -> bool:
         """Take the pages of the walk; False when there were `pages_max` of them and it is left there, as if by a crash:
         the next one goes on. Raises as `once`."""
-        walk, builder = begun.walk, begun.taking.builder
+        walk, report = begun.walk, begun.report
         begins_at = await self._list_start.at() if on_progress is not None else None
         progress = WalkProgress(walk, self.app.clock, begins_at=begins_at)
         self.under_way, is_complete = walk, False
@@ -104,7 +104,7 @@ class Backfill:
                     await self.take(page, begun)
                     self.refused_cursors.seen(walk.refused)
                     if on_progress is not None:
-                        on_progress(progress.progress(page, listed=builder.listed, published=builder.published))
+                        on_progress(progress.progress(page, listed=report.listed, published=report.published))
                     if pages_max is not None and walk.pages_read >= pages_max:
                         return False
             is_complete = True
@@ -115,10 +115,10 @@ class Backfill:
 
     async def take(self, page: WalkPage, begun: Begun) -> None:
         """Publish what is missing, keep what is strange, and only then move the bookmark."""
-        strange = await self._missing.take(page, begun.walk.order, begun.taking)
-        if begun.taking.options.dry_run:
+        strange = await self._missing.take(page, begun)
+        if begun.options.dry_run:
             return
-        moves = begun.taking.options.follows_bookmark
+        moves = begun.options.follows_bookmark
         if not (moves or strange):
             return
         async with self.app.database.transaction() as session:
@@ -128,15 +128,14 @@ class Backfill:
 
     async def conclude(self, begun: Begun) -> BackfillReport:
         """A walk is complete: remember what it tells, and say what it found. Raises LedgerError."""
-        taking, walk, now = begun.taking, begun.walk, begun.at
-        options, cut_over = taking.options, taking.cut_over
-        now_s = self.app.clock.monotonic()
-        report = taking.builder.report(self.app.name, walk, cut_over=cut_over, dry_run=options.dry_run, now_s=now_s)
+        walk, options, cut_over, report = begun.walk, begun.options, begun.cut_over, begun.report
+        now = walk.now
+        report.walked(walk, seconds=self.app.clock.monotonic() - begun.began_s)
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)
         left_alone = 0
         if options.follows_bookmark:
-            left_alone = await self._note(report, taking.builder.unannounced, now)
+            left_alone = await self._note(report, tuple(begun.unannounced), now)
         elif options.sees_to_history:
             async with self.app.database.transaction() as session:
                 await history.note_seen_to(session, self.app.name, now)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from consumer.errors import UsageError
 from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import WALK, Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
-from consumer.sync.backfill.missing_events import Taking
+from consumer.sync.backfill.missing_events import Begun
 from consumer.sync.backfill.pager import EventLister
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.backfill.report import BackfillOptions, ReportBuilder
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.walk import Walk
-
-
-@dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A walk that has begun at `at`: which, and what is done about its pages."""
-
-    walk: Walk
-    taking: Taking
-    at: datetime
 
 
 class StartingPoint:
@@ -74,10 +64,10 @@ class StartingPoint:
     def _begun(
         self, walk: Walk, options: BackfillOptions, floor: datetime | None, cut_over: CutOver | None = None
     ) -> Begun:
-        builder = ReportBuilder(began_s=self._app.clock.monotonic())
-        return Begun(
-            walk=walk, taking=Taking(options=options, builder=builder, floor=floor, cut_over=cut_over), at=walk.now
-        )
+        cut = cut_over.at if cut_over else None
+        report = BackfillReport(application=self._app.name, dry_run=options.dry_run, cut_over=cut)
+        began_s = self._app.clock.monotonic()
+        return Begun(walk=walk, options=options, report=report, began_s=began_s, floor=floor, cut_over=cut_over)
 
     async def bookmark(self) -> Bookmark:
         """The stored bookmark."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from consumer.events import parse_time
+from consumer.ledger.reading.sync_state import KeptState
 from consumer.sync.backfill.ends import Place
 
 WALK: Final = "canary"
@@ -23,7 +23,7 @@ ORDER: Final = "order:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sightings:
+class Sightings(KeptState):
     """Things are named `event:ID` and `order:ID`, an order by the merchant's id.
 
     `missing`: since when each has been seen there and not here, by our own clock: the service need not show times.
@@ -50,27 +50,6 @@ class Sightings:
     def is_late(self, name: str) -> bool:
         """Whether it was at the last look."""
         return self.looked_at is not None and name in self.missing and self.looked_at - self.missing[name] >= LATE
-
-    def dump(self) -> dict[str, Any]:
-        """As JSON, for the ledger."""
-        return {
-            "missing": {name: since.isoformat() for name, since in self.missing.items()},
-            "looked_at": None if self.looked_at is None else self.looked_at.isoformat(),
-            "history": sorted(self.history),
-            "places": {kind: place.dump() for kind, place in self.places.items()},
-        }
-
-    @classmethod
-    def load(cls, state: Mapping[str, Any] | None) -> Sightings:
-        """From JSON; a fresh one for None."""
-        state = state or {}
-        found = {name: parse_time(since) for name, since in (state.get("missing") or {}).items()}
-        return cls(
-            missing={name: since for name, since in found.items() if since is not None},
-            looked_at=parse_time(state.get("looked_at")),
-            history=frozenset(state.get("history") or ()),
-            places={kind: Place.load(place) for kind, place in (state.get("places") or {}).items()},
-        )
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ class Canary:
         """Each by its name, with when it happened. An order's times say nothing of when it was paid."""
         if kind == "order":
             return [(f"order:{one.order_id}", None) for one in items if one.is_paid and one.order_id is not None]
-        listed = understand(items, self._app.locators, application=self._app.name, now=self._app.clock.now())
+        listed = understand(items, self._app)
         return [(f"event:{one.id}", one.occurred_at) for one in listed.events]
 
 

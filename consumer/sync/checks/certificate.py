@@ -109,8 +109,7 @@ class Certifier:
         return document | {"sha256": digest(document)}
 
     def _note(self, page: WalkPage, window: _Window) -> None:
-        application = self._app.name
-        listed = understand(page.items, self._app.locators, application=application, now=self._app.clock.now())
+        listed = understand(page.items, self._app)
         for event in listed.events:
             at = event.occurred_at
             window.without_time += at is None

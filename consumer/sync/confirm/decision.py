@@ -2,70 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
-from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
+from consumer.events import Delivery, Event, Locators
 from consumer.reason import Reason
 from consumer.retry import RetryPolicy
-
-LOG = structlog.get_logger()
+from consumer.sync.provenance import as_read
 
 PATIENCE_S: Final = 900.0
 _WAITS: Final = RetryPolicy(attempts=1000, first_s=2.0, factor=3.0, ceiling_s=120.0, jitter=0.0)
 
 
-@dataclass(frozen=True)
-class Confirmed:
-    """The service knows the event: this is what it says."""
-
-    event: Event
+Verdict = Event | Reason | None
+"""The event as the service knows it; or why the hint is denied; or None: the service did not answer the question, and
+that proves nothing."""
 
 
-@dataclass(frozen=True)
-class Denied:
-    """The service does not show such an event to this application."""
-
-    reason: Reason = Reason.NOT_CONFIRMED
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The service did not answer the question; that proves nothing."""
-
-    code: str
-
-
-Verdict = Confirmed | Denied | Failed
-
-
-def confirmed(delivery: Delivery, raw: bytes, locators: Locators) -> Confirmed | Denied:
+def confirmed(delivery: Delivery, raw: bytes, locators: Locators) -> Event | Reason:
     """The event in the record that the service returned for the hint's id; the record wins over the delivery (I16).
 
     A record with another id, or one in which the locators find none, confirms nothing.
     """
-    try:
-        event = build_event(
-            raw,
-            locators,
-            application=delivery.application,
-            trust=Trust.READ,
-            source=Source.WEBHOOK,
-            received_at=delivery.received_at,
-            delivery_id=delivery.id,
-            traceparent=delivery.traceparent,
-        )
-    except NotUnderstood:
-        return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
-    except Exception as error:  # noqa: BLE001 - one odd record keeps no other hint waiting
-        LOG.error("fetched_event_broke_its_reading", application=delivery.application, error=type(error).__name__)  # noqa: TRY400 - its text may hold the sender's words
-        return Denied(Reason.FETCHED_NOT_UNDERSTOOD)
-    if event.id != delivery.event_id:
-        return Denied(Reason.OTHER_EVENT_FETCHED)
-    return Confirmed(event)
+    broke = "fetched_event_broke_its_reading"
+    event = as_read(raw, locators, application=delivery.application, received_at=delivery.received_at, broke=broke)
+    if event is None:
+        return Reason.FETCHED_NOT_UNDERSTOOD
+    return event if event.id == delivery.event_id else Reason.OTHER_EVENT_FETCHED
 
 
 def next_look_s(denials: int, patience_s: float = PATIENCE_S) -> float | None:

@@ -13,7 +13,7 @@ from consumer.ledger.engine.chunks import portions
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.application import Application
-from consumer.sync.confirm.decision import Denied, next_look_s
+from consumer.sync.confirm.decision import next_look_s
 
 LOG = structlog.get_logger()
 
@@ -54,8 +54,7 @@ class Denials:
 
     async def failed(self, ids: Sequence[str]) -> None:
         """The service did not answer for these very events: looked at again soon, nothing is counted (case G7)."""
-        if ids:
-            await self._put_off(ids, FAILED_AGAIN_S, counted=False)
+        await self._put_off(ids, FAILED_AGAIN_S, counted=False)
 
     async def _put_off(self, ids: Sequence[str], wait_s: float, *, counted: bool) -> None:
         keys = [(self._app.name, event_id) for event_id in ids]
@@ -67,7 +66,7 @@ class Denials:
         now = self._app.clock.now()
         async with self._app.database.transaction() as session:
             denied = await hints.of_events(session, self._app.name, ids)
-            kept = [(hints.as_delivery(one), reasons.get(one.event_id, Denied().reason)) for one in denied]
+            kept = [(hints.as_delivery(one), reasons.get(one.event_id, Reason.NOT_CONFIRMED)) for one in denied]
             await quarantine.put(session, kept, now)
             await hints.drop(session, [(self._app.name, event_id) for event_id in ids])
         for _, reason in kept:

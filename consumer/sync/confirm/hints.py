@@ -45,16 +45,14 @@ class Sorted:
     refused: tuple[tuple[Delivery, Reason], ...]
 
 
-def in_parts(
-    records: Sequence[Record], applications: Collection[str], most_bytes: int = BODIES_MAX_BYTES
-) -> Iterator[Sorted]:
-    """Tell hints from what can only be kept, with bodies of about `most_bytes` at a time: megabytes of zeros are small
-    in the log, not in memory. Pure (cases I10, I15, I22)."""
+def in_parts(records: Sequence[Record], applications: Collection[str]) -> Iterator[Sorted]:
+    """Tell hints from what can only be kept, with bodies of about BODIES_MAX_BYTES at a time: megabytes of zeros
+    are small in the log, not in memory. Pure (cases I10, I15, I22)."""
     hints: list[Delivery] = []
     refused: list[tuple[Delivery, Reason]] = []
     held = 0
     for record in records:
-        if held > most_bytes:
+        if held > BODIES_MAX_BYTES:
             yield Sorted(hints=tuple(hints), refused=tuple(refused))
             hints, refused, held = [], [], 0
         try:

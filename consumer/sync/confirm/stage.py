@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -25,7 +26,7 @@ from consumer.reason import Reason
 from consumer.sync.api import Cooldown, held_up_s
 from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
-from consumer.sync.confirm.decision import PATIENCE_S, Confirmed, Denied, Failed, Verdict, confirmed
+from consumer.sync.confirm.decision import PATIENCE_S, Verdict, confirmed
 from consumer.sync.confirm.denials import Denials
 from consumer.sync.loop import StageFailure, run_repeatedly, together
 from consumer.sync.quota import TokenBucket
@@ -104,6 +105,7 @@ class Confirm:
         if not due:
             return settled
         if self._catch_up is None or self._singles.covers(len(due)):
+            self._singles.grant(len(due))
             return settled + await self._one_by_one(due)
         if self._app.clock.monotonic() < self._walk_at:
             return settled
@@ -112,18 +114,15 @@ class Confirm:
     async def _drop_known(self, due: dict[str, int]) -> int:
         """Settle the hints whose event the ledger has, by webhook or backfill; it costs no read. Shortens `due`.
         What they state is compared first: an id that is known may be forged as well as any other (case I16)."""
-        known = 0
-        for chunk in portions(list(due), CHUNK):
-            async with self._app.database.reading() as session:
-                recorded = {one for _, one in await events.known(session, [(self._app.name, one) for one in chunk])}
-            there = [one for one in chunk if one in recorded or one in self._settlement.published]
-            for some in portions(there, WHOLE):
-                await self._settle_known(some)
-            for event_id in there:
-                del due[event_id]
-            known += len(there)
-        self._app.metrics.count("hints_known", self._app.name, known)
-        return known
+        async with self._app.database.reading() as session:
+            recorded = {one for _, one in await events.known(session, [(self._app.name, one) for one in due])}
+        there = [one for one in due if one in recorded or one in self._settlement.published]
+        for some in portions(there, WHOLE):
+            await self._settle_known(some)
+        for event_id in there:
+            del due[event_id]
+        self._app.metrics.count("hints_known", self._app.name, len(there))
+        return len(there)
 
     async def _settle_known(self, event_ids: Sequence[str]) -> None:
         """What was published a moment ago and is not recorded yet cannot be compared."""
@@ -146,8 +145,7 @@ class Confirm:
                 raise
             # The list itself is in trouble: single reads may still work, as far as the share goes.
             LOG.warning("hints_not_settled_by_walking", application=self._app.name, code=error.code)
-            some = list(due)[: self._singles.grant(len(due))]
-            return await self._one_by_one({event_id: due[event_id] for event_id in some}, granted=True)
+            return await self._one_by_one(_first(due, self._singles.grant(len(due))))
         left: dict[str, int] = {}
         for chunk in portions(list(due), CHUNK):
             async with self._app.database.reading() as session:
@@ -155,8 +153,8 @@ class Confirm:
             left |= {event_id: due[event_id] for event_id in rows}
         confirmed_now = len(due) - len(left)
         if coverage is Coverage.NOTHING:
-            some = [one for one in due if one in left][: self._hidden.grant(len(left))]
-            return confirmed_now + await self._one_by_one({one: left[one] for one in some}, granted=True)
+            in_turn = {event_id: denials for event_id, denials in due.items() if event_id in left}
+            return confirmed_now + await self._one_by_one(_first(in_turn, self._hidden.grant(len(left))))
         over = await self._deny(left) if coverage is Coverage.ALL else 0
         useful = confirmed_now >= self._policy.single_burst
         self._walk_at = self._app.clock.monotonic() + (0.0 if useful else self._policy.walk_every_s)
@@ -165,17 +163,15 @@ class Confirm:
     async def _deny(self, unlisted: Mapping[str, int]) -> int:
         """Count a denial; who would go to quarantine is read singly before, as far as the share goes: a list may be
         behind, and an event may be readable without being listed."""
-        last = [event_id for event_id in unlisted if self._denials.is_last(unlisted[event_id])]
-        asked = last[: self._singles.grant(len(last))]
-        settled = await self._one_by_one({event_id: unlisted[event_id] for event_id in asked}, granted=True)
-        rest = {event_id: attempts for event_id, attempts in unlisted.items() if event_id not in set(asked)}
+        last = {event_id: denials for event_id, denials in unlisted.items() if self._denials.is_last(denials)}
+        asked = _first(last, self._singles.grant(len(last)))
+        settled = await self._one_by_one(asked)
+        rest = {event_id: denials for event_id, denials in unlisted.items() if event_id not in asked}
         return settled + await self._denials.store(rest)
 
     # --- few ---------------------------------------------------------------------------------------------------
 
-    async def _one_by_one(self, due: Mapping[str, int], *, granted: bool = False) -> int:
-        if not granted and self._catch_up is not None:
-            self._singles.grant(len(due))
+    async def _one_by_one(self, due: Mapping[str, int]) -> int:
         settled = 0
         for chunk in portions(list(due), CHUNK):
             async with self._app.database.reading() as session:
@@ -211,12 +207,12 @@ class Confirm:
         try:
             record = await self._events.retrieve(hint.event_id)
         except ResourceNotFound:
-            return Denied()
+            return Reason.NOT_CONFIRMED
         except ApiError as error:
             if held_up_s(error) is not None:
                 raise
             # A refusal of this very id (4xx) is an answer; a failure (5xx, unreadable) is none.
-            return Failed(error.code) if error.retryable else Denied()
+            return None if error.retryable else Reason.NOT_CONFIRMED
         return confirmed(hints.as_delivery(hint), record.raw_bytes, self._app.locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
@@ -227,16 +223,23 @@ class Confirm:
         rows = {hint.event_id: hint for hint, _ in verdicts}
         for hint, verdict in verdicts:
             match verdict:
-                case Confirmed(event=event):
-                    found[hint.event_id] = event
-                case Denied(reason=reason):
-                    denied[hint.event_id] = reason
-                case Failed():
+                case Event():
+                    found[hint.event_id] = verdict
+                case Reason():
+                    denied[hint.event_id] = verdict
+                case None:
                     failed.append(hint.event_id)
         confirmed_hints = {event_id: hints.as_delivery(rows[event_id]) for event_id in found}
         refused = await self._settlement.settle(confirmed_hints, list(found.values()))
         denied |= {event.id: Reason.TOO_LARGE for event in refused}
         good = len(found) - len(refused)
         self._app.metrics.count("hints_confirmed", self._app.name, good)
-        await self._denials.failed(failed)
-        return good + await self._denials.store({one: rows[one].attempts for one in denied}, denied)
+        if failed:
+            await self._denials.failed(failed)
+        if denied:
+            good += await self._denials.store({one: rows[one].attempts for one in denied}, denied)
+        return good
+
+
+def _first(waiting: Mapping[str, int], most: int) -> dict[str, int]:
+    return dict(islice(waiting.items(), most))

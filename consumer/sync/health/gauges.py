@@ -8,23 +8,15 @@ from typing import Final
 from consumer.sync.application import Application
 from consumer.sync.backfill import history
 from consumer.sync.backfill.cutover import FirstWalk
+from consumer.sync.health.prometheus import GAUGES
+from consumer.sync.health.stalled import STAGES
 from consumer.sync.health.status import application_status
 from consumer.sync.reconcile.state import load_state
 
-FLAGS: Final = (
-    "webhooks_silent",
-    "gap_open",
-    "reconcile_braked",
-    "reconcile_unplaced_paid",
-    "reconcile_unplaced_other",
-    "wrong_application",
-    "circuit_open",
-    "hints_due",
-    "missing_event",
-    "missing_order",
-    "missing_s",
-)
 TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history", "last_seen_event", "last_seen_order")
+OF_THE_PROCESS: Final = ("credentials_missing", "unproved_hint_bytes", "unproved_quarantine_bytes")
+"""What every process knows, leader or not."""
+FLAGS: Final = GAUGES.keys() - {*TIMES, *OF_THE_PROCESS, *(f"held_up_{stage}" for stage in STAGES)}  # Watch has those
 
 
 class LeaderGauges:

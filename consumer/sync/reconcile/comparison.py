@@ -13,7 +13,7 @@ from consumer.ledger.reading import observations, read_requests
 from consumer.payments import PaymentsError
 from consumer.plugin import ReadRequest
 from consumer.sync.application import Application
-from consumer.sync.observation import ENDED, ObjectKind, Observation, reduced, status_of
+from consumer.sync.observation import ENDED, ObjectKind, Observation, status_of
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import Drift, DriftReport, compare, weighs
 from consumer.sync.reconcile.lists import PAGE, ServiceLists, Unplaced
@@ -84,12 +84,13 @@ class Comparison:
         async with aclosing(self._lists.pages(kind)) as pages:
             async for page in pages:
                 report.listed[kind] += len(page)
-                found = [one for one in page if isinstance(one, Observation) and self._odd.is_whole(one)]
-                whole = {id(one) for one in found}
+                found: list[Observation] = []
                 for one in page:
                     if isinstance(one, Unplaced):
                         report.note_unplaced(one)
-                    elif id(one) not in whole:
+                    elif self._odd.is_whole(one):
+                        found.append(one)
+                    else:
                         report.note_unplaced(Unplaced(kind, one.object_id, is_paid=one.is_paid))
                 at_once, changes = await self._compared(kind, found, report, terms)
                 if report.dry_run:
@@ -179,11 +180,9 @@ class Comparison:
     async def _publish(self, found: Sequence[Observation], report: DriftReport) -> None:
         """Publish, then remember: after a crash in between they are published again, in a newer version."""
         for some in portions(found, PAGE):
-            refused = await self._publisher.publish([one.event() for one in some], smaller=reduced)
-            left = {event.id for event in refused}
-            taken = [one for one in some if one.event_id not in left]
+            taken, too_large = await self._publisher.tell(some)
             async with self._app.database.transaction() as session:
                 await observations.keep(session, [one.observed for one in taken])
             report.published += len(taken)
-            for one in (one for one in some if one.event_id in left):
+            for one in too_large:
                 report.note_unplaced(Unplaced(one.kind, one.object_id, is_paid=one.is_paid))

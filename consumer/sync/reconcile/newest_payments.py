@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from consumer.events import parse_time
 from consumer.ledger.reading import read_requests, sync_state
+from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import Payment, Priority
 from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import ListOrder
@@ -27,7 +27,7 @@ HELD_MAX: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class Held(KeptState):
     """Payments that were seen and not told yet, by id: since when with their status, and as they were shown last. At
     most HELD_MAX: where customers pay faster, the next walk tells the others. `place`: how far the list is known."""
 
@@ -55,22 +55,6 @@ class Held:
         }
         return Held(place=place, since=since, records={one: records[one] for one in since})
 
-    def dump(self) -> dict[str, Any]:
-        """As JSON, for the ledger."""
-        since = {one: at.isoformat() for one, at in self.since.items()}
-        return {"place": self.place.dump(), "since": since, "records": dict(self.records)}
-
-    @classmethod
-    def load(cls, state: Mapping[str, Any] | None) -> Held:
-        """From JSON; nothing for None."""
-        state = state or {}
-        since = {one: at for one, text in (state.get("since") or {}).items() if (at := parse_time(text)) is not None}
-        records = state.get("records") or {}
-        since = {one: at for one, at in since.items() if one in records}
-        return cls(
-            place=Place.load(state.get("place") or {}), since=since, records={one: records[one] for one in since}
-        )
-
 
 class NewestPayments:
     """Looks at the end of the list of payments where new ones appear, one or two reads a look. For after the first
@@ -89,23 +73,16 @@ class NewestPayments:
         now = self._app.clock.now()
         found = await look(self._payments, before.place, ListOrder.UNKNOWN, self._app.locators, now)
         shown = _by_id((*found.old, *found.new))
-        news = await self._comparison.unobserved(self._observations(shown, versions, now))
+        news = await self._comparison.unobserved(self._observations(shown, versions))
         held = before.seen(found.place, shown, [one.object_id for one in news], now)
         due = held.due(now)
-        await self._comparison.tell(self._observations({one: held.records[one] for one in due}, versions, now))
+        await self._comparison.tell(self._observations({one: held.records[one] for one in due}, versions))
         async with self._app.database.transaction() as session:
             await self._app.keep(session, WALK, held.without(due).dump())
 
-    def _observations(self, records: Mapping[str, dict[str, Any]], versions: int, now: datetime) -> list[Observation]:
+    def _observations(self, records: Mapping[str, dict[str, Any]], versions: int) -> list[Observation]:
         return [
-            Observation(
-                application=self._app.name,
-                kind="payment",
-                object_id=payment_id,
-                version=versions + number,
-                read_at=now,
-                record=record,
-            )
+            self._app.observation("payment", payment_id, versions + number, record)
             for number, (payment_id, record) in enumerate(records.items())
         ]
 

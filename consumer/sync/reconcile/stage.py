@@ -121,7 +121,6 @@ class Reconcile:
             owes_payments=True,
             payments_baselined=before.payments_baselined,
             answered=before.beside,
-            changes=report.changes.total(),
             unplaced=report.unplaced,
             unplaced_paid=report.unplaced_paid,
         )

@@ -7,15 +7,15 @@ compares what was there, not times: the two may be on machines whose clocks diff
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.events import parse_time
 from consumer.ledger.reading import sync_state
+from consumer.ledger.reading.sync_state import KeptState
 from consumer.sync.backfill import silence
 
 LOG = structlog.get_logger()
@@ -27,7 +27,7 @@ ANYBODY: Final = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReconcileState:
+class ReconcileState(KeptState):
     """The last walk that counts. `began`: when; None while none was made, so that one is due. `baselined`: what was
     there at first is remembered, so what is found unknown from now on is news (case B30). `ended`: when its orders and
     subscriptions were through. `owes_payments`: its payments were not read to their end; `payments_baselined`: those of
@@ -40,7 +40,6 @@ class ReconcileState:
     baselined: bool = False
     owes_payments: bool = False
     payments_baselined: bool = False
-    changes: int = 0
     unplaced: int = 0
     unplaced_paid: int = 0
     answered: str | None = None
@@ -55,9 +54,7 @@ class ReconcileState:
 
     def dump(self) -> dict[str, Any]:
         """As JSON, for the bookmark; the gap and the note of a walk beside have their own."""
-        found = asdict(self) | {"began": _text(self.began), "ended": _text(self.ended)}
-        del found["gap_at"], found["beside"]
-        return found
+        return {name: one for name, one in super().dump().items() if name not in ("gap_at", "beside")}
 
 
 async def load_state(session: AsyncSession, application: str) -> ReconcileState:
@@ -65,21 +62,11 @@ async def load_state(session: AsyncSession, application: str) -> ReconcileState:
     kept = await sync_state.load(session, application, WALK) or {}
     healed = await sync_state.load(session, application, BESIDE) or {}
     gap_at = (await silence.delivery_health(session, application)).gap_at
-    began = parse_time(kept.get("began"))
     # A bookmark of an older version says nothing of a baseline: the walk that left it had made one.
-    baselined = bool(kept.get("baselined", began is not None))
-    return ReconcileState(
-        began=began,
-        ended=parse_time(kept.get("ended")) or began,
-        braked=bool(kept.get("braked")),
-        baselined=baselined,
-        owes_payments=bool(kept.get("owes_payments")),
-        payments_baselined=bool(kept.get("payments_baselined", baselined)),
-        answered=kept.get("answered"),
-        gap_at=gap_at,
-        beside=healed.get("braked"),
-        **{name: int(kept.get(name) or 0) for name in ("changes", "unplaced", "unplaced_paid")},
-    )
+    walked = {"ended": kept.get("began"), "baselined": kept.get("began") is not None}
+    walked |= {"payments_baselined": kept.get("baselined", walked["baselined"])}
+    state = ReconcileState.load(walked | {name: one for name, one in kept.items() if one is not None})
+    return replace(state, gap_at=gap_at, beside=healed.get("braked"))
 
 
 async def keep_state(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -28,7 +28,7 @@ from consumer.payments import (
 from consumer.retry import RetryPolicy
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.observation import STATUSES, Observation, Unreadable, reduced
+from consumer.sync.observation import STATUSES, Observation, unreadable
 from consumer.sync.publisher import EventPublisher
 
 LOG = structlog.get_logger()
@@ -63,23 +63,11 @@ class Answers:
             await read_requests.begin(session, rows)
         return version
 
-    def observation(self, kind: str, object_id: str, version: int, record: dict[str, Any]) -> Observation:
-        """A record that was read just now."""
-        return Observation(
-            application=self._app.name,
-            kind="subscription" if kind == "subscription" else "order",
-            object_id=object_id,
-            version=version,
-            read_at=self._app.clock.now(),
-            record=record,
-        )
-
     async def found(self, rows: Sequence[ReadRow], seen: Sequence[Observation]) -> None:
         """Publish first, then tick off: after a crash in between it is read again, in a newer version. What the topic
         takes in no form is no answer: it is put off, and not remembered as published."""
-        refused = {one.id for one in await self._publisher.publish([one.event() for one in seen], smaller=reduced)}
-        published = [one for one in seen if one.event_id not in refused]
-        left = {one.object_id for one in seen if one.event_id in refused}
+        published, too_large = await self._publisher.tell(seen)
+        left = {one.object_id for one in too_large}
         done = [row for row in rows if row.object_id not in left]
         async with self._app.database.transaction() as session:
             await observations.keep(session, [one.observed for one in published])
@@ -125,21 +113,19 @@ class Answers:
         if row.code == TOLD:
             return True
         # An id that cannot be asked for has no object.
-        cannot_be = isinstance(error, ResourceNotFound | ValidationError)
-        if not cannot_be or row.kind not in ("order", "subscription"):
+        if not isinstance(error, ResourceNotFound | ValidationError) or row.kind not in ("order", "subscription"):
             return False
         if not await self._service_answers():
             return False
-        unreadable = Unreadable(
-            application=row.application,
-            kind="subscription" if row.kind == "subscription" else "order",
-            object_id=row.object_id,
+        answer = unreadable(
+            row.application,
+            row.kind,
+            row.object_id,
             version=version,
             read_at=self._app.clock.now(),
-            code=error.service_code if isinstance(error, ApiError) else error.code,
-            request_id=error.request_id if isinstance(error, ApiError) else None,
+            said={"code": error.service_code, "request_id": error.request_id},
         )
-        await self._publisher.publish([unreadable.event()])
+        await self._publisher.publish([answer])
         self._app.metrics.count("reads_unreadable", self._app.name)
         return True
 

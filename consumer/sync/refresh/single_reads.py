@@ -66,11 +66,11 @@ class SingleReads:
         match row.kind:
             case "subscription":
                 subscription = await self._resources.subscriptions.retrieve(row.object_id)
-                return [self._answers.observation("subscription", row.object_id, version, subscription.raw)]
+                return [self._app.observation("subscription", row.object_id, version, subscription.raw)]
             case "order":
                 order = await self._resources.orders.lookup(row.object_id)
                 self._note_shape(order.raw)
-                return [self._answers.observation("order", row.object_id, version, order.raw)]
+                return [self._app.observation("order", row.object_id, version, order.raw)]
             case "service_order":
                 order = await self._resources.orders.retrieve(row.object_id)
                 return self._of_order(row, order.order_id, version, order.raw)
@@ -88,7 +88,7 @@ class SingleReads:
             self._app.metrics.count("reads_without_order_id", row.application)
             LOG.warning("order_without_merchants_id", application=row.application)
             return []
-        return [self._answers.observation("order", order_id, version, record)]
+        return [self._app.observation("order", order_id, version, record)]
 
     def _note_shape(self, record: dict[str, Any]) -> None:
         self.order_shapes[shape(record)] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -57,8 +58,7 @@ async def test_a_walk_publishes_what_the_ledger_lacks_and_nothing_else(world: Wo
 
 async def _all_events(service_side: Simulated, world: World) -> list[Event]:
     items = [item async for item in service_side.api.client.events.iterate()]
-    locators = service_side.api.locators
-    return list(understand(items, locators, application="default", now=world.clock.now()).events)
+    return list(understand(items, replace(world.app, api=service_side.api)).events)
 
 
 async def test_a_second_walk_reads_one_page_and_the_overlap_and_publishes_only_news(

@@ -12,6 +12,8 @@ from types import FrameType
 import orjson
 
 import consumer.sync
+from consumer.sync.backfill.catch_up import CatchUp
+from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.hints import HintConsumer
 from consumer.sync.confirm.stage import Confirm
 from tests.sync.conftest import DELIVERIES, World, delivery
@@ -40,7 +42,8 @@ async def test_a_hint_that_is_read_singly_passes_the_files_that_the_readme_names
     event_id = world.service.event(1, id="ord_1", order_id="A-1")["id"]
     await world.deliver(delivery(orjson.dumps({"id": event_id, "type": "order.paid"}), 1, event_id=event_id))
     taking = HintConsumer(world.broker, world.database, topic=DELIVERIES, applications={"default"}, clock=world.clock)
-    confirm = Confirm(world.app, world.settlement())
+    settlement = world.settlement()
+    confirm = Confirm(world.app, settlement, catch_up=CatchUp(Backfill(world.app, settlement)))
     passed: set[str] = set()
     with files_passed(passed):
         while not await taking.once():
