@@ -37,8 +37,9 @@ def test_a_payload_fills_what_is_unknown_and_a_read_replaces_it(
     field: str, known: str | None, said: str | None, source: str, then: str | None
 ) -> None:
     details: dict[str, Any] = {field: said}
-    of: dict[str, Any] = {field: known}
-    assert mentioned(Subscription(**of), Details(**details), source) == replace(Subscription(**of), **{field: then})
+    before: dict[str, Any] = {field: known}
+    after: dict[str, Any] = {field: then}
+    assert mentioned(Subscription(**before), Details(**details), source) == Subscription(**after)
 
 
 @pytest.mark.parametrize(

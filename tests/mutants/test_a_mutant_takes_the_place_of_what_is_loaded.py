@@ -89,6 +89,7 @@ def test_the_nearest_tests_of_a_line_are_tried_first_and_no_longer_than_the_budg
 ) -> None:
     monkeypatch.setattr(lines, "SEEN", tmp_path / "lines.sqlite")
     monkeypatch.setattr(lines, "SECONDS", tmp_path / "seconds.json")
+    monkeypatch.setattr(lines, "BUDGET_S", 20.0)
     module, near, far = (
         "handlers/fulfilment/store.py",
         "tests/fulfilment/test_orders.py::test_",
