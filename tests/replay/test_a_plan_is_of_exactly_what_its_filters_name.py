@@ -1,5 +1,5 @@
-"""Each filter of `replay plan` names exactly what it says, also events that do not name their customer; what is mistyped
-is refused; and a new effect key is asked for, and given, wherever it was said."""
+"""Each filter of `replay plan` names exactly what it says, also events that do not name their customer; what is
+mistyped is refused; and a new effect key is asked for, and given, wherever it was said."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Table, select
 
 from consumer.broker import Broker
 from consumer.cli.repairing.replay_filter import with_belongings
@@ -26,6 +26,7 @@ from tests.support.handling.projections import observed, said
 from tests.support.ports import eventually
 from tests.work.workshop import order_paid
 
+RUNS: Table = RunRow.__table__
 Found = set[tuple[str, str]]
 
 
@@ -72,7 +73,7 @@ async def history(database: Database) -> AsyncIterator[History]:
     )
     await live.pass_time(1)
     async with database.reading() as session:
-        rows = (await session.execute(select(RunRow).where(RunRow.status == "dead"))).scalars().all()
+        rows = (await session.execute(select(RunRow).where(RUNS.c.status == "dead"))).scalars().all()
     dead = {(row.event_id, row.key): row for row in rows}
     yield History(database, dead, half)
     await live.close()
