@@ -57,9 +57,9 @@ class EventPublisher:
     ) -> list[Event]:
         refused = []
         for event in events:
-            if not (await self._fits(event, plan) or (smaller is not None and await self._fits(smaller(event), plan))):
-                refused.append(event)
-        for event in refused:
+            if await self._fits(event, plan) or (smaller is not None and await self._fits(smaller(event), plan)):
+                continue
+            refused.append(event)
             LOG.error(
                 "event_too_large", hint="the topic takes none so large: it is not published",
                 application=event.application, event_id=event.id, trace_id=way.trace_id(event), type=event.type,

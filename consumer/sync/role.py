@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -146,8 +147,8 @@ class ApplicationSync:
         """`consumer backfill`: one walk. A walk that moves the bookmark, and a seed before the first walk, need the
         lead: raises AnotherLeads when another process has it (case B26). The others run beside it."""
 
-        async def walk() -> BackfillReport:
-            await self.identity.check(remember=not options.dry_run, priority=Priority.BACKFILL)
+        async def walk(*, leads: bool = True) -> BackfillReport:
+            await self.identity.check(remember=leads and not options.dry_run, priority=Priority.BACKFILL)
             return await self.backfill.once(options, on_progress)
 
         found = await self._leading(walk)
@@ -156,19 +157,14 @@ class ApplicationSync:
         sets_cut_over = options.seed and not options.dry_run and await self.backfill.first_walk.began() is None
         if options.follows_bookmark or sets_cut_over:
             raise AnotherLeads(role=self.leader.role)
-        await self.identity.check(remember=False, priority=Priority.BACKFILL)
-        return await self.backfill.once(options, on_progress)
+        return await walk(leads=False)
 
     async def reconcile_once(self, *, dry_run: bool = False, max_changes: int | None = None) -> DriftReport:
         """`consumer reconcile`: one walk, beside the leader's own if there is one."""
 
-        async def walk() -> DriftReport:
-            return await self.reconcile.once(dry_run=dry_run, max_changes=max_changes)
-
-        found = await self._leading(walk)
-        if found is not None:
-            return found
-        return await self.reconcile.once(dry_run=dry_run, max_changes=max_changes, leads=False)
+        once = partial(self.reconcile.once, dry_run=dry_run, max_changes=max_changes)
+        found = await self._leading(once)
+        return await once(leads=False) if found is None else found
 
     async def _leading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """Do it with the lead; None when another process has it."""

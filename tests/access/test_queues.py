@@ -291,6 +291,23 @@ async def test_a_word_about_nobody_is_refused(shop: Shop, type_: str, key: str) 
         await shop.word(type_, key, customer="c")
 
 
+@pytest.mark.parametrize(
+    ("key", "data"),
+    [("object:x", {"due": "2026-01-01T00:00:00+00:00"}), ("subscription:S1", {}), ("subscription:S1", {"due": "soon"})],
+)
+async def test_a_timer_without_its_subscription_or_its_time_is_refused(
+    shop: Shop, key: str, data: dict[str, str]
+) -> None:
+    with pytest.raises(ConsumerError):
+        await shop.word("access.subscription_due", key, why="unread", **data)
+
+
+@pytest.mark.parametrize("data", [{}, {"customer": ""}, {"customer": 7}])
+async def test_attaching_nobody_is_refused(shop: Shop, data: dict[str, Any]) -> None:
+    with pytest.raises(ConsumerError):
+        await shop.word("access.customer_attached", "subscription:S1", by="op", reason="asked", **data)
+
+
 async def test_a_finding_an_operator_closed_stays_closed(shop: Shop) -> None:
     # case: A35
     await shop.reads("PAUSED")

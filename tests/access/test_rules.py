@@ -176,3 +176,23 @@ def test_a_read_as_new_as_the_denial_shows_that_it_is_there() -> None:
     denied = sub(None, unreadable_version=5)
     assert observed(denied, Reading(version=5, read_at=NOW, status=ACTIVE), NOW, Policy()).unreadable_version is None
     assert observed(denied, Reading(version=4, read_at=NOW, status=ACTIVE), NOW, Policy()).unreadable_version == 5
+
+
+# case: B31
+@pytest.mark.parametrize(
+    ("before", "after", "unannounced"),
+    [
+        ({"status": ACTIVE}, PAST_DUE, True),
+        ({"status": ACTIVE, "hinted_at": NOW - timedelta(minutes=59)}, PAST_DUE, False),
+        ({"status": ACTIVE, "hinted_at": NOW - timedelta(hours=1)}, PAST_DUE, True),
+        ({"status": PAST_DUE, "unannounced": True, "hinted_at": NOW}, PAST_DUE, True),
+        ({"status": PAST_DUE}, PAST_DUE, False),
+        ({"status": PAST_DUE, "unannounced": True}, ACTIVE, False),
+        ({"status": ACTIVE}, ACTIVE, False),
+    ],
+)
+def test_what_got_worse_by_a_read_alone_is_unannounced_as_long_as_it_is_worse(
+    before: dict[str, Any], after: str, unannounced: bool
+) -> None:
+    reading = Reading(version=9, read_at=NOW, status=after)
+    assert observed(Subscription(**before), reading, NOW, Policy()).unannounced is unannounced

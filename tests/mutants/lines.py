@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from coverage import CoverageData
@@ -18,7 +18,7 @@ from tests.mutants.plan import FAST, ROOT, tests_of
 
 FOLDER = ROOT / ".cache" / "mutants"
 SEEN, SECONDS, TEXTS = FOLDER / "lines.sqlite", FOLDER / "seconds.json", FOLDER / "texts.json"
-BUDGET_S = 20.0
+BUDGET_S = 120.0
 """What the tests of one mutant may take together: the nearest and quickest of those that run its line."""
 UNKNOWN_S = 1.0
 AT_IMPORT = ""
@@ -71,18 +71,18 @@ class Lines:
             self._read[module] = self._data.contexts_by_lineno(module)
         return self._read[module]
 
-    def chosen(self, module: str, tests: Iterable[str], new: Iterable[str] = ()) -> list[tuple[str, float]]:
-        """Of `tests` those to be tried, each with its seconds, within `BUDGET_S`. Tests near the module stand first,
-        and `new` ones of them, which the look has not seen, before all."""
-        found = [(one, UNKNOWN_S) for one in new if _distance(module, one) < len(tests_of(module))]
-        ranked = sorted((_distance(module, one), self.seconds[one], one) for one in tests if one in self.seconds)
-        spent = 0.0
-        for _, seconds, test in ranked:
-            spent += seconds
-            if spent > BUDGET_S and found:
+    def chosen(
+        self, module: str, tests: Iterable[str], new: Iterable[str] = (), first: Container[str] = ()
+    ) -> list[tuple[str, float]]:
+        """Of `tests` those to be tried, each with its seconds, within `BUDGET_S`: those in `first`, then those near the
+        module; and all `new` ones near it, which the look has not seen."""
+        known = [one for one in tests if one in self.seconds]
+        found: list[tuple[str, float]] = []
+        for test in sorted(known, key=lambda one: (one not in first, _distance(module, one), self.seconds[one], one)):
+            if found and sum(seconds for _, seconds in found) + self.seconds[test] > BUDGET_S:
                 break
-            found.append((test, seconds))
-        return found
+            found.append((test, self.seconds[test]))
+        return found + [(one, UNKNOWN_S) for one in new if _distance(module, one) < len(tests_of(module))]
 
 
 def statement_lines(text: str, first: int, last: int) -> range:

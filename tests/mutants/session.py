@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -103,6 +104,7 @@ class Judging:
         self._lines = Lines()
         self._warm = Warm(self._tree)
         self._believed: set[str] = set()
+        self._noticed: defaultdict[str, set[str]] = defaultdict(set)
         self._fail_anyway: set[str] = set()
 
     def close(self) -> None:
@@ -129,13 +131,16 @@ class Judging:
 
     def _failing(self, module: str, change: tuple[str, str, str], tests: set[str]) -> str | None:
         """The first test to fail that passes without the change. Raises CannotSwap."""
-        new = self._warm.tests - self._lines.seconds.keys()
-        while chosen := self._lines.chosen(module, tests - self._fail_anyway, new - self._fail_anyway):
+        new, first = self._warm.tests - self._lines.seconds.keys(), self._noticed[module]
+        while chosen := self._lines.chosen(module, tests - self._fail_anyway, new - self._fail_anyway, first):
             found = self._warm.failing(change, chosen)
-            if found is None or found == UNFINISHED or found in self._believed:
+            if found is None or found == UNFINISHED:
                 return found
-            fails_anyway = self._warm.failing(None, [one for one in chosen if one[0] == found])
-            (self._fail_anyway if fails_anyway else self._believed).add(found)
+            if found in self._believed or not self._warm.failing(None, [one for one in chosen if one[0] == found]):
+                self._believed.add(found)
+                first.add(found)
+                return found
+            self._fail_anyway.add(found)
         return None
 
     def _failing_anew(self, module: str, path: Path, mutation: MutationSpec) -> str | None:

@@ -89,6 +89,7 @@ def test_the_nearest_tests_of_a_line_are_tried_first_and_no_longer_than_the_budg
 ) -> None:
     monkeypatch.setattr(lines, "SEEN", tmp_path / "lines.sqlite")
     monkeypatch.setattr(lines, "SECONDS", tmp_path / "seconds.json")
+    monkeypatch.setattr(lines, "BUDGET_S", 20.0)
     module, near, far = (
         "handlers/fulfilment/store.py",
         "tests/fulfilment/test_orders.py::test_",
@@ -107,9 +108,10 @@ def test_the_nearest_tests_of_a_line_are_tried_first_and_no_longer_than_the_budg
     assert looked.running(module, [2]) == set()
     running = looked.running(module, [5])
     new = [f"{near}new", f"{far}new"]
-    assert [one for one, _ in looked.chosen(module, running, new)] == [
-        f"{near}new",
-        f"{near}quick",
-        f"{near}slow",
-        f"{far}quick",
-    ]
+    quick, slow = f"{near}quick", f"{near}slow"
+    assert tried(looked.chosen(module, running, new)) == [quick, slow, f"{far}quick", f"{near}new"]
+    assert tried(looked.chosen(module, running, first={slow})) == [slow, quick, f"{far}quick"]
+
+
+def tried(chosen: list[tuple[str, float]]) -> list[str]:
+    return [test for test, _ in chosen]

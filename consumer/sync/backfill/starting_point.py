@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from consumer.errors import UsageError
@@ -32,15 +33,8 @@ class StartingPoint:
         now = self._app.clock.now()
         cut_over = await self._cut_over(options, now) if options.seed else None
         floor = await self._floor(options, now) if options.reads_bookmark else options.since
-        walk = Walk(
-            lister=lister,
-            locators=self._app.locators,
-            bookmark=bookmark,
-            now=now,
-            policy=self._policy.walk,
-            since=floor if bookmark.walked_at is None else None,
-            sweeps=sweeps,
-        )
+        since = floor if bookmark.walked_at is None else None
+        walk = replace(self._walk(lister, bookmark, now), since=since, sweeps=sweeps)
         return self._begun(walk, options, floor, cut_over)
 
     async def begin_look(
@@ -49,17 +43,13 @@ class StartingPoint:
         """Begin to look from the head down to one of `stop_ids`, `pages_max` pages at most; the bookmark stays. Raises
         LedgerError."""
         options = BackfillOptions(full=True)
-        floor = await self._floor(options, self._app.clock.now())
-        walk = Walk(
-            lister=lister,
-            locators=self._app.locators,
-            bookmark=Bookmark(order=order),
-            now=self._app.clock.now(),
-            policy=self._policy.walk,
-            stop_ids=stop_ids,
-            pages_max=pages_max,
-        )
+        now = self._app.clock.now()
+        floor = await self._floor(options, now)
+        walk = replace(self._walk(lister, Bookmark(order=order), now), stop_ids=stop_ids, pages_max=pages_max)
         return self._begun(walk, options, floor)
+
+    def _walk(self, lister: EventLister, bookmark: Bookmark, now: datetime) -> Walk:
+        return Walk(lister=lister, locators=self._app.locators, bookmark=bookmark, now=now, policy=self._policy.walk)
 
     def _begun(
         self, walk: Walk, options: BackfillOptions, floor: datetime | None, cut_over: CutOver | None = None

@@ -89,21 +89,17 @@ class Walk:
         elif by_time is ListOrder.OLDEST_FIRST and grew_at_head:
             order = ListOrder.UNKNOWN  # the times contradict the list: both ends are walked
         timed = by_time is not ListOrder.UNKNOWN
+        may_sweep = self.sweeps or self.bookmark.swept_at is None  # the first one is made also in a hurry
         return WALKS[order](
             pager=self._pager,
             bookmark=self.bookmark,
             now=self.now,
             policy=self.policy,
             timed=timed,
-            sweeping=timed and self._sweep_is_due(),
+            sweeping=timed and may_sweep and self.bookmark.sweep_due(self.now, self.policy.overlap_every_s),
             since=self.since,
             stop_ids=self.stop_ids,
         )
-
-    def _sweep_is_due(self) -> bool:
-        """Whether this walk is to be a sweep; where none has been yet, also if it is in a hurry."""
-        may_sweep = self.sweeps or self.bookmark.swept_at is None
-        return may_sweep and self.bookmark.sweep_due(self.now, self.policy.overlap_every_s)
 
     def _begin_again(self) -> None:
         """Once more from the head, without any of the cursors that were stored."""

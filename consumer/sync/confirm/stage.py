@@ -217,18 +217,10 @@ class Confirm:
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
         """Settle what is confirmed; count a denial of what is denied, or is larger than the topic takes."""
-        found: dict[str, Event] = {}
-        denied: dict[str, Reason] = {}
-        failed: list[str] = []
         rows = {hint.event_id: hint for hint, _ in verdicts}
-        for hint, verdict in verdicts:
-            match verdict:
-                case Event():
-                    found[hint.event_id] = verdict
-                case Reason():
-                    denied[hint.event_id] = verdict
-                case None:
-                    failed.append(hint.event_id)
+        found = {hint.event_id: verdict for hint, verdict in verdicts if isinstance(verdict, Event)}
+        denied = {hint.event_id: verdict for hint, verdict in verdicts if isinstance(verdict, Reason)}
+        failed = [hint.event_id for hint, verdict in verdicts if verdict is None]
         confirmed_hints = {event_id: hints.as_delivery(rows[event_id]) for event_id in found}
         refused = await self._settlement.settle(confirmed_hints, list(found.values()))
         denied |= {event.id: Reason.TOO_LARGE for event in refused}

@@ -59,9 +59,7 @@ class Reconcile:
         return self._policy.look_s
 
     def _is_due(self, state: ReconcileState) -> bool:
-        if state.began is None:
-            return True
-        if state.is_healed_in_part:
+        if state.began is None or state.is_healed_in_part:
             return True
         every = min(self._policy.every, self._policy.braked_again) if state.braked else self._policy.every
         overdue = self._app.clock.now() - state.began >= every

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -86,7 +88,9 @@ def test_a_condition_survives_its_storage() -> None:
     assert DeliveryHealth.load(None) == DeliveryHealth()
 
 
-async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(world: World) -> None:
+async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
+    world: World, stream: io.StringIO
+) -> None:
     # case: O1, S7
     numbers = iter(range(1, 100))
     listed: list[dict[str, object]] = []
@@ -105,6 +109,9 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
     assert world.metrics.value("webhooks_silent", "default") == 1
     async with world.database.reading() as session:
         assert (await delivery_health(session, "default")).silent_since is not None
+    assert said(stream) == ["webhooks_silent"]
+    await stage.once()
+    assert said(stream) == ["webhooks_silent"], "once, however long it lasts"
 
     heard = Event(
         application="default", id="evt_heard", type="order.paid", key="order:A", trust=Trust.SIGNED,
@@ -115,6 +122,13 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
     await stage.once()
     assert stage.interval_s == 60
     assert world.metrics.value("webhooks_silent", "default") == 0
+    await stage.once()
+    assert said(stream) == ["webhooks_silent", "webhooks_silent_over"]
+
+
+def said(stream: io.StringIO) -> list[str]:
+    lines = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    return [line for line in lines if line.startswith("webhooks_silent")]
 
 
 async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_told_once_they_were_read(

@@ -111,7 +111,8 @@ async def test_refused_credentials_and_a_foreign_application_are_findings(world:
 async def test_a_service_that_does_not_answer_is_no_good_set_up() -> None:
     # case: S1
     credentials = Credentials("svc_app_test", ["svc_sk_live_test"])
-    async with PaymentsClient(f"http://127.0.0.1:{free_port()}", credentials) as client:
+    address = f"http://127.0.0.1:{free_port()}"
+    async with PaymentsClient(address, credentials, clock=SteppedClock()) as client:  # it tries again after waits
         found = await doctor.credentials(ApplicationApi(application="default", client=client))
     assert (found.grade, "service_unreachable" in found.text) == (Grade.FAIL, True)
 

@@ -28,6 +28,17 @@ async def test_oldest_first_and_no_more_than_asked_for(database: Database) -> No
     assert ids(await claim(database, "two", limit=3)) == [3]
 
 
+async def test_where_some_lead_nothing_others_are_claimed_for_them_and_no_more_than_asked_for(
+    database: Database,
+) -> None:
+    await store(
+        database, lonely(1, due_s=-9), run(2, key="order:1", due_s=-8), *(lonely(n, due_s=n - 10) for n in (3, 4, 5))
+    )
+    assert ids(await claim(database, limit=3)) == [1, 3, 4]
+    assert (await row(database, 2)).status == RunStatus.PARKED
+    assert (await row(database, 2)).next_at is None
+
+
 async def test_only_what_is_due_and_only_for_this_handler(database: Database) -> None:
     await store(
         database,

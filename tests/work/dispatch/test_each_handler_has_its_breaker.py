@@ -1,0 +1,120 @@
+"""Each handler has its breaker: which outcomes open and close it, who is told, and what an attempt costs meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from consumer.errors import HandlerTimeout
+from consumer.ledger.handling.runs import ClaimedRun
+from consumer.plugin import Context, Event, Handler
+from consumer.retry import Failure, RetryPolicy
+from consumer.work.dispatch.breaker import PATIENCE_S
+from consumer.work.dispatch.breakers import Breakers
+from consumer.work.outcome import Failed, Outcome, Succeeded
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+AWAY = Failed(Failure("handler_failed", "refused", unreachable=True), "f")
+OWN_FAULT = Failed(Failure("handler_failed", "ValueError"), "f")
+LATER = Failed(Failure("retry_later", "not yet", after_s=5.0), "f")
+
+
+async def nothing(event: Event, ctx: Context) -> None:
+    """Nothing."""
+
+
+def handler(name: str = "h", after: int = 3) -> Handler:
+    return Handler(
+        name=name, types=("*",), function=nothing, breaker_after=after, retry=RetryPolicy(attempts=5)
+    )  # fmt: skip
+
+
+def run(number: int = 1, *, attempts: int = 0, age_s: float = 0.0) -> ClaimedRun:
+    at = NOW - timedelta(seconds=age_s)
+    return ClaimedRun(application="a", event_id=f"evt_{number}", handler="h", seq=number, key="k", attempts=attempts,
+                      plan=None, created_at=at, due_at=at)  # fmt: skip
+
+
+class World:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, bool]] = []
+        self.breakers = Breakers(lambda name, is_open: self.told.append((name, is_open)))
+
+    def judge(self, outcome: Outcome, name: str = "h", *, number: int = 1, attempts: int = 0) -> Outcome:
+        return self.breakers.judge(handler(name), run(number, attempts=attempts), outcome, NOW)
+
+    def opened(self) -> World:
+        for number in range(3):
+            self.judge(AWAY, number=number)
+        return self
+
+
+# case: R11
+def test_the_third_in_a_row_opens_it_for_that_handler_alone_and_is_spared_until_the_probe() -> None:
+    world = World()
+    assert [world.judge(AWAY, number=1), world.judge(AWAY, "other"), world.judge(AWAY, number=2)] == [AWAY] * 3
+    assert not world.breakers.is_open("h")
+    assert not world.breakers.open()
+    assert world.judge(AWAY, number=3) == replace(AWAY, failure=replace(AWAY.failure, after_s=1.0))
+    assert (world.breakers.is_open("h"), world.breakers.is_open("other"), world.breakers.is_open("unseen")) == (
+        True, False, False,
+    )  # fmt: skip
+    assert list(world.breakers.open()) == ["h"]
+    assert world.told == [("h", True)]
+    assert world.breakers.room(handler(), NOW, 7) == 0
+    assert world.breakers.room(handler("other"), NOW, 7) == world.breakers.room(handler("unseen"), NOW, 7) == 7
+
+
+def test_one_probe_at_a_time_starts_and_what_it_says_is_told_once() -> None:
+    world = World().opened()
+    then = NOW + timedelta(seconds=1)
+    assert world.breakers.room(handler(), then, 7) == 1
+    world.breakers.started(handler())
+    assert world.breakers.room(handler(), then, 7) == 0
+    assert world.judge(LATER) == LATER
+    assert world.breakers.room(handler(), then, 7) == 1, "it said nothing"
+    world.breakers.started(handler())
+    world.breakers.started(handler("unseen"))
+    assert world.judge(Succeeded()) == Succeeded()
+    world.judge(Succeeded())
+    assert world.told == [("h", True), ("h", False)]
+    assert world.breakers.room(handler(), NOW, 7) == 7
+
+
+@pytest.mark.parametrize(
+    "outcome", [Succeeded(), OWN_FAULT, replace(AWAY, failure=replace(AWAY.failure, permanent=True))]
+)
+def test_an_answer_of_any_kind_ends_the_row(outcome: Outcome) -> None:
+    world = World()
+    for number in range(3):
+        world.judge(AWAY, number=number)
+        if number < 2:
+            assert world.judge(outcome) == outcome
+    assert not world.breakers.open()
+
+
+def test_the_last_attempt_is_spared_where_it_is_sure_that_nobody_answered() -> None:
+    late = replace(AWAY, failure=replace(AWAY.failure, code=HandlerTimeout.code))
+    assert World().judge(AWAY, attempts=3) == AWAY, "one more is left"
+    assert World().judge(late, attempts=4) == late, "it may be its own fault"
+    assert World().judge(AWAY, attempts=4) != AWAY
+
+
+def test_a_run_that_failed_alone_all_its_patience_is_spared_no_more() -> None:
+    old, breakers = run(attempts=4, age_s=PATIENCE_S), Breakers()
+    assert breakers.judge(handler(), old, AWAY, NOW) == AWAY
+    assert not breakers.open()
+    assert Breakers().judge(handler(), run(attempts=4, age_s=PATIENCE_S - 1), AWAY, NOW) != AWAY
+
+
+def test_a_handler_that_an_operator_resumes_starts_anew() -> None:
+    world = World().opened()
+    world.breakers.forget("h")
+    world.breakers.forget("h")
+    assert world.told == [("h", True), ("h", False)]
+    assert world.judge(AWAY) == AWAY
+    assert world.judge(replace(AWAY), "never", number=9) == AWAY
+    for _ in range(9):
+        assert world.breakers.judge(handler("off", after=0), run(), AWAY, NOW) == AWAY
