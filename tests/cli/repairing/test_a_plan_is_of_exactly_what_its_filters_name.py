@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Table, select
 
-from consumer.broker import Broker
+from consumer.broker import Broker, EmbeddedBroker
 from consumer.cli.repairing.replay_filter import with_belongings
 from consumer.ledger import Database
 from consumer.ledger.plans import candidates
@@ -24,7 +24,7 @@ from tests.support.desk import Desk
 from tests.support.handling.live import Live
 from tests.support.handling.projections import observed, said
 from tests.support.ports import eventually
-from tests.work.workshop import order_paid
+from tests.work.workshop import make_topics, order_paid
 
 RUNS: Table = RunRow.__table__
 Found = set[tuple[str, str]]
@@ -108,15 +108,23 @@ async def test_each_filter_is_of_exactly_what_it_names(history: History) -> None
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    """An operator of the ledger that the test's workers write."""
-    return Desk(
-        {
-            "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
-            "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
-            "CONSUMER_LOG_LEVEL": "error",
-        }
-    )
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Of the ledger that the test's workers write."""
+    return {
+        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
+        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
+        "CONSUMER_LOG_LEVEL": "error",
+    }
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """An embedded log with the workers' topic."""
+    found = EmbeddedBroker(tmp_path / "log.db")
+    await found.start()
+    await make_topics(found)
+    yield found
+    await found.stop()
 
 
 # case: R2
