@@ -28,13 +28,13 @@ from consumer.cli.filters import (
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_for, settings_looking
 from consumer.cli.repairing.replay_bar import ReplayBar
-from consumer.cli.repairing.replay_filter import check_names, check_words, with_belongings
+from consumer.cli.repairing.replay_filter import check_names, check_words, parse_age, with_belongings
 from consumer.errors import NotFound, PlanMoved, PlanOver, UsageError
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.candidates import Pair, PlanFilter
-from consumer.ledger.plans.tables import PlanItemRow, PlanRow
-from consumer.replay.apply import Applied
+from consumer.ledger.plans.tables import PlanItemRow, PlanRow, PlanStatus
+from consumer.replay.apply import Applied, begun
 from consumer.replay.effects import Effects
 from consumer.settings import Role
 
@@ -129,6 +129,9 @@ def _say_plan(output: Output, shown: Mapping[str, Any]) -> None:
         [[name, one["calls"], one["fails"], one["parked"], one["skipped"]] for name, one in shown["effects"].items()],
         empty="nothing would be done: no run fits that is dead, or as --status and --handler say",
     )
+    for name, one in shown["effects"].items():
+        if count := one.get("no_handler"):
+            output.line(f"{name}: no such handler is installed here; {count} run(s) would wait for it")
     for word in ("emits", "timers"):
         for event_type, count in shown[word].items():
             about = ", ".join(shown["subjects"].get(event_type, [])) if word == "emits" else "when they are due"
@@ -147,7 +150,7 @@ def _say_plan(output: Output, shown: Mapping[str, Any]) -> None:
 def apply(
     plan: PlanId,
     reason: Reason,
-    max_age: Annotated[float, typer.Option("--max-age", min=0, help="Refuse a plan older than so many hours.")] = 1.0,
+    max_age: Annotated[str, typer.Option("--max-age", help="Refuse an older plan: 90m, 2h, or hours.")] = "1h",
     rate: Annotated[float, typer.Option(min=0.1, max=10_000, help="Events sent per second, at most.")] = 200.0,
     new_effect_key: Annotated[
         bool, typer.Option("--new-effect-key", help="Confirm a plan that renews idempotency keys.")
@@ -157,14 +160,14 @@ def apply(
 ) -> None:
     """Act on exactly what the plan holds, below live work; go on where a killed one stopped. Exit 3 when something came
     out otherwise than planned."""
-    why = checked_reason(reason)
+    why, age = checked_reason(reason), parse_age(max_age)
     row = run(_get(plan))
     if row.renews_keys and not new_effect_key:
         raise UsageError("this plan has new effects, under new idempotency keys: confirm with --new-effect-key")
     consent(f"apply {row.items} run(s) of plan {plan}?", yes=yes)
     output = Output(as_json)
     try:
-        done = run(_apply(plan, why, timedelta(hours=max_age), rate))
+        done = run(_apply(plan, why, age, rate))
     except PlanMoved as error:
         output.document({"plan": plan, "refused": error.code, "differences": error.differences})
         _say_differences(output, error.differences)
@@ -178,6 +181,8 @@ def apply(
 async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: float) -> Applied:
     settings = settings_for(Role.OPERATE)
     async with ledger(settings) as database, applying(database, settings, rate_per_s=rate_per_s) as made:
+        if not await made.has_worker():
+            typer.echo("no worker lives: this waits for `consumer work` to be started, some minutes at most", err=True)
         with ReplayBar(plan_id) as bar:
             return await made.run(
                 plan_id,
@@ -225,11 +230,10 @@ def show(
     output.fields({name: value for name, value in _row(row).items() if value is not None} | {"progress": progress})
     if with_items:
         output.table(
-            ["event", "type", "handler", "action", "status", "predicted"],
-            [[p.event_id, p.type, p.handler, p.action.value, i.status, " ".join(Effects.of(i.predicted).words())]
-             for p, i in listed],
+            ["event", "type", "handler", "action", "status", "predicted", "idempotency keys", "behind"],
+            [_item_cells(pair, item) for pair, item in listed],
             empty="no items",
-        )  # fmt: skip
+        )
 
 
 @app.command("list")
@@ -240,11 +244,15 @@ def list_plans(limit: Limit = 20, as_json: Json = False) -> None:
         async with ledger(settings_looking()) as database, database.reading() as session:
             return await plans.newest(session, limit)
 
-    rows = [_row(row) for row in run(load())]
+    found = run(load())
+    rows = [_row(row) for row in found]
+    half_applied = [begun(row) for row in found if row.status == PlanStatus.APPLYING]
     output = Output(as_json)
     output.document({"plans": rows})
     names = ["id", "status", "created_at", "created_by", "items", "began_by", "ended_at"]
     output.table(names, [[row[name] for name in names] for row in rows], empty="no plan was made yet")
+    for line in half_applied:
+        output.line(line)
 
 
 @app.command()
@@ -300,6 +308,13 @@ def _row(row: PlanRow) -> dict[str, Any]:
         "ended_at": row.ended_at,
         "ended_by": row.ended_by,
     }
+
+
+def _item_cells(pair: Pair, row: PlanItemRow) -> list[str]:
+    effects = Effects.of(row.predicted)
+    told = (effects.words(), effects.keys(), effects.waits())
+    cells = [pair.event_id, pair.type, pair.handler, pair.action.value, row.status]
+    return cells + [" ".join(words) for words in told]
 
 
 def _item(pair: Pair, row: PlanItemRow) -> dict[str, Any]:

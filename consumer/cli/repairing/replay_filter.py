@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from datetime import timedelta
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -11,6 +14,17 @@ from consumer.errors import UsageError
 from consumer.ledger.plans.candidates import PlanFilter
 from consumer.ledger.tables import RunStatus
 from consumer.settings import Settings
+
+_AGE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([smhdw]?)\Z", re.ASCII)
+_HOURS: Final = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
+
+
+def parse_age(text: str) -> timedelta:
+    """An age like `90m` or `2h`; a bare number is hours. Raises UsageError."""
+    found = _AGE.match(text)
+    if found is None:
+        raise UsageError("an age is like 90m, 2h or 1d; a bare number is hours", given=text[:40])
+    return timedelta(hours=float(found.group(1)) * _HOURS[found.group(2) or "h"])
 
 
 def check_words(
