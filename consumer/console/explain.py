@@ -82,17 +82,18 @@ async def explain_customer(
     session: AsyncSession, application: str, customer: str, policy: Policy, now: datetime, *, is_read: bool = True
 ) -> dict[str, Any]:
     """Why a customer has access, or has not: the policy, every source, every change; and what comes next for the
-    customer, each of the subscriptions and each order that is held."""
+    customer, each of the subscriptions, the newest orders and each order that is held."""
     state = await access_view(session, application, customer, now)
     key = f"customer:{customer}"
     subscriptions = [
         await subscription_view(session, application, id_, policy, now)
         for id_ in await _subscriptions_of(session, application, customer)
     ]
+    orders = await _orders_of(session, application, customer)
     next_ = [
         await _due(session, application, {key: {}}),
         await _next_of_subscriptions(session, application, subscriptions, is_read=is_read),
-        await _next_of_held_orders(session, application, customer, is_read=is_read),
+        await _next_of_orders(session, application, customer, orders, is_read=is_read),
     ]
     checkouts = await _rows(session, fulfilment.CHECKOUTS, application, customer=customer)
     return {
@@ -103,7 +104,7 @@ async def explain_customer(
             _picked(row, "id", "kind", "entitlement", "until", "reason", "by", "created_at", "ended_at")
             for row in await _rows(session, access.SOURCES, application, customer=customer)
         ],
-        "orders": await _orders_of(session, application, customer),
+        "orders": [_picked(one, "order_id", "status", "fulfilment", "hold", "paid_at", "amount") for one in orders],
         "checkouts": [_picked(row, "session_id", "order_id", "status") for row in checkouts],
         "timeline": await timeline(session, application, key),
         "next": _in_order(*next_),
@@ -114,8 +115,7 @@ async def _orders_of(session: AsyncSession, application: str, customer: str) -> 
     """What the customer ordered, the newest payments first; bounded."""
     mine = and_(unindexed(fulfilment.ORDERS.c.application) == application, fulfilment.ORDERS.c.customer == customer)
     rows = await _newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.paid_at, mine)
-    views = [await order_view(session, application, row["order_id"]) for row in rows[:ORDERS_MAX]]
-    return [_picked(one, "order_id", "status", "fulfilment", "hold", "paid_at", "amount") for one in views]
+    return [await order_view(session, application, row["order_id"]) for row in rows[:ORDERS_MAX]]
 
 
 async def _next_of_subscriptions(
@@ -128,18 +128,25 @@ async def _next_of_subscriptions(
     return due + [entry | named[one["id"]] for one in subscriptions for entry in _found(one["findings"])]
 
 
-async def _next_of_held_orders(session: AsyncSession, application: str, customer: str, *, is_read: bool) -> list[Entry]:
-    """The same of a customer's orders that wait for something; the words are literal for the index of held orders."""
+async def _next_of_orders(
+    session: AsyncSession, application: str, customer: str, newest: Sequence[Entry], *, is_read: bool
+) -> list[Entry]:
+    """The same of a customer's newest orders (as `order_view` shows them), and of all that are held: "I paid and got
+    nothing". The words are literal for the index of held orders."""
+    shown = {one["order_id"]: one for one in newest}
     orders = and_(
         fulfilment.ORDERS.c.application == application,
         fulfilment.ORDERS.c.customer == customer,
         text("hold IS NOT NULL"),
     )
     held = await _newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.order_id, orders)
-    named: dict[str, Entry] = {row["order_id"]: {"order_id": row["order_id"]} for row in held}
+    older = [row for row in held if row["order_id"] not in shown]
+    named: dict[str, Entry] = {id_: {"order_id": id_} for id_ in [*shown, *(row["order_id"] for row in older)]}
     due = await _due(session, application, {f"order:{id_}": name for id_, name in named.items()})
     due += await _reads(session, application, "order", named, is_read=is_read)
-    for row in held:
+    for id_, one in shown.items():
+        due += [entry | named[id_] for entry in [*_unserved(one), *_held(id_, one["hold"], one["findings"])]]
+    for row in older:
         found = await findings_of(session, fulfilment.FINDINGS, application, row["order_id"])
         due += [entry | named[row["order_id"]] for entry in _held(row["order_id"], row["hold"], found)]
     return due

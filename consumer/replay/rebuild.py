@@ -31,6 +31,7 @@ from consumer.wire import SEED, own_event
 
 WriteAtOnce = Callable[[AsyncSession, str, Mapping[str, Any], datetime], Awaitable[None]]
 """What the query API writes beside its word: (session, application, the word's data, when)."""
+Noted = Callable[[AsyncSession, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +85,9 @@ class Rebuild:
         self._honours = honours
         self._at_once = at_once
 
-    async def run(self, application: str, *, dry_run: bool = False) -> list[Rebuilt]:
-        """Do it, in one transaction, and say what came of each table; a dry run is undone. Raises RebuildDiffers, and
-        has changed nothing then."""
+    async def run(self, application: str, *, dry_run: bool = False, noted: Noted | None = None) -> list[Rebuilt]:
+        """Do it, in one transaction, and say what came of each table; a dry run is undone. `noted` writes who did it,
+        in the same transaction. Raises RebuildDiffers, and has changed nothing then."""
         found: list[Rebuilt] = []
         try:
             async with self._database.transaction() as session:
@@ -104,6 +105,8 @@ class Rebuild:
                     )  # fmt: skip
                 if dry_run:
                     raise _Undo
+                if noted is not None:
+                    await noted(session, application)
         except _Undo:
             pass
         return found

@@ -302,6 +302,12 @@ async def test_a_timer_without_its_subscription_or_its_time_is_refused(
         await shop.word("access.subscription_due", key, why="unread", **data)
 
 
+@pytest.mark.parametrize("data", [{}, {"customer": ""}, {"customer": 7}])
+async def test_attaching_nobody_is_refused(shop: Shop, data: dict[str, Any]) -> None:
+    with pytest.raises(ConsumerError):
+        await shop.word("access.customer_attached", "subscription:S1", by="op", reason="asked", **data)
+
+
 async def test_a_finding_an_operator_closed_stays_closed(shop: Shop) -> None:
     # case: A35
     await shop.reads("PAUSED")

@@ -88,6 +88,22 @@ async def test_a_customer_says_every_source_and_every_deadline(
     answer(found)
 
 
+async def test_a_customer_is_told_which_order_is_stuck(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: A50, F21
+    for number in (1, 2):
+        registered = {"session_id": f"s{number}", "order_id": f"A{number}", "customer": "c", "expected_amount": "9"}
+        await projections.feed(own("checkout.registered", f"order:A{number}", registered))
+        await projections.feed(observed(f"order:A{number}", number, {"status": "PAID", "amount": "9"}))
+        await projections.relay()
+    await failed(sqlite_ledger, "order:A1")
+    async with sqlite_ledger.reading() as session:
+        found = await explain_customer(session, "default", "c", Policy(), START)
+    told = {(one["code"], one["order_id"]) for one in found["next"]}
+    assert ("run.dead", "A1") in told
+    assert ("no_handler", "A2") in told
+    answer(found)
+
+
 async def test_a_customer_says_what_comes_next_for_each_subscription_and_each_held_order(
     sqlite_ledger: Database, projections: Projections
 ) -> None:

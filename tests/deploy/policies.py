@@ -299,6 +299,35 @@ def _topics(manifests: Sequence[Manifest]) -> Iterator[str]:
             manifests, "CONSUMER_TOPIC_PARTITIONS"
         ):
             yield f"{_called(one)}: other partitions than CONSUMER_TOPIC_PARTITIONS"
+        if one["kind"] == "KafkaTopic" and not _is_watched(one, setting(manifests, "CONSUMER_BROKER_URL")):
+            yield f"{_called(one)}: not in the namespace, or not of the cluster, of CONSUMER_BROKER_URL: without effect"
+
+
+def _is_watched(topic: Manifest, broker_url: str | None) -> bool:
+    """Strimzi's operator looks at topics in its cluster's namespace: CLUSTER-kafka-bootstrap.NAMESPACE.svc:9092."""
+    about = topic["metadata"]
+    told = re.match(r"kafka://(.+)-kafka-bootstrap\.([^.:]+)", broker_url or "")
+    return told is None or told.groups() == (about["labels"]["strimzi.io/cluster"], about.get("namespace"))
+
+
+def _database(manifests: Sequence[Manifest]) -> Iterator[str]:
+    """A database that comes with the same `apply` is not there yet: the migration waits for it."""
+    if not any(one["kind"] == "Service" and one["metadata"]["name"] == "postgres" for one in manifests):
+        return
+    for one in manifests:
+        if one["kind"] == "Job" and not pod(one)["spec"].get("initContainers"):
+            yield f"{_called(one)}: gives up while the image of the database is pulled"
+
+
+def _loopback(manifests: Sequence[Manifest]) -> Iterator[str]:
+    """A walk of a service on the loopback needs that service in its pod."""
+    if "//127.0.0.1:" not in (setting(manifests, "SVC_BASE_URL") or ""):
+        return
+    for one in manifests:
+        if one["kind"] in WORKLOADS and pod(one)["metadata"]["labels"].get(COMPONENT) in ("sync", "reconcile"):
+            commands = [container.get("args", [""])[0] for container in containers(one)]
+            if "sandbox" not in commands:
+                yield f"{_called(one)}: nobody answers at its SVC_BASE_URL"
 
 
 def _nightly(manifests: Sequence[Manifest]) -> Iterator[str]:
@@ -325,12 +354,15 @@ def _references(manifests: Sequence[Manifest]) -> Iterator[str]:
     """What a pod names is there; secrets may come from elsewhere, but by the names the README tells."""
     maps = {one["metadata"]["name"] for one in manifests if one["kind"] == "ConfigMap"}
     accounts = {one["metadata"]["name"] for one in manifests if one["kind"] == "ServiceAccount"}
+    claims = {one["metadata"]["name"] for one in manifests if one["kind"] == "PersistentVolumeClaim"}
     for one in manifests:
         if one["kind"] not in WORKLOADS or not _is_ours(one):
             continue
         spec = pod(one)["spec"]
         if spec.get("serviceAccountName", "consumer") not in accounts:
             yield f"{_called(one)}: no such ServiceAccount"
+        wanted = {volume.get("persistentVolumeClaim", {}).get("claimName") for volume in spec.get("volumes", [])}
+        yield from (f"{_called(one)}: {name} is no claim" for name in wanted - claims - {None})
         for container in containers(one):
             for source in container.get("envFrom", []):
                 if "configMapRef" in source and source["configMapRef"]["name"] not in maps:
@@ -358,5 +390,6 @@ def _namespaces(manifests: Sequence[Manifest]) -> Iterator[str]:
 
 PER_POD: Sequence[Callable[[Manifest], Iterator[str]]] = (_restricted, _no_token, _bounded, _pinned, _secrets_are_files)
 OVERALL: Sequence[Callable[[Sequence[Manifest]], Iterator[str]]] = (
-    _selectors, _disruption, _scaling, _topics, _nightly, _network, _references, _namespaces,
+    _selectors, _disruption, _scaling, _topics, _nightly, _network, _references, _namespaces, _database,
+    _loopback,
 )  # fmt: skip

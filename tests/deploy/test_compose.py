@@ -58,6 +58,16 @@ def test_everything_is_pinned_bounded_to_the_loopback_and_waits_for_what_it_need
         assert OURS[role]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
 
 
+def test_what_is_kept_is_kept_together() -> None:
+    """The ledger, the log and the simulator's state: one of them old beside another that is new is a fault."""
+    kept = {name: next(iter(one.get("volumes", [""]))).split(":") for name, one in SERVICES.items()}
+    volumes = [kept[name][0] for name in ("postgres", "kafka", "sandbox")]
+    assert sorted(volumes) == sorted(COMPOSE["volumes"])
+    assert SERVICES["kafka"]["environment"]["KAFKA_LOG_DIRS"] == kept["kafka"][1]
+    command = SERVICES["sandbox"]["command"]
+    assert command[command.index("--data") + 1].startswith(f"{kept['sandbox'][1]}/")
+
+
 def test_every_file_it_mounts_is_there() -> None:
     for one in SERVICES.values():
         for volume in one.get("volumes", []):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+import socket
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +26,11 @@ from tests.support.commands import is_command
 
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
+OF_THE_LOG = {"consumer-serve", "consumer-work", "consumer-sync", "consumer-reconcile"}
+HELD = {
+    "CONSUMER_DATABASE_URL_FILE": "postgresql+asyncpg://u:p@db/consumer",
+    "CONSUMER_WEBHOOK_SECRETS_FILE": "whsec_" + base64.b64encode(b"k" * 32).decode(),
+}
 DEFAULT_HANDLER_S = float(str(Handler.__dataclass_fields__["timeout_s"].default))
 
 
@@ -33,7 +42,10 @@ def manifests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         return render(KUBERNETES / "base")
     if name in OVERLAYS:
         return render(KUBERNETES / "overlays" / name)
-    folder = tmp_path_factory.mktemp(name)
+    return _with_component(name, tmp_path_factory.mktemp(name))
+
+
+def _with_component(name: str, folder: Path) -> list[Manifest]:
     above = os.path.relpath(KUBERNETES, folder.resolve())
     wanted = {"resources": [f"{above}/base"], "components": [f"{above}/components/{name}"]}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
@@ -72,10 +84,10 @@ def test_every_setting_exists_and_is_valid(manifests: list[Manifest], tmp_path: 
         for variable in container.get("env", [])
     }
     assert {*given, *variables} <= known
-    for name in variables:  # the files are there, as the kubelet puts them
-        database = name == "CONSUMER_DATABASE_URL_FILE"
-        (tmp_path / name).write_text("postgresql+asyncpg://u:p@db/consumer" if database else "svc_sk_live_1")
-    files = {name: str(tmp_path / name) for name in variables}
+    mounted = {name for name, value in variables.items() if value.startswith("/run/secrets/")}
+    for name in mounted:  # the files are there, as the kubelet puts them
+        (tmp_path / name).write_text(HELD.get(name, "svc_sk_live_1"))
+    files = variables | {name: str(tmp_path / name) for name in mounted}
     addresses = {"SVC_BASE_URL": "https://api.example", "SVC_APP_ID": "svc_app_1"}
     for role in (Role.SERVE, Role.WORK, Role.SYNC, Role.CONSOLE, Role.OPERATE):
         load_settings(addresses | given | files, role)
@@ -89,8 +101,56 @@ def test_every_command_parses(manifests: list[Manifest]) -> None:
         for container in containers(one)
         if "args" in container
     ]
-    assert {arguments[0] for _, arguments in told} >= {*ROLES, "db", "reconcile"}
+    by_night = setting(manifests, "SVC_BASE_URL") != "http://127.0.0.1:4010"  # else `sync` alone has a service to ask
+    assert {arguments[0] for _, arguments in told} >= {*ROLES, "db", "reconcile" if by_night else "sandbox"}
     assert [name for name, arguments in told if not is_command(arguments)] == []
+
+
+def test_archives_are_mounted_where_they_are_written() -> None:
+    [volume] = yaml.safe_load_all((KUBERNETES / "components" / "archives" / "volume.yaml").read_text())
+    assert volume["spec"]["accessModes"] == ["ReadWriteMany"]  # two `sync`, on two nodes
+
+
+@pytest.mark.parametrize(
+    ("component", "pods", "variable"),
+    [
+        ("archives", {"consumer-sync", "consumer-reconcile"}, "CONSUMER_ARCHIVE_DIR"),
+        ("kafka-login", OF_THE_LOG, "CONSUMER_KAFKA_SASL_PASSWORD_FILE"),
+        ("kafka-login", OF_THE_LOG, "CONSUMER_KAFKA_CA_FILE"),
+        ("webhook-secrets", OF_THE_LOG, "CONSUMER_WEBHOOK_SECRETS_FILE"),
+    ],
+)
+def test_a_component_gives_the_file_to_who_needs_it(
+    component: str, pods: set[str], variable: str, tmp_path: Path
+) -> None:
+    rendered = _with_component(component, tmp_path)
+    has: set[str] = set()
+    for one in rendered:
+        for container in containers(one) if one["kind"] in WORKLOADS else []:
+            given = {about["name"]: about["value"] for about in container.get("env", [])}
+            if variable in given:
+                has.add(one["metadata"]["name"])
+                mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
+                assert any(f"{given[variable]}/".startswith(f"{path}/") for path in mounted)
+    assert has == pods
+
+
+def test_the_migration_in_dev_waits_for_a_database_that_comes_late() -> None:
+    rendered = render(KUBERNETES / "overlays" / "dev")
+    [job] = [one for one in rendered if one["kind"] == "Job"]
+    [wait] = pod(job)["spec"]["initContainers"]
+    [service] = [one for one in rendered if (one["kind"], one["metadata"]["name"]) == ("Service", "postgres")]
+    there = ("postgres", service["spec"]["ports"][0]["port"])
+    script = wait["command"][2]
+    assert repr(there).replace("'", '"') in script
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # bound, and refuses until it listens
+        script = script.replace('"postgres", 5432', f'"127.0.0.1", {listener.getsockname()[1]}')
+        with subprocess.Popen([sys.executable, "-c", script]) as waiting:
+            with pytest.raises(subprocess.TimeoutExpired):
+                waiting.wait(0.5)
+            listener.listen()
+            assert waiting.wait(10) == 0
 
 
 def test_topics_as_code_are_what_the_roles_would_make() -> None:

@@ -117,6 +117,16 @@ POLICY: dict[str, Mistake] = {
     "open to everyone": lambda m: _policy(m, "consumer-database")["egress"][0].update(to=[{}]),
     "every port": lambda m: _policy(m, "consumer-webhooks")["ingress"][0].pop("ports"),
     "settings that are not there": lambda m: _box(m)["envFrom"][0]["configMapRef"].update(name="others"),
+    "topics in another namespace": lambda m: _one(m, "KafkaTopic", "payments.events")["metadata"].update(
+        namespace="payments"
+    ),
+    "topics of another cluster": lambda m: _one(m, "KafkaTopic", "payments.events")["metadata"].update(
+        labels={"strimzi.io/cluster": "other"}
+    ),
+    "a claim that is not there": lambda m: _pod(m)["volumes"].append(
+        {"name": "x", "persistentVolumeClaim": {"claimName": "x"}}
+    ),
+    "a service on a loopback where there is none": lambda m: _settings(m).update(SVC_BASE_URL="http://127.0.0.1:4010"),
     "a namespace for anything": lambda m: _one(m, "Namespace", "payments")["metadata"].pop("labels"),
 }
 

@@ -56,6 +56,21 @@ def test_the_target_starts_what_has_settings() -> None:
     assert sorted(wanted) == [f"consumer@{name}.service" for name in INSTANCES]
 
 
+def test_a_failed_migration_is_tried_again_and_keeps_no_webhook_out() -> None:
+    text = (UNITS / "consumer-migrate.service").read_text()
+    assert given("consumer-migrate.service", "Restart") == "on-failure"
+    assert float(given("consumer-migrate.service", "RestartSec")) >= 5
+    assert given("consumer-migrate.service", "StartLimitIntervalSec") == "0"
+    assert text.index("StartLimitIntervalSec=") < text.index("[Service]")
+    before = given("consumer-migrate.service", "Before").split()
+    assert sorted(before) == [f"consumer@{name}.service" for name in INSTANCES if name != "serve"]
+    for unit in ("consumer@.service", "consumer-reconcile.service"):
+        text = (UNITS / unit).read_text()
+        assert ("\nWants=consumer-migrate.service\n" in text, "\nRequires=" in text) == (True, False)
+    afters = re.findall(r"^After=(.*)$", (UNITS / "consumer@.service").read_text(), re.MULTILINE)
+    assert "consumer-migrate.service" not in " ".join(afters).split()
+
+
 @pytest.mark.parametrize("unit", ["consumer-migrate.service", "consumer-reconcile.service"])
 def test_the_other_commands_parse(unit: str) -> None:
     assert is_command(given(unit, "ExecStart").split()[1:])

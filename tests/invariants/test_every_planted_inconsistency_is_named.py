@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.console.invariants.cures import CURES
+from consumer.console.invariants.cures import CURES, LOST_ACCESS, LOST_ROW
 from consumer.console.invariants.report import usdc
 from consumer.ledger import Database
 from tests.invariants.shop import Shop, healthy
@@ -220,6 +220,25 @@ async def test_it_is_named_with_its_cure(shop: Shop, what: str) -> None:
     assert {one.code for one in found.problems} == {code}, "it alone"
     assert not found.holds
     assert all(one.cure.startswith("consumer ") for one in found.problems)
+
+
+ROW_OF_THE_ORDER = "DELETE FROM fulfilment_order WHERE order_id = 'A1'"
+ROW_OF_THE_SUBSCRIPTION = "DELETE FROM access_subscription WHERE subscription_id = 'sub_1'"
+
+
+@pytest.mark.parametrize("lost", [ROW_OF_THE_ORDER, ROW_OF_THE_SUBSCRIPTION])
+async def test_what_is_lost_is_made_anew_and_no_access_is_judged_meanwhile(shop: Shop, lost: str) -> None:
+    # case: G9, F31, A14
+    await shop.sql(lost)
+    cures = {one.cure for one in (await shop.check()).problems}
+    assert len(cures) == 1
+    assert cures <= {LOST_ROW, LOST_ACCESS}, "a recheck would take away what the lost subscription gives"
+
+
+async def test_what_was_never_told_is_asked_for(shop: Shop) -> None:
+    await PLANTED["live there, unknown here"][2](shop)
+    [found] = (await shop.check()).problems
+    assert found.cure == "consumer reconcile --application default"
 
 
 def test_every_code_is_planted() -> None:

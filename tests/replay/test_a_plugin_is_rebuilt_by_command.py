@@ -4,6 +4,7 @@ projection too."""
 from __future__ import annotations
 
 import asyncio
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from consumer.broker import Broker
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Pulse
+from consumer.ledger.reading import observations
+from consumer.sync.observation import ObjectKind, Observation
 from tests.access.test_rebuild import live_in
 from tests.support.desk import Desk
+from tests.support.handling.live import Live
 from tests.support.handling.projections import said, unreadable
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
@@ -56,6 +60,74 @@ async def test_the_same_rows_again(desk: Desk, sqlite_ledger: Database) -> None:
     assert await rows(sqlite_ledger) != before, "a dry run changes nothing"
     await asyncio.to_thread(desk.ask, "rebuild", "fulfilment", "--yes")
     assert await rows(sqlite_ledger) == before
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fulfilment": {"matching": "auto"},
+    "access": {"entitlements": {"monthly": ["films"]}},
+}
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "DELETE FROM fulfilment_order WHERE order_id = 'A1'",
+        "DELETE FROM access_subscription WHERE subscription_id = 'sub_1'",
+        "DELETE FROM fulfilment_payment",
+    ],
+)
+async def test_lost_rows_come_back_by_the_cure_that_is_printed(
+    sqlite_ledger: Database, tmp_path: Path, lost: str
+) -> None:
+    # case: G9, F31, A14
+    records: list[tuple[ObjectKind, str, dict[str, Any]]] = [
+        ("order", "A1", {"id": "svc_A1", "order_id": "A1", "status": "PAID", "amount": "10"}),
+        ("payment", "pay_1", {"id": "pay_1", "status": "SUCCEEDED", "amount": "10", "order_id": "A1"}),
+        ("payment", "pay_2", {"id": "pay_2", "status": "SUCCEEDED", "amount": "10", "order_id": "never"}),
+        (
+            "subscription",
+            "sub_1",
+            {"id": "sub_1", "status": "ACTIVE", "price_id": "monthly", "customer_reference": "c"},
+        ),
+    ]
+    live = Live(sqlite_ledger, OPTIONS, application="default")
+    try:
+        for version, (kind, id_, record) in enumerate(records, 1):
+            seen = Observation(
+                application="default",
+                kind=kind,
+                object_id=id_,
+                version=version,
+                read_at=live.clock.now(),
+                record=record,
+            )
+            async with sqlite_ledger.transaction() as session:
+                await observations.keep(session, [seen.observed])
+            await live.arrive(seen.event())
+        await live.pass_time(60)
+    finally:
+        await live.close()
+    desk = Desk({
+        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
+        "CONSUMER_HANDLER_OPTIONS": json.dumps(OPTIONS),
+    })  # fmt: skip
+    whole = await asyncio.to_thread(desk.call, "invariants", "--json")
+    sent = (await rows(sqlite_ledger))[-1]
+    async with sqlite_ledger.transaction() as session:
+        await session.execute(text(lost))
+    [found] = json.loads((await asyncio.to_thread(desk.call, "invariants", "--json")).stdout)["applications"]
+    before = json.loads(whole.stdout)["applications"][0]["broken"]
+    cures = {one["cure"] for one in found["problems"] if one["code"] not in before}
+    assert cures, "it is seen"
+    for cure in cures:
+        words = cure.removeprefix("consumer ").replace("…", "a-hand-slipped").split()
+        done = await asyncio.to_thread(desk.call, *words, "--yes")
+        assert done.returncode == 0, done.stderr
+    assert (await asyncio.to_thread(desk.call, "invariants", "--json")).stdout == whole.stdout
+    assert (await rows(sqlite_ledger))[-1] == sent, "nobody is told anything"
+    trail = (await asyncio.to_thread(desk.call, "audit", "list", "--json")).stdout
+    assert "plugin.rebuilt" in trail
+    assert "a-hand-slipped" in trail
 
 
 # case: G9

@@ -83,6 +83,8 @@ def _say(output: Output, found: Report, shippers: Sequence[str]) -> None:
     rows = [[name.value, one.payments, usdc(one.micro)] for name, one in found.sums.items() if one.payments]
     output.table(["class", "payments", "USDC"], rows, empty="no payment was shown yet")
     output.line(f"residual: {usdc(found.residual)} USDC")
+    if found.orders and not found.observed:
+        output.line("nothing was observed yet, so nothing was compared: `consumer invariants --read` asks the service")
     if found.without_amount:
         output.line(f"{found.without_amount} payment(s) show no amount")
     for title, words in (("live subscriptions", found.live), ("access given", found.grants)):

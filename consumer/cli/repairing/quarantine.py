@@ -17,8 +17,8 @@ from consumer.cli.filters import Application, Limit
 from consumer.cli.looking.status import quarantine as app
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for, settings_looking
-from consumer.errors import NotFound, UsageError
-from consumer.events import Delivery, Locators
+from consumer.errors import NotFound, NotUnderstood, UsageError
+from consumer.events import Delivery, Locators, identify, parse_json
 from consumer.ledger import audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import quarantine
@@ -72,9 +72,11 @@ def retry(
     settings = settings_for(Role.OPERATE)
     rows = _chosen(settings, number, because, application, limit)
     consent(f"take {len(rows)} delivery(s) in again?", yes=yes)
+    because_of = checked_reason(reason)
     run(_publish(settings, rows))
-    run(_gone(settings, rows, "quarantine.retried", checked_reason(reason)))
-    _say(as_json, "retried", rows)
+    # One that lies here again by now stays, or is put here after this: no order of the two loses it.
+    gone = run(_gone(settings, rows, "quarantine.retried", because_of))
+    _say(as_json, "retried", rows, back=len(rows) - len(gone))
 
 
 @app.command()
@@ -91,14 +93,16 @@ def discard(
     settings = settings_for(Role.OPERATE)
     rows = _chosen(settings, number, because, application, limit)
     consent(f"discard {len(rows)} delivery(s)?", yes=yes)
-    run(_gone(settings, rows, "quarantine.discarded", checked_reason(reason)))
-    _say(as_json, "discarded", rows)
+    gone = run(_gone(settings, rows, "quarantine.discarded", checked_reason(reason)))
+    _say(as_json, "discarded", [row for row in rows if row.id in gone], back=len(rows) - len(gone))
 
 
-def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow]) -> None:
+def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow], *, back: int) -> None:
     output = Output(as_json)
     output.document({done: [row.id for row in rows]})
     output.line(f"{done}: {len(rows)} delivery(s)")
+    if back:
+        output.line(f"{back} came anew meanwhile, or went: see `consumer quarantine list`")
 
 
 def _chosen(
@@ -129,29 +133,40 @@ async def _publish(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
         await connect(broker, settings)
         for row in rows:
             known = settings.application(row.application)
-            packed = pack_delivery(_delivery(row, now), known.locators if known is not None else Locators())
+            locators = known.locators if known is not None else Locators()
+            packed = pack_delivery(_delivery(row, now, locators), locators)
             message = Message(key=packed.key, value=packed.value, headers=packed.headers)
             await broker.publish(log_parts.topic(settings, "deliveries"), message)
     finally:
         await broker.stop()
 
 
-def _delivery(row: QuarantineRow, now: datetime) -> Delivery:
+def _delivery(row: QuarantineRow, now: datetime, locators: Locators) -> Delivery:
+    """As it would come in now: today's locators say which event it is about; failing them, those of then."""
+    event_id, problem = row.event_id, None
+    try:
+        event_id = identify(parse_json(row.raw), locators).id
+    except NotUnderstood as error:
+        problem = error.reason if event_id is None else None
     return Delivery(
         application=row.application,
         id=row.delivery_id,
         raw=row.raw,
         received_at=now,
         headers=orjson.loads(row.headers),
-        event_id=row.event_id,
+        event_id=event_id,
+        problem=problem,
     )
 
 
-async def _gone(settings: Settings, rows: Sequence[QuarantineRow], action: str, reason: str) -> None:
+async def _gone(settings: Settings, rows: Sequence[QuarantineRow], action: str, reason: str) -> frozenset[int]:
+    """Drop them as they were read; returns the numbers of those that went."""
     async with ledger(settings) as database, database.transaction() as session:
-        await quarantine.drop(session, [row.id for row in rows])
+        gone = await quarantine.drop(session, rows)
         now = await shared_time(session)
         for row in rows:
+            if action == "quarantine.discarded" and row.id not in gone:
+                continue
             audit.note(
                 session,
                 at=now,
@@ -162,3 +177,4 @@ async def _gone(settings: Settings, rows: Sequence[QuarantineRow], action: str, 
                 before=reason_of(row.reason).value,
                 reason=reason,
             )
+    return gone

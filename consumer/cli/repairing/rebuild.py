@@ -8,17 +8,19 @@ from datetime import timedelta
 from typing import Annotated
 
 import typer
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app.options import option_problems
 from consumer.app.rebuilding import TOGETHER, chosen, rebuild_of, tables_of
 from consumer.app.replaying import registry_for
-from consumer.cli.consent import Yes, consent
+from consumer.cli.consent import Yes, consent, operator
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import SettingsError, UsageError, WorkGoesOn
-from consumer.ledger import Database, processes
+from consumer.ledger import Database, audit, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import past
+from consumer.ledger.tables import REASON_CHARS
 from consumer.replay.rebuild import Rebuilt
 from consumer.settings import Role, Settings
 from consumer.work.registry import Registry
@@ -34,6 +36,7 @@ def rebuild(
         list[str] | None,
         typer.Option("--table", help="With --yes: a table of a plugin of your own that is meant; once for each."),
     ] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit trail.")] = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -47,7 +50,7 @@ def rebuild(
     plugins = chosen(plugin, registry)
     if not dry_run:
         _consent(plugins, registry, frozenset(table or ()), yes=yes)
-    found = run(_rebuild(settings, registry, plugins, dry_run=dry_run))
+    found = run(_rebuild(settings, registry, plugins, reason, dry_run=dry_run))
     output = Output(as_json)
     output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found]})
     output.table(
@@ -56,7 +59,7 @@ def rebuild(
         empty="nothing was recorded yet",
     )
     if dry_run:
-        output.line("a dry run: all of it was undone")
+        output.line(f"a dry run: all of it was undone; with `work` stopped: `consumer rebuild {plugin} --reason …`")
 
 
 def _consent(plugins: Sequence[str], registry: Registry, named: frozenset[str], *, yes: bool) -> None:
@@ -71,9 +74,16 @@ def _consent(plugins: Sequence[str], registry: Registry, named: frozenset[str], 
 
 
 async def _rebuild(
-    settings: Settings, registry: Registry, plugins: Sequence[str], *, dry_run: bool
+    settings: Settings, registry: Registry, plugins: Sequence[str], reason: str, *, dry_run: bool
 ) -> Sequence[Rebuilt]:
     found: list[Rebuilt] = []
+
+    async def noted(session: AsyncSession, application: str) -> None:
+        audit.note(
+            session, at=await shared_time(session), application=application, actor=operator(), action="plugin.rebuilt",
+            subject=f"plugin:{','.join(plugins)}"[:100], reason=reason[:REASON_CHARS] or "no reason was given",
+        )  # fmt: skip
+
     async with ledger(settings, whole=True) as database:
         if not dry_run:
             await require_rest(database)
@@ -81,7 +91,7 @@ async def _rebuild(
             names = await past.applications(session)
         made = rebuild_of(plugins, database, registry, settings.handler_options)
         for name in names:
-            found += await made.run(name, dry_run=dry_run)
+            found += await made.run(name, dry_run=dry_run, noted=noted)
     return found
 
 

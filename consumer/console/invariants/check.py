@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.invariants import access, orders
-from consumer.console.invariants.cures import problem
+from consumer.console.invariants.cures import in_order, problem
 from consumer.console.invariants.orders import Findings, Standing
 from consumer.console.invariants.payments import SUCCEEDED, Around, Payment, classified
 from consumer.console.invariants.report import Report, micro_of
@@ -18,6 +18,7 @@ from consumer.console.invariants.service import PAGE, Seen, Service
 from consumer.events import parse_time
 from consumer.ledger import Database
 from consumer.ledger.handling import requests, runs
+from consumer.ledger.reading import observations
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import derived_id
 from consumer.sync.observation import PAID, status_of
@@ -74,6 +75,7 @@ class Check:
         async for seen in self._service.pages(application, "subscription"):
             await self._subscriptions_at_service(report, seen)
         await self._customers(report)
+        report.problems = in_order(report.problems)
         return report
 
     async def _all(
@@ -90,8 +92,11 @@ class Check:
             if self._rest is not None:
                 await self._rest()
 
-    def _name(self, report: Report, code: str, kind: str, subject: str, more: str = "") -> None:
-        report.name(problem(code, report.application, kind, subject, more, handlers=self._handlers))
+    def _name(
+        self, report: Report, code: str, kind: str, subject: str, more: str = "", *, is_recorded: bool = False
+    ) -> None:
+        handlers = self._handlers
+        report.name(problem(code, report.application, kind, subject, more, handlers=handlers, is_recorded=is_recorded))
 
     async def _work(self, report: Report) -> None:
         """What the built-in handlers gave up is in no book."""
@@ -132,6 +137,7 @@ class Check:
 
     async def _orders_at_service(self, report: Report, page: Sequence[Seen]) -> None:
         ids = [one.object_id for one in page]
+        report.observed += len(ids)
         async with self._database.reading() as session:
             rows = await books.orders_of(session, report.application, ids)
             findings = await books.findings_of_orders(session, report.application, orders.KINDS, ids)
@@ -140,7 +146,7 @@ class Check:
             is_remembered = one.observed is not None and not one.is_recorded
             if one.status == PAID and (row is None or row["paid_at"] is None):
                 if not is_remembered or status_of(one.observed.state if one.observed else "") != PAID:
-                    self._name(report, "paid_not_taken", "order", one.object_id)
+                    self._name(report, "paid_not_taken", "order", one.object_id, is_recorded=one.is_told)
             elif one.status and one.status != PAID and row is not None and row["paid_at"] is not None:
                 is_by_hand = row["proof_type"] == "fulfilment.marked_paid"
                 is_older = one.observed is not None and row["observed_version"] > one.observed.version
@@ -155,11 +161,13 @@ class Check:
             seen = [one for one in page if one.status == SUCCEEDED]
             async with self._database.reading() as session:
                 found = await self._around(session, report.application, seen, firsts)
+            report.observed += len(page)
             for payment, around in found:
                 into, code = classified(payment, around)
                 report.add(into, payment.micro)
                 if code is not None:
-                    self._name(report, code, "payment", payment.id)
+                    is_told = around.subscription_state is not None
+                    self._name(report, code, "payment", payment.id, is_recorded=is_told)
 
     async def _around(
         self, session: AsyncSession, application: str, seen: Sequence[Seen], firsts: dict[str, str]
@@ -179,6 +187,8 @@ class Check:
         findings = await books.findings_of_orders(session, application, orders.KINDS, subjects)
         sub_ids = sorted({one.subscription_id for one in payments if one.subscription_id is not None})
         subs, of_subs = await self._subscriptions_of(session, application, sub_ids)
+        unknown = [one for one in sub_ids if one not in subs]
+        shown = await observations.last(session, application, "subscription", unknown)
         found = []
         for one in payments:
             order_id = order_of[one.id]
@@ -190,6 +200,7 @@ class Check:
                 is_kept=one.id in kept,
                 is_first=first in (None, one.id),
                 subscription=subs.get(one.subscription_id or ""),
+                subscription_state=status_of(last.state) if (last := shown.get(one.subscription_id or "")) else None,
                 findings={**findings, **of_subs},
             )
             found.append((one, around))
@@ -238,12 +249,13 @@ class Check:
                 self._name(report, code, "subscription", id_)
 
     async def _subscriptions_at_service(self, report: Report, page: Sequence[Seen]) -> None:
+        report.observed += len(page)
         async with self._database.reading() as session:
             subs, findings = await self._subscriptions_of(session, report.application, [one.object_id for one in page])
         for one in page:
             code = access.against_service(one.object_id, subs.get(one.object_id), one.status, findings)
             if code is not None:
-                self._name(report, code, "subscription", one.object_id)
+                self._name(report, code, "subscription", one.object_id, is_recorded=one.is_told)
 
     async def _customers(self, report: Report) -> None:
         application, after = report.application, ""

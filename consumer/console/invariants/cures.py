@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from shlex import quote
 from typing import Final
 
 from consumer.console.invariants.report import Problem
 
-LOST_ROW: Final = "consumer rebuild fulfilment --dry-run"
-LOST_ACCESS: Final = "consumer rebuild access --dry-run"
+LOST_ROW: Final = "consumer rebuild fulfilment --reason …"
+LOST_ACCESS: Final = "consumer rebuild access --reason …"
 RECONCILE: Final = "consumer reconcile --application {application}"
 RECHECK: Final = "consumer say access.recheck {application} --application {application} --reason …"
 RELEASE: Final = "consumer say fulfilment.released {subject} --application {application} --reason …"
@@ -61,6 +62,17 @@ CURES: Final[Mapping[str, tuple[str, str]]] = {
 }  # fmt: skip
 """Code to what it says, and the command."""
 
+LOST: Final[Mapping[str, str]] = {
+    "paid_not_taken": LOST_ROW,
+    "unknown_subscription_paid": LOST_ACCESS,
+    "ended_kept": LOST_ACCESS,
+    "revived": LOST_ACCESS,
+    "subscription_unknown": LOST_ACCESS,
+}
+"""The cure where the ledger has the observation: the service has nothing new to say, so what was made of it is lost."""
+
+UNKNOWN: Final = ("subscription_unknown", "unknown_subscription_paid", "revived")
+
 FOR_ALL: Final[Mapping[str, str]] = {
     "fulfilment_dead": "consumer replay plan --status dead --application {application}",
     "no_handler": "consumer replay plan --handler {handler} --application {application}",
@@ -69,14 +81,31 @@ FOR_ALL: Final[Mapping[str, str]] = {
 
 
 def problem(
-    code: str, application: str, kind: str, subject: str, more: str = "", *, handlers: Sequence[str] = ()
+    code: str,
+    application: str,
+    kind: str,
+    subject: str,
+    more: str = "",
+    *,
+    handlers: Sequence[str] = (),
+    is_recorded: bool = False,
 ) -> Problem:
-    """What is broken about a subject, with its cure spelled out. `handlers`: those that could fulfil an order."""
+    """What is broken about a subject, with its cure spelled out. `handlers`: those that could fulfil an order.
+    `is_recorded`: what the service shows is an event of the ledger."""
     says, cure = CURES[code]
+    cure = LOST.get(code, cure) if is_recorded else cure
     return Problem(
         code=code, application=application, kind=kind, subject=subject, says=f"{says}{more}",
         cure=_spelled(cure, application, handlers, subject),
     )  # fmt: skip
+
+
+def in_order(problems: Sequence[Problem]) -> list[Problem]:
+    """The same, of one application: while a subscription is not known here, what it gives looks like access from
+    nowhere, and a recheck would take it away. So that one is cured first, and access is looked at again after it."""
+    first = next((one.cure for code in UNKNOWN for one in problems if one.code == code), None)
+    recheck = RECHECK.partition("{")[0]
+    return [replace(one, cure=first) if first and one.cure.startswith(recheck) else one for one in problems]
 
 
 def cure_of_all(problems: Sequence[Problem], handlers: Sequence[str] = ()) -> list[str]:

@@ -53,12 +53,14 @@ class Sum:
 @dataclass(kw_only=True)
 class Report:
     """What was found in one application. `without_amount`: payments that show no amount; they are classed, and add
-    nothing to a sum. `live`: live subscriptions by why they grant or not. `problems`: the first thousand."""
+    nothing to a sum. `observed`: objects that the service showed. `live`: live subscriptions by why they grant or not.
+    `problems`: the first thousand."""
 
     application: str
     sums: dict[Class, Sum] = field(default_factory=lambda: {one: Sum() for one in Class})
     without_amount: int = 0
     orders: int = 0
+    observed: int = 0
     live: Counter[str] = field(default_factory=Counter)
     grants: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
@@ -106,6 +108,7 @@ class Report:
             "residual_micro_usdc": self.residual,
             "without_amount": self.without_amount,
             "orders": self.orders,
+            "observed": self.observed,
             "live_subscriptions": dict(sorted(self.live.items())),
             "grants": dict(sorted(self.grants.items())),
             "broken": dict(sorted(self.broken.items())),

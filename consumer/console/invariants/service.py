@@ -28,6 +28,11 @@ class Seen:
     observed: Observed | None
     is_recorded: bool
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the ledger has an event of the object in this status: reading it again says nothing new."""
+        return self.is_recorded and self.observed is not None and status_of(self.observed.state) == self.status
+
 
 class Service(Protocol):
     """Both ways of knowing it."""

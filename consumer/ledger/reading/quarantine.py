@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from sqlalchemy import Table, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into
+from consumer.columns import insert_into
 from consumer.events import Delivery
 from consumer.ledger.engine.chunks import CHUNK, portions
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered, up_to
@@ -33,11 +33,21 @@ _STRANGERS = _QUARANTINE.c.reason.in_(
 
 
 async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, Reason]], now: datetime) -> None:
-    """Keep deliveries with a reason code each; the same delivery is kept once."""
+    """Keep deliveries with a reason code each; the same delivery is kept once. One that lies here already and comes
+    anew is marked so, that whoever looked at it before does not drop it (`drop`)."""
     if deliveries:
         insert = insert_into(_QUARANTINE, session.get_bind().dialect.name)
-        statement = insert.on_conflict_do_nothing(index_elements=["application", "delivery_id"])
-        await session.execute(statement, [_values(delivery, reason, now) for delivery, reason in deliveries])
+        new = insert.excluded
+        statement = insert.on_conflict_do_update(
+            index_elements=["application", "delivery_id"],
+            set_={name: new[name] for name in ("reason", "event_id", "received_at", "created_at")},
+            where=(_QUARANTINE.c.created_at != new.created_at) | (_QUARANTINE.c.received_at != new.received_at),
+        )
+        rows = [_values(delivery, reason, now) for delivery, reason in deliveries]
+        rows.sort(
+            key=lambda row: (row["application"], row["delivery_id"])
+        )  # who locks rows in one order waits, at most
+        await session.execute(statement, rows)
 
 
 async def unproved_bytes(session: AsyncSession) -> dict[str, int]:
@@ -64,7 +74,7 @@ async def prune(session: AsyncSession, application: str, too_many_bytes: int) ->
     return len(ids)
 
 
-def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, object]:
+def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, Any]:
     """What is not understood may be anything: its names are cut and rid of NULs (PostgreSQL's text holds none), so
     that keeping it never fails; the raw bytes stay as they came."""
     return {
@@ -108,9 +118,19 @@ async def newest(
     return sorted(found, key=lambda row: -row.id)[:limit]
 
 
-async def drop(session: AsyncSession, numbers: Sequence[int]) -> None:
-    """These were taken in again, or thrown away. At most a few hundred at once."""
-    await session.execute(delete(_QUARANTINE).where(among(_QUARANTINE.c.id, numbers)))
+async def drop(session: AsyncSession, seen: Sequence[QuarantineRow]) -> frozenset[int]:
+    """These were taken in again, or thrown away; returns the numbers of those that went. One that was put here anew
+    since it was read stays: it is another delivery's arrival, and nobody has decided about that."""
+    gone: set[int] = set()
+    for row in seen:
+        as_read = (
+            (_QUARANTINE.c.id == row.id)
+            & (_QUARANTINE.c.created_at == row.created_at)
+            & (_QUARANTINE.c.received_at == row.received_at)
+        )
+        statement = delete(_QUARANTINE).where(as_read).returning(_QUARANTINE.c.id)
+        gone.update((await session.execute(statement)).scalars())
+    return frozenset(gone)
 
 
 async def count(session: AsyncSession) -> int:

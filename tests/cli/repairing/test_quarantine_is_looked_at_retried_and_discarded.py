@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+from sqlalchemy import select
+
 from consumer.broker import EmbeddedBroker
+from consumer.cli.repairing import quarantine as cli_quarantine
+from consumer.clock import SystemClock
 from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.reading import quarantine
+from consumer.ledger.tables import HintRow, QuarantineRow
 from consumer.reason import Reason
+from consumer.settings import Settings
+from consumer.sync.confirm.hints import HintConsumer
 from tests.support.desk import Desk
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -55,4 +64,65 @@ def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path)
     assert none == {"discarded": []}
     gone = desk.ask("quarantine", "discard", "--because", "not_confirmed", "--reason", "forged", "--yes")
     assert sorted(gone["discarded"]) == [second, third]
+    assert desk.ask("quarantine", "list")["quarantine"] == []
+
+
+async def _take_in(environ: dict[str, str], path: Path) -> None:
+    """What `sync` does with the log meanwhile."""
+    broker, database = EmbeddedBroker(path), Database(environ["CONSUMER_DATABASE_URL"])
+    await broker.start()
+    intake = HintConsumer(
+        broker, database, topic="payments.deliveries", group="payments.confirm", applications=["default"],
+        clock=SystemClock(),
+    )  # fmt: skip
+    try:
+        await intake.once()
+    finally:
+        await intake.close()
+        await broker.stop()
+        await database.stop()
+
+
+async def _put_odd(environ: dict[str, str], raw: bytes) -> None:
+    database = Database(environ["CONSUMER_DATABASE_URL"])
+    async with database.transaction() as session:
+        odd = Delivery(application="default", id="dlv_odd", raw=raw, received_at=NOW, headers={})
+        await quarantine.put(session, [(odd, Reason.NO_EVENT_ID)], NOW)
+    await database.stop()
+
+
+async def _hints(environ: dict[str, str]) -> list[str]:
+    database = Database(environ["CONSUMER_DATABASE_URL"])
+    async with database.reading() as session:
+        found = list((await session.execute(select(HintRow.__table__.c.event_id))).scalars())
+    await database.stop()
+    return found
+
+
+# case: I15
+def test_a_delivery_put_back_before_the_retry_ends_stays(
+    desk: Desk, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.call("db", "upgrade")
+    asyncio.run(_put_odd(environ, b'{"no":"id"}'))
+    publish = cli_quarantine._publish  # `sync` comes between its end and the deletion
+
+    async def and_taken_in(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+        await publish(settings, rows)
+        await _take_in(environ, tmp_path / "log.db")
+
+    monkeypatch.setattr(cli_quarantine, "_publish", and_taken_in)
+    said = desk.call("quarantine", "retry", "--because", "no_event_id", "--reason", "x", "--yes").stdout
+    assert "1 came anew meanwhile" in said
+    [kept] = desk.ask("quarantine", "list")["quarantine"]
+    assert (kept["delivery_id"], kept["reason"]) == ("dlv_odd", "no_event_id")
+
+
+# case: I15, U1
+def test_a_retried_delivery_is_located_by_todays_settings(desk: Desk, environ: dict[str, str], tmp_path: Path) -> None:
+    desk.call("db", "upgrade")
+    asyncio.run(_put_odd(environ, b'{"odd":{"id":"evt_7"}}'))
+    desk.call("quarantine", "retry", "--because", "no_event_id", "--reason", "x", "--yes", CONSUMER_LOCATE_ID="/odd/id")
+    asyncio.run(_take_in(environ, tmp_path / "log.db"))
+    assert asyncio.run(_hints(environ)) == ["evt_7"]
     assert desk.ask("quarantine", "list")["quarantine"] == []

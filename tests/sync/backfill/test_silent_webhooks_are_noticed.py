@@ -109,6 +109,7 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
     assert world.metrics.value("webhooks_silent", "default") == 1
     async with world.database.reading() as session:
         assert (await delivery_health(session, "default")).silent_since is not None
+    assert said(stream) == ["webhooks_silent"]
     await stage.once()
     assert said(stream) == ["webhooks_silent"], "once, however long it lasts"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from sqlalchemy import update
 
@@ -76,6 +77,23 @@ async def test_rows_of_before_there_were_codes_are_found_by_code(database: Datab
         ("del_1", Reason.NOT_JSON),
     ]
     assert await newest(database, reason=Reason.NOT_AN_OBJECT) == []
+
+
+# case: I15
+async def test_what_is_put_anew_is_not_dropped_by_who_saw_it_before(database: Database) -> None:
+    """A retry publishes, and drops then: between the two the delivery may be put back under its own id."""
+    await put(database, (delivery(1), Reason.NO_EVENT_ID), (delivery(2), Reason.NO_EVENT_ID))
+    seen = await newest(database)
+    again = replace(delivery(1), received_at=NOW + timedelta(seconds=9), event_id="evt_1")
+    async with database.transaction() as session:
+        await quarantine.put(session, [(again, Reason.FLOODED)], NOW)
+    async with database.transaction() as session:
+        gone = await quarantine.drop(session, seen)
+    [kept] = await newest(database)
+    assert (kept.delivery_id, kept.reason, kept.event_id) == ("del_1", "flooded", "evt_1")
+    assert gone == {row.id for row in seen} - {kept.id}
+    async with database.transaction() as session:
+        assert await quarantine.drop(session, [kept]) == {kept.id}
 
 
 async def test_nothing_is_fine(database: Database) -> None:
