@@ -8,9 +8,10 @@ from typing import Any, Final
 from sqlalchemy import Column, Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import unindexed
+from consumer.columns import among, unindexed
 from consumer.console.find import find, near
 from consumer.errors import NotFound, UsageError
+from consumer.ledger.engine.counting import each_of
 from consumer.ledger.tables import EventRow
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
@@ -36,13 +37,11 @@ async def of_customer(session: AsyncSession, customer: str, application: str | N
 async def of_subscription(session: AsyncSession, subscription_id: str, application: str | None) -> Keys:
     """The customer whose access the subscription decides: what was decided is told of the customer."""
     columns = access.SUBSCRIPTIONS.c
+    named = [application] if application is not None else await each_of(session, columns.application)
     wanted = select(columns.application, columns.customer).where(
-        columns.subscription_id == subscription_id, columns.customer.is_not(None)
+        among(columns.application, named), columns.subscription_id == subscription_id, columns.customer.is_not(None)
     )
-    if application is not None:
-        wanted = wanted.where(columns.application == application)
-    rows = await session.execute(wanted.limit(BELONGINGS_MAX))
-    return tuple(sorted((where, f"customer:{customer}") for where, customer in rows))
+    return tuple(sorted((where, f"customer:{customer}") for where, customer in await session.execute(wanted)))
 
 
 async def _of(
@@ -60,14 +59,23 @@ async def _of(
 
 async def require_known(session: AsyncSession, kind: str, name: str, application: str | None) -> None:
     """Raises NotFound when nothing is known of this event, order, subscription or customer: then it was mistyped."""
-    column = {"order": EVENTS.c.order_id, "subscription": EVENTS.c.subscription_id}.get(kind)
-    if column is not None:
-        wanted = select(EVENTS.c.seq).where(column == name)
-        if application is not None:
-            wanted = wanted.where(unindexed(EVENTS.c.application) == application)
-        if await session.scalar(wanted.limit(1)) is not None:
-            return
+    if await _is_seen(session, kind, name, application):
+        return
     if not await find(session, name, application=application):
         alike = ", ".join(await near(session, name, application=application)) or None
         unheard = "no event has this id" if kind == "event" else f"nothing is known of this {kind}"
         raise NotFound(f"{unheard}; nothing was planned", name=name[:100], near=alike)
+
+
+async def _is_seen(session: AsyncSession, kind: str, name: str, application: str | None) -> bool:
+    """Whether an index tells it at once; a look for any id is for what was mistyped."""
+    if kind == "customer":
+        return bool(await of_customer(session, name, application))
+    column = {"event": EVENTS.c.id, "order": EVENTS.c.order_id, "subscription": EVENTS.c.subscription_id}[kind]
+    wanted = select(EVENTS.c.seq).where(column == name)
+    if kind == "event":
+        named = [application] if application is not None else await each_of(session, EVENTS.c.application)
+        wanted = wanted.where(among(EVENTS.c.application, named))
+    elif application is not None:
+        wanted = wanted.where(unindexed(EVENTS.c.application) == application)
+    return await session.scalar(wanted.limit(1)) is not None
