@@ -61,6 +61,8 @@ async def find(session: AsyncSession, name: str, *, application: str | None = No
         found += await _key(session, name, application)
     if not found:
         found = await _said(session, name, application)
+    if not found:
+        found = await _awaited(session, name, application)
     return list(dict.fromkeys(found))[:FOUND_MAX]
 
 
@@ -130,6 +132,20 @@ async def _said(session: AsyncSession, name: str, application: str | None) -> li
         )
         found.setdefault((row.application, subject), one)
     return list(found.values())
+
+
+async def _awaited(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    """What is said by deliveries only that are no events yet: while nobody reads, that is all there is."""
+    return [
+        Found(
+            application=row.application,
+            kind=f"said in a delivery, {row.place}",
+            id=name,
+            at=row.received_at,
+            detail=row.event_id,
+        )
+        for row in await mentions.by_waiting(session, name, application)
+    ]
 
 
 async def _subscriptions(session: AsyncSession, name: str, application: str | None) -> list[Found]:

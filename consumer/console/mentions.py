@@ -1,7 +1,7 @@
 """Mentions: ids that no table is kept by, found in what the events say: a payment a minute after it was made, the
 session and the order id of a subscription, a transaction.
 
-By key for as long as the event is there; by the text of a body among the newest only.
+By key for as long as the event is there; by the text of a body among the newest only, deliveries that wait included.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, Table, case, func, literal, select, true
+from sqlalchemy import ColumnElement, LargeBinary, Row, Table, case, func, literal, select, true, type_coerce
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, unindexed
+from consumer.columns import among, unindexed, unpacked
 from consumer.ledger.handling.events import to_event
-from consumer.ledger.tables import EventRow
+from consumer.ledger.tables import EventRow, HintRow, QuarantineRow
 from handlers.fulfilment.options import Options
 from handlers.pointers import look_text
 
 EVENTS: Table = EventRow.__table__
+HINTS: Table = HintRow.__table__
+QUARANTINE: Table = QuarantineRow.__table__
 BY_KEY_MAX: Final = 20
 PAGE: Final = 200
 PAGES: Final = 10
@@ -56,6 +58,26 @@ async def by_body(session: AsyncSession, name: str, application: str | None) -> 
             return list(found.values())
         before = rows[-1].seq
     return []
+
+
+async def by_waiting(session: AsyncSession, name: str, application: str | None) -> Sequence[Row[Any]]:
+    """Deliveries that are no events yet and say this name: those that wait to be confirmed, and those in quarantine.
+    Bounded by number and size; each body is unpacked alone, since a stranger's may be a megabyte of zeros."""
+    if len(name) < NAME_MIN:
+        return []
+    said, found = json.dumps(name).encode(), list[Row[Any]]()
+    for table, place in ((HINTS, "waits to be confirmed"), (QUARANTINE, "in quarantine")):
+        body = type_coerce(table.c.raw, LargeBinary).label("stored")
+        columns = (table.c.application, table.c.event_id, table.c.received_at, literal(place).label("place"), body)
+        ours = true() if application is None else unindexed(table.c.application) == application
+        short = select(*columns).where(func.length(body) <= BODY_MAX, ours).order_by(*_order(table)).limit(PAGE * PAGES)
+        found += [row for row in await session.execute(short) if said in unpacked(row.stored)]
+    return found
+
+
+def _order(table: Table) -> Sequence[ColumnElement[Any]]:
+    """The newest in quarantine; of hints, which have no number, any."""
+    return (table.c.id.desc(),) if table is QUARANTINE else ()
 
 
 def subject_in(row: Row[Any]) -> tuple[str, str] | None:

@@ -25,6 +25,7 @@ OUTBOX: Table = OutboxRow.__table__
 RUNS: Table = RunRow.__table__
 NEWEST = 10_000
 HELD_SHOWN = 5
+HELD = "held"
 PROVES = "fulfilment:order_paid"
 
 
@@ -58,7 +59,7 @@ async def longest_held(session: AsyncSession, limit: int = HELD_SHOWN) -> list[H
 async def unfulfilled(session: AsyncSession) -> list[Waiting]:
     """Per application and reason: held, unsent, retrying, parked, dead, no_handler. Empty when all is well."""
     found: list[Waiting] = []
-    for reason, statement in (("held", _held()), ("unsent", _unsent()), ("no_handler", _unhandled())):
+    for reason, statement in ((HELD, _held()), ("unsent", _unsent()), ("no_handler", _unhandled())):
         for application, count, oldest_at in await session.execute(statement):
             found.append(Waiting(application=application, reason=reason, count=count, oldest_at=oldest_at))
     return sorted([*found, *await _unfinished(session)], key=lambda one: (one.application, one.reason))

@@ -36,6 +36,23 @@ async def sold(sqlite_ledger: Database, projections: Projections) -> Database:
     return sqlite_ledger
 
 
+async def test_what_only_a_delivery_says_that_is_no_event_yet_is_found(sold: Database) -> None:
+    """The credentials are refused: nobody reads, and the customer calls."""
+    body = b'{"order_id": "wait-31", "customer_reference": "dora-1"}'
+    refused = Delivery(application="default", id="dlv_q", raw=body.replace(b"31", b"32"), received_at=START, headers={})
+    waits = Delivery(application="default", id="dlv_w", raw=body, received_at=START, headers={}, event_id="evt_31")
+    async with sold.transaction() as session:
+        await quarantine.put(session, [(refused, Reason.NO_EVENT_ID)], START)
+        await hints.keep(session, [waits], START)
+    async with sold.reading() as session:
+        [found] = await find(session, "wait-31")
+        assert (found.kind, found.detail) == ("said in a delivery, waits to be confirmed", "evt_31")
+        [found] = await find(session, "wait-32")
+        assert (found.kind, found.detail) == ("said in a delivery, in quarantine", None)
+        assert {one.detail for one in await find(session, "dora-1")} == {"evt_31", None}
+        assert await find(session, "dora-1", application="elsewhere") == []
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "subject"),
     [

@@ -52,6 +52,10 @@ def _of(metric: str, instance: str = "a") -> str:
     return f'{metric}{{instance="{instance}"}}'
 
 
+def _without_credentials(application: str, instance: str = "a") -> str:
+    return f'consumer_sync_credentials_missing{{application="{application}",instance="{instance}"}}'
+
+
 # Alert: when it is looked at, the series that fire it, the series that do not. A step is a minute, or ten.
 EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     # 2 % fail; one failure among few requests is no outage.
@@ -94,7 +98,11 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerNeverWalked": (
         "30m",
         {RUNNING % "sync": "1x60"},
-        {f"consumer_sync_bookmark_age_seconds{{{SHOP}}}": "5x60"},
+        {
+            _without_credentials("shop"): "0x60",
+            f"consumer_sync_bookmark_age_seconds{{{SHOP}}}": "5x60",
+            _without_credentials("left", "b"): "1x60",
+        },
     ),
     "ConsumerReadingHeldUp": ("30m", {HELD_UP % "events": "1x60"}, {HELD_UP % "credentials": "1x60"}),
     "ConsumerHintsLate": _above("consumer_confirm_oldest_seconds", 300),
@@ -210,6 +218,26 @@ def test_the_rules_are_valid() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_recorded_rule_is_used() -> None:
+    used = {name for query in _queries() for name in re.findall(r"consumer:[a-z_:0-9]+", query)}
+    assert {rule["record"] for rule in RECORDED} <= used
+
+
+@pytest.mark.slow
+def test_of_two_applications_the_one_that_nobody_walks_pages(tmp_path: Path) -> None:
+    """Two `sync` processes know of both; the leader walks one of them."""
+    series = {_without_credentials(shop, instance): "0x60" for shop in ("shop", "other") for instance in ("a", "b")}
+    series['consumer_sync_bookmark_age_seconds{application="shop",instance="a"}'] = "5x60"
+    asked = _asked("ConsumerNeverWalked", "1m", "30m", series, fires=1)
+    exactly = {
+        "expr": 'count by (application) (ALERTS{alertname="ConsumerNeverWalked",alertstate="firing"})',
+        "eval_time": "30m",
+        "exp_samples": [{"labels": '{application="other"}', "value": 1}],
+    }
+    asked["promql_expr_test"].append(exactly)
+    _test_rules([asked], "1m", tmp_path)
+
+
 # Windows of days, looked at every ten minutes; the others every minute.
 DAYS = {"ConsumerReceiveEroding"}
 
@@ -222,14 +250,18 @@ def test_each_alert_fires_and_is_silent(names: set[str], step: str, tmp_path: Pa
         for name in sorted(names)
         for series, fires in ((EXAMPLES[name][1], 1), (EXAMPLES[name][2], 0))
     ]
+    _test_rules(tests, step, tmp_path)
+
+
+def _test_rules(tests: list[dict[str, Any]], step: str, folder: Path) -> None:
     written = {
         "rule_files": [str(RULES / "recording.yml"), str(RULES / "alerts.yml")],
         "evaluation_interval": step,
         "group_eval_order": ["consumer-slo", "consumer"],  # else by chance: with steps of ten minutes, too old to see
         "tests": tests,
     }
-    (tmp_path / "tests.yml").write_text(yaml.safe_dump(written))
-    done = _promtool("test", "rules", str(tmp_path / "tests.yml"))
+    (folder / "tests.yml").write_text(yaml.safe_dump(written))
+    done = _promtool("test", "rules", str(folder / "tests.yml"))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -59,4 +60,4 @@ def explain_line(one: Found) -> str:
     """The command that tells the rest."""
     elsewhere = f" --application {one.application}" if one.application != "default" else ""
     kind, id_ = one.subject or ("", "")
-    return f"consumer explain {kind} {id_}{elsewhere}"
+    return f"consumer explain {kind} {quote(id_)}{elsewhere}"

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app.options import left_out
 from consumer.broker import GroupReport
@@ -35,6 +36,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 from consumer.ledger.reading import quarantine as ledger_quarantine
+from consumer.ledger.reading import sync_state
 from consumer.reason import Reason, reason_of
 from consumer.settings import Settings
 from consumer.sync.health.status import ApplicationStatus, application_statuses
@@ -145,9 +147,6 @@ def _cure(error: LedgerError) -> str:
 
 
 async def _look(settings: Settings, problems: Sequence[str]) -> Look:
-    # Where none has credentials, nobody meant to read: signed webhooks are all there is.
-    reads = any(one.has_credentials for one in settings.applications)
-    app_ids = [(one.name, one.app_id if one.has_credentials else None) for one in settings.applications if reads]
     found = Look()
     try:
         async with _in_time(), ledger(settings, lock_s=LOCK_S) as database, database.reading() as session:
@@ -156,7 +155,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             found.processes = await processes.listed(session)
             found.waiting = await unfulfilled(session)
             found.held = await longest_held(session)
-            found.reading = await application_statuses(session, app_ids, figures.at)
+            found.reading = await application_statuses(session, await _read(session, settings), figures.at)
             without = [one.name for one in settings.applications if not one.has_credentials]
             found.lost = await unread(session, without, figures.at)
             open_queues = await queues(session)
@@ -191,6 +190,18 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     )
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
     return found
+
+
+async def _read(session: AsyncSession, settings: Settings) -> list[tuple[str, str | None]]:
+    """The applications to judge, as (name, app id or None): this shell need not have what `sync` was given. Where none
+    has credentials and nothing was kept, nobody meant to read: signed webhooks are all there is."""
+    has_any = any(one.has_credentials for one in settings.applications)
+    kept = await sync_state.applications(session)
+    return [
+        (one.name, one.app_id if one.has_credentials else None)
+        for one in settings.applications
+        if has_any or one.name in kept
+    ]
 
 
 @asynccontextmanager

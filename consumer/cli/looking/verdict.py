@@ -10,7 +10,7 @@ from consumer.cli.looking.alive import alive
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console import standing
 from consumer.console.queues import Queue
-from consumer.console.unfulfilled import Waiting
+from consumer.console.unfulfilled import HELD, Waiting
 from consumer.errors import WrongApplication
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures
@@ -131,12 +131,14 @@ def _unarchived(last: LastPass) -> str:
 
 
 def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> Finding | None:
-    """Money was taken and nothing shipped: the business's own alarm (case O5)."""
+    """Money was taken and nothing shipped: the business's own alarm (case O5). What is held waits for a decision; all
+    else is stuck."""
     age_s = _age_s(waiting.oldest_at, now)
     if age_s < UNFULFILLED_LATE_S:
         return None
     text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
-    return Finding(Grade.DEGRADED, "paid_unfulfilled", text + _cure(waiting, shippers))
+    grade = Grade.DEGRADED if waiting.reason == HELD else Grade.STUCK
+    return Finding(grade, "paid_unfulfilled", text + _cure(waiting, shippers))
 
 
 def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:

@@ -24,9 +24,10 @@ from consumer.cli.filters import (
     Type,
     Until,
     moments,
+    near,
+    require_application,
     takes,
 )
-from consumer.cli.near import near, require_application
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.errors import UsageError

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from consumer.cli.consent import Reason, Yes
-from consumer.cli.filters import Limit
-from consumer.cli.near import near, require_application
+from consumer.cli.filters import Limit, near, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say

@@ -57,6 +57,11 @@ async def load(session: AsyncSession, application: str, walk: str) -> dict[str, 
     return found if isinstance(found, dict) else None
 
 
+async def applications(session: AsyncSession) -> frozenset[str]:
+    """Those for which something was kept: somebody reads them, or did."""
+    return frozenset(await session.scalars(select(_BOOKMARKS.c.application).distinct()))
+
+
 async def keep(
     session: AsyncSession, application: str, walk: str, state: Mapping[str, Any], *, token: int, now: datetime
 ) -> None:

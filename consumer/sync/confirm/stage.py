@@ -97,10 +97,11 @@ class Confirm:
         Raises LedgerError and BrokerError (nothing is lost: the hints stay), and the PaymentsError that holds all
         calls of the application up.
         """
-        self._cooldown.check()
         async with self._app.database.reading() as session:
+            waiting = await hints.count(session, self._app.name)
             due = dict(await hints.due_ids(session, self._app.name, self._app.clock.now(), self._policy.batch))
-        self._app.metrics.gauge("hints_due", self._app.name, len(due))
+        self._app.metrics.gauge("hints_waiting", self._app.name, waiting)
+        self._cooldown.check()
         settled = await self._drop_known(due)
         if not due:
             return settled

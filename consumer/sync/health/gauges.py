@@ -46,7 +46,7 @@ class LeaderGauges:
         self._gauge("reconcile_braked", int(found.reconcile_braked))
         self._gauge("circuit_open", int(self._app.client.circuit.is_open))
         self._gauge("events_history", left_alone)
-        self._gauge("hints_due", found.hints)
+        self._gauge("hints_waiting", found.hints)
 
     def drop(self) -> None:
         """Whoever leads now tells; here nothing is known any more."""

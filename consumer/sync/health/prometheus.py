@@ -40,7 +40,7 @@ COUNTERS: Final = {
     **{f"unknown_status_{kind}": ("unknown_enums", (f"{kind}.status",)) for kind in STATUSES},
 }
 GAUGES: Final = {
-    "hints_due": ("hints_waiting", ()),
+    "hints_waiting": ("hints_waiting", ()),
     "webhooks_silent": ("webhooks_silent", ()),
     "gap_open": ("gap_open", ()),
     "reconcile_braked": ("reconcile_braked", ()),

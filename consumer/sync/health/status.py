@@ -19,6 +19,7 @@ from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.canary import sightings
 from consumer.sync.canary.sightings import Late, Sightings
 from consumer.sync.health.stalled import StalledStage, stalled_stages
+from consumer.sync.loop import REFUSED
 from consumer.sync.reconcile import state as reconcile
 
 # While credentials are refused somebody probes every PROBE_EVERY_S: an older refusal is nobody's any more.
@@ -48,16 +49,22 @@ class ApplicationStatus:
 
 
 async def application_status(
-    session: AsyncSession, application: str, app_id: str | None, now: datetime
+    session: AsyncSession, application: str, app_id: str | None, now: datetime, *, is_kept: bool = False
 ) -> ApplicationStatus:
-    """How it stands now; `app_id` None for one without credentials."""
+    """How it stands now; `app_id` None where its credentials are not known. `is_kept`: a `sync` that has them keeps how
+    far it came, so it is judged by that all the same."""
     waiting = await hints.count(session, application)
-    if app_id is None:
+    if app_id is None and not is_kept:
         return ApplicationStatus(application=application, has_credentials=False, hints=waiting)
     bookmark = Bookmark.load(await sync_state.load(session, application, events_bookmark.WALK))
     delivery_health = await silence.delivery_health(session, application)
     reconciled = await sync_state.load(session, application, reconcile.WALK) or {}
-    circuit = await budgets.load(session, f"circuit/{app_id}")
+    held_up = await stalled_stages(session, application, now)
+    if app_id is None:
+        refused = min((one.since for one in held_up if one.code in REFUSED), default=None)
+    else:
+        circuit = await budgets.load(session, f"circuit/{app_id}")
+        refused = refused_at(circuit, now, walked_at=bookmark.walked_at)
     return ApplicationStatus(
         application=application,
         hints=waiting,
@@ -66,9 +73,9 @@ async def application_status(
         gap_at=delivery_health.gap_at,
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
-        refused_at=refused_at(circuit, now, walked_at=bookmark.walked_at),
+        refused_at=refused,
         missing=Sightings.load(await sync_state.load(session, application, sightings.WALK)).late(),
-        held_up=await stalled_stages(session, application, now),
+        held_up=held_up,
     )
 
 
@@ -76,7 +83,8 @@ async def application_statuses(
     session: AsyncSession, app_ids: Sequence[tuple[str, str | None]], now: datetime
 ) -> list[ApplicationStatus]:
     """Of several applications, given as (name, app id or None)."""
-    return [await application_status(session, name, app_id, now) for name, app_id in app_ids]
+    kept = await sync_state.applications(session)
+    return [await application_status(session, name, app_id, now, is_kept=name in kept) for name, app_id in app_ids]
 
 
 def refused_at(circuit: str | None, now: datetime, *, walked_at: datetime | None = None) -> datetime | None:

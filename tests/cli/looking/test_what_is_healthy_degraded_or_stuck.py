@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from consumer.broker import TopicReport
+from consumer.cli.looking.find import explain_line
 from consumer.cli.looking.log import LogLook, judge_log
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import judge
+from consumer.console.find import Found
 from consumer.console.queues import Queue
+from consumer.console.unfulfilled import Waiting
 from consumer.errors import BrokerUnavailable
 from consumer.ledger.health import Figures
 from consumer.sync.canary.sightings import Late
@@ -196,3 +200,21 @@ def test_money_that_is_there_and_not_here_is_stuck() -> None:
     assert (finding.code, finding.grade) == ("paid_there_but_not_here", Grade.STUCK)
     assert "2 paid order(s) and 1 event(s)" in finding.text
     assert "A-1, A-2, evt_1" in finding.text
+
+
+# case: O5
+@pytest.mark.parametrize("reason", ["held", "unsent", "retrying", "parked", "dead", "no_handler"])
+def test_paid_orders_that_wait_are_stuck_unless_they_wait_for_a_decision(reason: str) -> None:
+    waiting = Waiting(application="default", reason=reason, count=2, oldest_at=NOW - timedelta(minutes=6))
+    [finding] = judge(WELL, unfulfilled=[waiting])
+    assert (finding.code, finding.grade) == (
+        "paid_unfulfilled",
+        Grade.DEGRADED if reason == "held" else Grade.STUCK,
+    )
+    assert judge(WELL, unfulfilled=[replace(waiting, oldest_at=NOW - timedelta(minutes=4))]) == []
+
+
+@pytest.mark.parametrize("id_", ["order 2/ä", "it's;ls", "plain-1"])
+def test_the_command_that_tells_the_rest_can_be_pasted(id_: str) -> None:
+    found = Found(application="default", kind="order", id=id_, subject=("order", id_))
+    assert shlex.split(explain_line(found)) == ["consumer", "explain", "order", id_]

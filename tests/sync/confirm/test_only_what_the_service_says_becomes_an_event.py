@@ -214,6 +214,7 @@ async def test_refused_credentials_are_not_hammered(world: World) -> None:
             raised += 1
         world.clock.advance(10)
     assert raised
+    assert world.metrics.value("hints_waiting", "default") == 100, "all that wait, due or not, also while nobody reads"
     assert world.service.calls.total() <= 4 + 600 / 30  # what was under way, then a probe every 30 s
 
 
