@@ -19,9 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.columns import unindexed
 from consumer.console import mentions
 from consumer.console.mentions import subject_in
+from consumer.ledger.plans import plans
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import reason_of
+from consumer.wire import REPLAY
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
 
@@ -59,11 +61,22 @@ async def find(session: AsyncSession, name: str, *, application: str | None = No
     found += await _deliveries(session, name, application)
     if name.startswith("ik_"):
         found += await _key(session, name, application)
+    if name.startswith(REPLAY):
+        found += await _plan(session, name)
     if not found:
         found = await _said(session, name, application)
     if not found:
         found = await _awaited(session, name, application)
     return list(dict.fromkeys(found))[:FOUND_MAX]
+
+
+async def _plan(session: AsyncSession, name: str) -> list[Found]:
+    """A replay plan: of no application, and about all that `replay show` says."""
+    row = await plans.get(session, name)
+    if row is None:
+        return []
+    detail = f"{row.status}; consumer replay show {row.id}"
+    return [Found(application="", kind="replay plan", id=name, subject=None, at=row.created_at, detail=detail)]
 
 
 async def near(session: AsyncSession, name: str, *, application: str | None = None) -> list[str]:

@@ -119,6 +119,10 @@ class Apply:
         self._again_s = AGAIN_S
         self._unsent = 0
 
+    async def has_worker(self) -> bool:
+        """Whether a worker lives that could take what is sent."""
+        return await self._planner.has_worker()
+
     async def run(
         self, plan_id: str, *, by: str, reason: str, max_age: timedelta, told: Callable[[Step], None] = lambda _: None
     ) -> Applied:
@@ -158,6 +162,8 @@ class Apply:
             raise _in_progress(other, plan_id)
         match PlanStatus(row.status):
             case PlanStatus.APPLYING:
+                async with self._database.transaction() as session:
+                    await plans.go_on(session, plan_id, by=by, reason=reason, now=self._clock.now())
                 return
             case PlanStatus.APPLIED | PlanStatus.CANCELLED:
                 raise PlanOver(plan=plan_id, status=row.status)
@@ -182,14 +188,15 @@ class Apply:
         sent: Sequence[EventRow] = ()
         settled, news_at, last = 0, self._clock.monotonic(), (-1, -1)
         async with self._database.reading() as session:
-            self._unsent = await items.left(session, plan_id)
+            self._unsent = left_before = await items.left(session, plan_id)
         while True:
             await self._keep_lead()
             look = await self._look(plan_id, sent, settled)
             if look.status is not PlanStatus.APPLYING:
                 return look.status
             left = self._left(look)
-            told(Step(look.total - left, look.total, self._pace.left_s(left)))
+            left_s = self._pace.left_s(left) if left < left_before else None
+            told(Step(look.total - left, look.total, left_s))
             if (left, look.due + look.at_work) != last:
                 last, news_at = (left, look.due + look.at_work), self._clock.monotonic()
             if look.is_quiet and not portion:
@@ -293,12 +300,20 @@ def copy(row: EventRow, plan_id: str) -> Message:
     return Message(key=packed.key, value=packed.value, headers={**packed.headers, "replays": str(row.seq).encode()})
 
 
+def begun(row: PlanRow) -> str:
+    """That a plan is half applied, and the commands that go on with it or end it. Pure."""
+    confirms = " --new-effect-key" * row.renews_keys
+    return (
+        f"plan {row.id} was begun and is not done: `consumer replay apply {row.id}{confirms} --reason …` goes on with "
+        f"it, `consumer replay cancel {row.id} --reason …` ends it"
+    )
+
+
 def _in_progress(row: PlanRow | None, plan_id: str) -> PlanInProgress:
     if row is None or row.id == plan_id:
         return PlanInProgress("another process applies a plan right now; see `consumer replay list`")
     return PlanInProgress(
-        f"plan {row.id} was begun and is not done: `consumer replay apply {row.id}` goes on with it, "
-        f"`consumer replay cancel {row.id}` ends it",
+        begun(row),
         by=row.began_by,
         since=row.began_at,
     )

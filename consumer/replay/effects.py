@@ -34,22 +34,24 @@ class Emits:
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """A handler that would be called for what was derived. `ends`: succeeded (a transactional one), called (an effect),
-    parked, or how it fails."""
+    parked (`behind` an event of its lane), or how it fails."""
 
     handler: str
     event_id: str
     key: str
     ends: str
+    behind: str | None = None
 
 
 @dataclass(kw_only=True)
 class Effects:
     """What becomes of one item. `ends` as in Call; `key` is the idempotency key of an effect handler; `behind`: the
-    item waits for an earlier run of its lane that is not done by this plan."""
+    event whose run the item waits for, an earlier one of its lane that is not done by this plan."""
 
     ends: str
     key: str | None = None
     code: str | None = None
+    behind: str | None = None
     emits: list[Emits] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     reads: int = 0
@@ -58,6 +60,15 @@ class Effects:
         """Everything that matters, for comparing a prediction with a later one."""
         said = [self.ends, *sorted(one.word for one in self.emits)]
         return (*said, *sorted(f"{one.handler} {one.ends} {one.event_id}" for one in self.calls))
+
+    def keys(self) -> tuple[str, ...]:
+        """The idempotency keys under which effect handlers would be called, for the item and for what comes of it."""
+        called = [one.key for one in self.calls if one.ends == "called"]
+        return (self.key, *called) if self.key is not None else tuple(called)
+
+    def waits(self) -> tuple[str, ...]:
+        """The events behind which the item, or what comes of it, would be parked."""
+        return tuple(dict.fromkeys(one for one in (self.behind, *(call.behind for call in self.calls)) if one))
 
     def packed(self) -> str:
         """As JSON, for the ledger."""
@@ -116,6 +127,9 @@ def _count(effects: dict[str, dict[str, Any]], handler: str, ends: str, key: str
     one = _of(effects, handler)
     if ends == "parked":
         one["parked"] += 1
+        return
+    if ends == "no_handler":
+        one["no_handler"] = one.get("no_handler", 0) + 1
         return
     one["calls"] += 1
     if ends not in ("succeeded", "called"):

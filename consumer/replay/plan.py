@@ -125,6 +125,12 @@ class Planner:
         async with self.database.reading() as session:
             return [(pair, Effects.of(row.predicted)) for pair, row in await items.of_plan(session, plan_id)]
 
+    async def has_worker(self) -> bool:
+        """Whether any worker was seen just now."""
+        since = self.clock.now() - timedelta(seconds=handlers.LIVE_S)
+        async with self.database.reading() as session:
+            return any(one.last_seen_at >= since for one in await handlers.everyone(session))
+
     async def require_workers(self, plan_id: str) -> None:
         """Raises UsageError when the plan needs a handler that no living worker has: its runs would wait."""
         async with self.database.reading() as session:
@@ -158,5 +164,5 @@ def _sampled(pair: Pair, effects: Effects) -> dict[str, Any]:
 
 def _words(filters: Mapping[str, Any]) -> str:
     """A filter as it is typed."""
-    kept = {name: value for name, value in filters.items() if name not in ("until", "forced")}
+    kept = {name: value for name, value in filters.items() if name not in ("until", "forced", "also")}
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in kept.items()) or "no filter"

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import Event, Source
 from consumer.ledger.plans import trial
 from consumer.ledger.plans.candidates import Pair
-from consumer.ledger.plans.tables import Action
+from consumer.ledger.plans.tables import RENEWS
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Emission, Handler, idempotency_key
 from consumer.replay.effects import Call, Effects, Emits
@@ -126,18 +126,18 @@ class Play:
             if handler is not None and _is_over(handler, found[pair.id].ends):
                 self._lanes.done(pair.lane, pair.seq)
             else:
-                self._lanes.waits(pair.lane, pair.seq)
+                self._lanes.waits(pair.lane, pair.seq, pair.event_id)
         return found
 
     def _expected(self, pair: Pair, event: Event, handler: Handler | None) -> Effects:
         """What becomes of it if all goes well."""
         if handler is None:
             return Effects(ends="no_handler")
-        if self._lanes.is_behind(pair.lane, pair.seq):
-            return Effects(ends=PARKED)
+        if (behind := self._lanes.behind(pair.lane, pair.seq)) is not None:
+            return Effects(ends=PARKED, behind=behind)
         if handler.transactional:
             return Effects(ends=CALLED)
-        renewed = self._staging.plan if self._staging.renews_keys and pair.action is Action.RERUN else None
+        renewed = self._staging.plan if self._staging.renews_keys and pair.action in RENEWS else None
         return Effects(ends=CALLED, key=idempotency_key(event.application, event.id, handler.name, renewed))
 
     async def _run(self, handler: Handler, events: Sequence[tuple[Event, Effects]]) -> Sequence[Tried]:
@@ -194,36 +194,34 @@ class Play:
 
     async def _call(self, handler: Handler, event: Event, effects: Effects) -> Call:
         lane, ends = _lane(event, handler), CALLED
-        if self._lanes.is_behind(lane):
+        if (behind := self._lanes.behind(lane)) is not None:
             ends = PARKED
         elif handler.transactional:
             [tried] = await self._run(handler, [(event, effects)])
             ends = tried.status.value
         if not _is_over(handler, ends):
-            self._lanes.waits(lane, NEWEST)
+            self._lanes.waits(lane, NEWEST, event.id)
         key = idempotency_key(event.application, event.id, handler.name)
-        return Call(handler=handler.name, event_id=event.id, key=key, ends=ends)
+        return Call(handler=handler.name, event_id=event.id, key=key, ends=ends, behind=behind)
 
 
 @dataclass
 class _Lanes:
-    """Which places of a lane are not done yet: what is later waits."""
+    """Which places of a lane are not done yet, and of which events: what is later waits."""
 
-    open: dict[Lane, list[int]] = field(default_factory=dict)
+    open: dict[Lane, dict[int, str]] = field(default_factory=dict)
 
-    def is_behind(self, lane: Lane, seq: int | None = None) -> bool:
-        """Whether something earlier than `seq` (None: anything) is open."""
-        return any(seq is None or one < seq for one in self.open.get(lane, ()))
+    def behind(self, lane: Lane, seq: int | None = None) -> str | None:
+        """The event at the first open place before `seq` (None: at any); None when there is none."""
+        places = self.open.get(lane, {})
+        first = min((one for one in places if seq is None or one < seq), default=None)
+        return None if first is None else places[first]
 
     def done(self, lane: Lane, seq: int) -> None:
-        places = self.open.get(lane, [])
-        if seq in places:
-            places.remove(seq)
+        self.open.get(lane, {}).pop(seq, None)
 
-    def waits(self, lane: Lane, seq: int) -> None:
-        places = self.open.setdefault(lane, [])
-        if seq not in places:
-            places.append(seq)
+    def waits(self, lane: Lane, seq: int, event_id: str) -> None:
+        self.open.setdefault(lane, {}).setdefault(seq, event_id)
 
 
 def _turn(one: Turned) -> int:

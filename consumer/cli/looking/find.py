@@ -53,6 +53,8 @@ async def look_up(name: str, application: str | None) -> list[Found]:
 
 def about(one: Found) -> str:
     """Its subject, as people read it."""
+    if one.kind == "replay plan":
+        return one.id
     return " ".join(one.subject) if one.subject is not None else "nothing known"
 
 

@@ -28,13 +28,13 @@ from consumer.cli.filters import (
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_for, settings_looking
 from consumer.cli.repairing.replay_bar import ReplayBar
+from consumer.cli.repairing.replay_filter import check_names, check_words, parse_age, with_belongings
 from consumer.errors import NotFound, PlanMoved, PlanOver, UsageError
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.candidates import Pair, PlanFilter
-from consumer.ledger.plans.tables import PlanItemRow, PlanRow
-from consumer.ledger.tables import RunStatus
-from consumer.replay.apply import Applied
+from consumer.ledger.plans.tables import PlanItemRow, PlanRow, PlanStatus
+from consumer.replay.apply import Applied, begun
 from consumer.replay.effects import Effects
 from consumer.settings import Role
 
@@ -73,7 +73,7 @@ def plan_command(
 ) -> None:
     """Freeze which dead runs (with --handler: also pairs that never ran) would be done again, and show what that would
     do. Nothing is done."""
-    _check_plan(status, handler, reason, force=force, new_effect_key=new_effect_key)
+    check_words(status, handler, reason, force=force, new_effect_key=new_effect_key)
     wanted = PlanFilter(
         type=event_type,
         handler=handler,
@@ -92,23 +92,8 @@ def plan_command(
     output.document(shown)
     _say_plan(output, shown)
     if shown["runs"]:
-        output.line(f"next: consumer replay apply {shown['id']} --reason …")
-
-
-def _check_plan(
-    status: str | None, handler: str | None, reason: str | None, *, force: bool, new_effect_key: bool
-) -> None:
-    """Raises UsageError for words that do not fit together."""
-    if status is not None and status not in list(RunStatus):
-        raise UsageError(f"--status is one of {', '.join(RunStatus)}")
-    if status == RunStatus.PARKED:
-        raise UsageError("a parked run waits behind another of its key: plan that one, and it follows")
-    if status in (RunStatus.SUCCEEDED, RunStatus.SKIPPED) and not force:
-        raise UsageError(f"what is {status} runs again with --force only")
-    if force and (handler is None or not (reason or "").strip()):
-        raise UsageError("--force needs --handler and --reason")
-    if new_effect_key and not force:
-        raise UsageError("--new-effect-key goes with --force")
+        confirms = " --new-effect-key" * new_effect_key
+        output.line(f"next: consumer replay apply {shown['id']}{confirms} --reason …")
 
 
 async def _plan(
@@ -120,6 +105,9 @@ async def _plan(
         clock = await shared_clock(database)
         now = clock.now()
         wanted = replace(wanted, since=parse_moment(since, now), until=parse_moment(until, now))
+        check_names(wanted, settings)
+        async with database.reading() as session:
+            wanted = await with_belongings(session, wanted)
         with ReplayBar("planning") as bar:
             made = planner(database, registry, settings, clock)
             return await made.make(
@@ -139,8 +127,11 @@ def _say_plan(output: Output, shown: Mapping[str, Any]) -> None:
     output.table(
         ["handler", "calls", "fails", "parked", "skipped"],
         [[name, one["calls"], one["fails"], one["parked"], one["skipped"]] for name, one in shown["effects"].items()],
-        empty="nothing would be done",
+        empty="nothing would be done: no run fits that is dead, or as --status and --handler say",
     )
+    for name, one in shown["effects"].items():
+        if count := one.get("no_handler"):
+            output.line(f"{name}: no such handler is installed here; {count} run(s) would wait for it")
     for word in ("emits", "timers"):
         for event_type, count in shown[word].items():
             about = ", ".join(shown["subjects"].get(event_type, [])) if word == "emits" else "when they are due"
@@ -159,7 +150,7 @@ def _say_plan(output: Output, shown: Mapping[str, Any]) -> None:
 def apply(
     plan: PlanId,
     reason: Reason,
-    max_age: Annotated[float, typer.Option("--max-age", min=0, help="Refuse a plan older than so many hours.")] = 1.0,
+    max_age: Annotated[str, typer.Option("--max-age", help="Refuse an older plan: 90m, 2h, or hours.")] = "1h",
     rate: Annotated[float, typer.Option(min=0.1, max=10_000, help="Events sent per second, at most.")] = 200.0,
     new_effect_key: Annotated[
         bool, typer.Option("--new-effect-key", help="Confirm a plan that renews idempotency keys.")
@@ -169,14 +160,14 @@ def apply(
 ) -> None:
     """Act on exactly what the plan holds, below live work; go on where a killed one stopped. Exit 3 when something came
     out otherwise than planned."""
-    why = checked_reason(reason)
+    why, age = checked_reason(reason), parse_age(max_age)
     row = run(_get(plan))
     if row.renews_keys and not new_effect_key:
         raise UsageError("this plan has new effects, under new idempotency keys: confirm with --new-effect-key")
     consent(f"apply {row.items} run(s) of plan {plan}?", yes=yes)
     output = Output(as_json)
     try:
-        done = run(_apply(plan, why, timedelta(hours=max_age), rate))
+        done = run(_apply(plan, why, age, rate))
     except PlanMoved as error:
         output.document({"plan": plan, "refused": error.code, "differences": error.differences})
         _say_differences(output, error.differences)
@@ -190,6 +181,8 @@ def apply(
 async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: float) -> Applied:
     settings = settings_for(Role.OPERATE)
     async with ledger(settings) as database, applying(database, settings, rate_per_s=rate_per_s) as made:
+        if not await made.has_worker():
+            typer.echo("no worker lives: this waits for `consumer work` to be started, some minutes at most", err=True)
         with ReplayBar(plan_id) as bar:
             return await made.run(
                 plan_id,
@@ -237,11 +230,10 @@ def show(
     output.fields({name: value for name, value in _row(row).items() if value is not None} | {"progress": progress})
     if with_items:
         output.table(
-            ["event", "type", "handler", "action", "status", "predicted"],
-            [[p.event_id, p.type, p.handler, p.action.value, i.status, " ".join(Effects.of(i.predicted).words())]
-             for p, i in listed],
+            ["event", "type", "handler", "action", "status", "predicted", "idempotency keys", "behind"],
+            [_item_cells(pair, item) for pair, item in listed],
             empty="no items",
-        )  # fmt: skip
+        )
 
 
 @app.command("list")
@@ -252,11 +244,15 @@ def list_plans(limit: Limit = 20, as_json: Json = False) -> None:
         async with ledger(settings_looking()) as database, database.reading() as session:
             return await plans.newest(session, limit)
 
-    rows = [_row(row) for row in run(load())]
+    found = run(load())
+    rows = [_row(row) for row in found]
+    half_applied = [begun(row) for row in found if row.status == PlanStatus.APPLYING]
     output = Output(as_json)
     output.document({"plans": rows})
     names = ["id", "status", "created_at", "created_by", "items", "began_by", "ended_at"]
     output.table(names, [[row[name] for name in names] for row in rows], empty="no plan was made yet")
+    for line in half_applied:
+        output.line(line)
 
 
 @app.command()
@@ -312,6 +308,13 @@ def _row(row: PlanRow) -> dict[str, Any]:
         "ended_at": row.ended_at,
         "ended_by": row.ended_by,
     }
+
+
+def _item_cells(pair: Pair, row: PlanItemRow) -> list[str]:
+    effects = Effects.of(row.predicted)
+    told = (effects.words(), effects.keys(), effects.waits())
+    cells = [pair.event_id, pair.type, pair.handler, pair.action.value, row.status]
+    return cells + [" ".join(words) for words in told]
 
 
 def _item(pair: Pair, row: PlanItemRow) -> dict[str, Any]:

@@ -38,7 +38,8 @@ ACTIONS: Final[Mapping[str, Action]] = {
 @dataclass(frozen=True, kw_only=True)
 class PlanFilter:
     """What a plan is about; None means any. Times are of an event's arrival. `status`, `fingerprint` and `code` are of
-    runs. `forced`: also what succeeded, or was skipped."""
+    runs. `forced`: also what succeeded, or was skipped. `also`: (application, key) of what belongs to the subscription
+    or the customer, and whose events mostly do not say so."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -53,6 +54,7 @@ class PlanFilter:
     fingerprint: str | None = None
     reason_code: str | None = None
     forced: bool = False
+    also: tuple[tuple[str, str], ...] = ()
 
     @property
     def statuses(self) -> tuple[str, ...]:
@@ -74,14 +76,15 @@ class PlanFilter:
 
     def document(self) -> dict[str, Any]:
         """What was given, as JSON holds it."""
-        given = {name: value for name, value in asdict(self).items() if value not in (None, False)}
+        given = {name: value for name, value in asdict(self).items() if value not in (None, False, ())}
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> PlanFilter:
         """The filter of a document."""
         times = {name: datetime.fromisoformat(document[name]) for name in ("since", "until") if name in document}
-        return cls(**{**document, **times})
+        also = tuple((application, key) for application, key in document.get("also", ()))
+        return cls(**{**document, **times, "also": also})
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -243,16 +246,33 @@ def _fits(wanted: PlanFilter) -> list[Any]:
         _EVENTS.c.application if wanted.event else unindexed(_EVENTS.c.application): wanted.application,
         _EVENTS.c.id: wanted.event,
         _EVENTS.c.order_id: wanted.order,
-        _EVENTS.c.subscription_id: wanted.subscription,
-        _EVENTS.c.customer: wanted.customer,
     }
     found = [column == value for column, value in exact.items() if value is not None]
+    if wanted.subscription is not None:
+        found.append(or_(_EVENTS.c.subscription_id == wanted.subscription, *_belonging(wanted, _EVENTS.c.key)))
+    if wanted.customer is not None:
+        found.append(or_(_EVENTS.c.customer == wanted.customer, *_belonging(wanted, unindexed(_EVENTS.c.key))))
     if wanted.type is not None:
         found.append(_is_of((wanted.type,), is_sought=False))
     if wanted.since is not None:
         found.append(_EVENTS.c.received_at >= wanted.since)
     if wanted.until is not None:
         found.append(unindexed(_EVENTS.c.received_at) < wanted.until)  # nearly all are: no index for it
+    return found
+
+
+def _belonging(wanted: PlanFilter, key: ColumnElement[str]) -> list[ColumnElement[bool]]:
+    """Of what belongs to the customer, or to the subscription, in each application: by its key, or because the event
+    names the order or the subscription."""
+    found: list[ColumnElement[bool]] = []
+    for application in sorted({where for where, _ in wanted.also}):
+        keys = [one for where, one in wanted.also if where == application]
+        ours = [among(key, keys)]
+        if wanted.customer is not None:
+            for kind, column in (("order:", _EVENTS.c.order_id), ("subscription:", _EVENTS.c.subscription_id)):
+                ids = [one.removeprefix(kind) for one in keys if one.startswith(kind)]
+                ours += [among(unindexed(column), ids)] if ids else []
+        found.append(and_(unindexed(_EVENTS.c.application) == application, or_(*ours)))
     return found
 
 

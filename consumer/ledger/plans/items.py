@@ -17,7 +17,7 @@ from consumer.ledger.engine.chunks import matching, portions
 from consumer.ledger.handling import lanes
 from consumer.ledger.handling.runs import these
 from consumer.ledger.plans.candidates import Pair
-from consumer.ledger.plans.tables import Action, ItemStatus, PlanItemRow, PlanRow, PlanStatus
+from consumer.ledger.plans.tables import RENEWS, Action, ItemStatus, PlanItemRow, PlanRow, PlanStatus
 from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, RunRow, RunStatus
 
 _PLANS: Table = PlanRow.__table__
@@ -346,7 +346,7 @@ async def _set_due(
     if action is not Action.HASTEN:
         values |= {"status": RunStatus.RETRYING.value, "blocking": True, "attempts": 0, "claimed_by": None,
                    "claimed_until": None}  # fmt: skip
-    if renews_keys and action is Action.RERUN:
+    if renews_keys and action in RENEWS:
         values["key_plan"] = plan
     as_planned = (
         lanes.stands(*FROM[action]), or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)

@@ -109,6 +109,11 @@ async def begin(session: AsyncSession, plan_id: str, *, by: str, reason: str, no
     return done
 
 
+async def go_on(session: AsyncSession, plan_id: str, *, by: str, reason: str, now: datetime) -> None:
+    """Somebody goes on with what was begun and not done: who, and why, is in the audit trail."""
+    _audit(session, plan_id, "replay.resumed", by, reason, now, {"status": PlanStatus.APPLYING.value})
+
+
 async def complete(session: AsyncSession, plan_id: str, *, by: str, now: datetime, result: Mapping[str, Any]) -> bool:
     """From being applied to applied; `result` goes into the audit trail."""
     done = await _move(

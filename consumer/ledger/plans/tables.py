@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Text, text
 from sqlmodel import Field
@@ -31,6 +32,10 @@ class Action(StrEnum):
     HASTEN = "hasten"
     RERUN = "rerun"
     FOLLOW = "follow"
+
+
+RENEWS: Final = frozenset({Action.RETRY, Action.HASTEN, Action.RERUN})
+"""What gets a new idempotency key under a plan that renews them: what ran before, and had one."""
 
 
 class ItemStatus(StrEnum):

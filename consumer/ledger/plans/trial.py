@@ -60,12 +60,14 @@ async def derived_before(session: AsyncSession, ids: Collection[tuple[str, str]]
 
 async def blocking(
     session: AsyncSession, lanes: Collection[tuple[str, str, str]]
-) -> dict[tuple[str, str, str], list[int]]:
-    """Lane (application, handler, key) to the places of the runs that later ones wait for, in order."""
-    found: dict[tuple[str, str, str], list[int]] = {}
-    statement = select(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key, _RUNS.c.seq).where(_RUNS.c.blocking)
+) -> dict[tuple[str, str, str], dict[int, str]]:
+    """Lane (application, handler, key) to the runs that later ones wait for, in order: their places and events."""
+    found: dict[tuple[str, str, str], dict[int, str]] = {}
+    columns = (_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key, _RUNS.c.seq, _RUNS.c.event_id)
+    statement = select(*columns).where(_RUNS.c.blocking)
     named = ((key, application, handler) for application, handler, key in lanes)
     for some in matching(_RUNS.c.key, (_RUNS.c.application, _RUNS.c.handler), named):
-        for application, handler, key, seq in await session.execute(statement.where(some).order_by(_RUNS.c.seq)):
-            found.setdefault((application, handler, key), []).append(seq)
+        rows = await session.execute(statement.where(some).order_by(_RUNS.c.seq))
+        for application, handler, key, seq, event_id in rows:
+            found.setdefault((application, handler, key), {})[seq] = event_id
     return found

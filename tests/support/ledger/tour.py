@@ -101,6 +101,8 @@ _FILTERS: tuple[dict[str, Any], ...] = (
     {"handler": HANDLER}, {"handler": "test:new", "order": "order-5"}, {"handler": "test:new", "event": "evt_5"},
     {"type": "order.paid", "status": "dead"}, {"type": "order.*", "fingerprint": "f"}, {"status": "retrying"},
     {"since": AT, "until": NOW, "application": "default"}, {"reason_code": "x", "handler": HANDLER},
+    {"subscription": "sub_1", "also": (("default", "customer:cu-1"),)},
+    {"customer": "cu-1", "also": (("default", "order:order-5"), ("other", "subscription:sub_1"))},
     {"handler": HANDLER, "order": "order-5", "forced": True},
 )  # fmt: skip
 """What a replay plan may be about."""
@@ -220,6 +222,11 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.health.figures": [{}],
     "console.queues.queues": [{"application": None}, {}],
     "console.queues.findings": [{"kind": None}, {"kind": "paid_unmatched"}],
+    "console.belongings.of_customer": [{"customer": "cu-1", "application": one} for one in (None, "default")],
+    "console.belongings.of_subscription": [{"application": one} for one in (None, "default")],
+    "console.belongings.require_known": [
+        {"kind": kind, "name": "evt_5", "application": None} for kind in ("event", "order", "subscription", "customer")
+    ],
     "console.subjects.require": [
         {"word": "fulfilment.released", "subject": "past_1000001"},
         {"word": "fulfilment.finding_closed", "subject": "past_1000001", "data": {"kind": "x"}},

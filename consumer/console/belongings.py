@@ -1,0 +1,73 @@
+"""Belongings: which orders and subscriptions are a customer's, as the projections know it (`explain customer` asks the
+same). Most events of an order or a subscription do not name the customer themselves."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Column, Table, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.columns import unindexed
+from consumer.console.find import find, near
+from consumer.errors import NotFound, UsageError
+from consumer.ledger.tables import EventRow
+from handlers.access import tables as access
+from handlers.fulfilment import tables as fulfilment
+
+EVENTS: Table = EventRow.__table__
+BELONGINGS_MAX: Final = 1_000
+"""So many orders, checkouts or subscriptions of one customer; who has more is planned for by order, or by time."""
+Keys = tuple[tuple[str, str], ...]
+"""(application, key) of what belongs."""
+
+
+async def of_customer(session: AsyncSession, customer: str, application: str | None) -> Keys:
+    """The customer's orders and subscriptions. Raises UsageError when there are more than BELONGINGS_MAX."""
+    orders = fulfilment.ORDERS.c.order_id, fulfilment.CHECKOUTS.c.order_id
+    found = {
+        (where, f"order:{id_}") for column in orders for where, id_ in await _of(session, column, customer, application)
+    }
+    subscriptions = await _of(session, access.SUBSCRIPTIONS.c.subscription_id, customer, application)
+    found |= {(where, f"subscription:{id_}") for where, id_ in subscriptions}
+    return tuple(sorted(found))
+
+
+async def of_subscription(session: AsyncSession, subscription_id: str, application: str | None) -> Keys:
+    """The customer whose access the subscription decides: what was decided is told of the customer."""
+    columns = access.SUBSCRIPTIONS.c
+    wanted = select(columns.application, columns.customer).where(
+        columns.subscription_id == subscription_id, columns.customer.is_not(None)
+    )
+    if application is not None:
+        wanted = wanted.where(columns.application == application)
+    rows = await session.execute(wanted.limit(BELONGINGS_MAX))
+    return tuple(sorted((where, f"customer:{customer}") for where, customer in rows))
+
+
+async def _of(
+    session: AsyncSession, column: Column[Any], customer: str, application: str | None
+) -> list[tuple[str, str]]:
+    table: Table = column.table
+    wanted = select(table.c.application, column).where(table.c.customer == customer, column.is_not(None))
+    if application is not None:
+        wanted = wanted.where(unindexed(table.c.application) == application)
+    rows = [(where, id_) for where, id_ in await session.execute(wanted.limit(BELONGINGS_MAX + 1))]
+    if len(rows) > BELONGINGS_MAX:
+        raise UsageError("the customer has too many orders for one plan: name an order, or leave --customer out")
+    return rows
+
+
+async def require_known(session: AsyncSession, kind: str, name: str, application: str | None) -> None:
+    """Raises NotFound when nothing is known of this event, order, subscription or customer: then it was mistyped."""
+    column = {"order": EVENTS.c.order_id, "subscription": EVENTS.c.subscription_id}.get(kind)
+    if column is not None:
+        wanted = select(EVENTS.c.seq).where(column == name)
+        if application is not None:
+            wanted = wanted.where(unindexed(EVENTS.c.application) == application)
+        if await session.scalar(wanted.limit(1)) is not None:
+            return
+    if not await find(session, name, application=application):
+        alike = ", ".join(await near(session, name, application=application)) or None
+        unheard = "no event has this id" if kind == "event" else f"nothing is known of this {kind}"
+        raise NotFound(f"{unheard}; nothing was planned", name=name[:100], near=alike)

@@ -1,0 +1,119 @@
+"""A plan and its `apply` tell what they wait for: a handler that is not here, a run that stands before, a worker; who
+goes on with what was begun; and which commands move a plan that is half applied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from consumer.broker import Broker, EmbeddedBroker
+from consumer.cli.repairing.replay_filter import parse_age
+from consumer.errors import UsageError
+from consumer.ledger import Database
+from consumer.ledger.plans import plans
+from consumer.replay.apply import Step
+from consumer.replay.pace import Pace
+from tests.replay.stage import Shop
+from tests.support.desk import Desk
+from tests.support.ports import eventually
+from tests.work.workshop import make_topics, order_paid
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Of the ledger that the test's workers write."""
+    return {
+        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
+        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
+        "CONSUMER_LOG_LEVEL": "error",
+    }
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """An embedded log with the workers' topic."""
+    found = EmbeddedBroker(tmp_path / "log.db")
+    await found.start()
+    await make_topics(found)
+    yield found
+    await found.stop()
+
+
+# case: R15
+async def test_who_goes_on_with_a_plan_is_told_and_how(
+    sqlite_ledger: Database, broker: Broker, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def soon(_: Pace, __: int) -> float:
+        return 1.0
+
+    monkeypatch.setattr(Pace, "left_s", soon)
+    shop = Shop(sqlite_ledger, broker, broken={"mail"})
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", 1))
+        shop.broken.clear()
+        plan = await shop.replaying().plan(handler="shop:mail")
+        async with sqlite_ledger.transaction() as session:
+            await plans.begin(session, plan["id"], by="bob", reason="first", now=work.clock.now())
+
+        listed = await asyncio.to_thread(desk.call, "replay", "list")
+        for verb in ("apply", "cancel"):
+            assert f"consumer replay {verb} {plan['id']} --reason" in listed.stdout
+        [found] = (await asyncio.to_thread(desk.ask, "find", plan["id"]))["found"]
+        assert (found["kind"], found["detail"]) == ("replay plan", f"applying; consumer replay show {plan['id']}")
+
+        steps: list[Step] = []
+        assert (await shop.replaying().apply(plan, told=steps.append)).is_as_planned
+    assert {step.left_s for step in steps if not step.done} == {None}, "nobody can tell before the first is done"
+    assert steps[-1] == Step(1, 1, 1.0)
+    async with sqlite_ledger.reading() as session:
+        rows = await session.execute(text("SELECT action, actor, reason FROM audit WHERE action LIKE 'replay.%'"))
+        told = {(row.action, row.actor, row.reason) for row in rows}
+    assert {("replay.applied", "bob", "first"), ("replay.resumed", "ann", "why")} <= told
+
+
+# case: R2
+async def test_what_would_be_parked_is_told_with_the_event_before_it(
+    sqlite_ledger: Database, broker: Broker, desk: Desk
+) -> None:
+    shop = Shop(sqlite_ledger, broker, broken={"mail"})
+    work = shop.workshop()
+    await work.publish(order_paid(1, "order-1"), order_paid(2, "order-1"))
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", 1))
+        await eventually(lambda: work.count("shop:mail", "parked", 1))
+    async with sqlite_ledger.transaction() as session:
+        await session.execute(text("UPDATE runs SET status = 'dead' WHERE event_id = 'evt_2' AND status = 'parked'"))
+    plan = await shop.replaying().plan(event="evt_2")
+    shown = await asyncio.to_thread(desk.ask, "replay", "show", plan["id"], "--items")
+    [item] = shown["each"]
+    assert (item["predicted"]["ends"], item["predicted"]["behind"]) == ("parked", "evt_1")
+    whole = await shop.replaying().plan(handler="shop:mail")
+    [key, *_] = whole["effects"]["shop:mail"]["idempotency_keys"]
+    said = await asyncio.to_thread(desk.call, "replay", "show", whole["id"], "--items")
+    assert key in said.stdout
+
+    elsewhere = await asyncio.to_thread(desk.call, "replay", "plan", "--event", "evt_1")
+    assert "shop:mail: no such handler is installed here; 1 run(s) would wait for it" in elsewhere.stdout
+
+
+async def test_that_no_worker_lives_is_said_at_once(sqlite_ledger: Database, broker: Broker, desk: Desk) -> None:
+    plan = (await asyncio.to_thread(desk.ask, "replay", "plan"))["id"]
+    words = ("replay", "apply", plan, "--reason", "a drill", "--yes", "--max-age", "90m")
+    done = await asyncio.to_thread(desk.call, *words)
+    assert done.stderr.startswith("no worker lives")
+    assert done.returncode == 0
+
+
+def test_an_age_has_a_unit() -> None:
+    ages = {"90m": 1.5, "2h": 2, "1d": 24, "1": 1, "0.5": 0.5, "0": 0}
+    assert {one: parse_age(one) / timedelta(hours=1) for one in ages} == ages
+    for wrong in ("", "nan", "-1", "2 h", "h"):
+        with pytest.raises(UsageError):
+            parse_age(wrong)
