@@ -29,7 +29,7 @@ from consumer.telemetry.metrics import Metrics
 BEAT_EVERY_S = 5.0
 LIMIT_S = 10.0
 REMEMBERED_BEATS = 24
-NOT_DURABLE = frozenset({"not_durable", "busy", "failed"})
+NOT_DURABLE = frozenset({"not_durable", "busy", "failed", "unproved_full"})
 
 _log = structlog.get_logger(__name__)
 

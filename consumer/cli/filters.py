@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from inspect import Parameter, signature
@@ -12,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from consumer.errors import UsageError
+from consumer.settings import Settings
 
 _AGO = re.compile(r"(\d{1,6})([smhdw])\Z")
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
@@ -83,3 +85,15 @@ def takes(make: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[
         return call
 
     return decorate
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """The names that look like it, at most three, or None."""
+    return ", ".join(difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)) or None
+
+
+def require_application(name: str, settings: Settings) -> None:
+    """Raise UsageError for an application that is not set up."""
+    known = [one.name for one in settings.applications]
+    if name not in known:
+        raise UsageError("there is no such application", application=name[:100], known=", ".join(known) or None)

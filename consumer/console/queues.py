@@ -18,6 +18,13 @@ from handlers.access.tables import FINDINGS as ACCESS
 from handlers.fulfilment.tables import FINDINGS as FULFILMENT
 
 TABLES: Mapping[str, Table] = {"access": ACCESS, "fulfilment": FULFILMENT}
+KINDS = frozenset({
+    "paid_unmatched", "paid_unconfirmed", "amount_mismatch", "unreadable_order", "paid_unidentified",
+    "duplicate_payment", "orphan_payment", "disagreement", "paid_unfulfillable", "paid_old_session",
+    "unresolved_subscriber", "unmapped_price", "charged_after_end", "unknown_status", "unknown_end_reason", "brake",
+    "unreadable_subscription",
+})  # fmt: skip
+"""Every kind that the plugins open."""
 LISTED_MAX = 200
 _OPEN = text("closed_at IS NULL")
 

@@ -48,6 +48,13 @@ def _list_discard_undo_redrive(desk: Desk) -> None:
     assert sorted((one["event_id"], one["status"]) for one in listed) == [("evt_1", "dead"), ("evt_2", "dead")]
     (fingerprint,) = {one["fingerprint"] for one in listed}
 
+    page = desk.ask("dead", "list", "--limit", "1")
+    assert (len(page["dead"]), page["total"], page["kinds"]) == (1, 2, 1)
+    assert "1 more: these are the first 1" in desk.call("dead", "list", "--limit", "1").stdout
+    assert f"near={fingerprint}" in desk.ask(
+        "dead", "redrive", "--fingerprint", fingerprint[:-1], "--reason", "x", "--yes", code=2
+    )
+
     # Nothing happens by accident: a reason, a filter and consent are wanted.
     assert "--reason" in desk.ask("dead", "discard", "--all", "--yes", code=2)
     assert "a filter, or --all" in desk.ask("dead", "discard", "--reason", "x", "--yes", code=2)

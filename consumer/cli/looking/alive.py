@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.ledger.processes import Process
+from consumer.ledger.processes import FORGOTTEN_AFTER, Process
 
 GONE_AFTER: Final = timedelta(seconds=30)
-SEEN_WITHIN: Final = timedelta(days=1)
+SEEN_WITHIN: Final = FORGOTTEN_AFTER
+STOPPED_WITHIN: Final = timedelta(days=1)
 UNREADY_AFTER: Final = timedelta(seconds=20)
 REFUSED_MIN: Final = 3
 REFUSED_SHARE_STUCK: Final = 0.5
@@ -32,8 +33,9 @@ def alive(
     expected: Collection[str] | None,
     worker_seen_at: datetime | None = None,
 ) -> list[Finding]:
-    """What is wrong with the processes. `expected`: the roles that must be there; None: those seen within a day, and
-    always `work`. `worker_seen_at`: when a worker, of an older version too, was last seen in the list of handlers."""
+    """What is wrong with the processes. `expected`: the roles that must be there; None: those seen within a week, or a
+    day where the last one was stopped, and always `work`. `worker_seen_at`: when a worker, of an older version too, was
+    last seen in the list of handlers."""
     found: list[Finding] = []
     for role, (grade, harm) in MISSED.items():
         played = [one for one in processes if one.role == role]
@@ -44,10 +46,18 @@ def alive(
         if role == "work" and worker_seen_at is not None and now - worker_seen_at <= GONE_AFTER:
             continue
         last = max((one.seen_at for one in played), default=worker_seen_at if role == "work" else None)
-        is_missed = role in expected if expected is not None else last is not None and now - last <= SEEN_WITHIN
+        is_missed = role in expected if expected is not None else _was_there(played, now)
         if is_missed or role == "work":
             found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}"))
     return found + _refusing(processes, now)
+
+
+def _was_there(played: Sequence[Process], now: datetime) -> bool:
+    """A death is told for as long as it is known, over a weekend too; who was stopped was meant to go."""
+    newest = max(played, key=lambda one: one.seen_at, default=None)
+    if newest is None:
+        return False
+    return now - newest.seen_at <= (SEEN_WITHIN if newest.stopped_at is None else STOPPED_WITHIN)
 
 
 def _gone(role: str, played: Sequence[Process], last: datetime | None) -> str:

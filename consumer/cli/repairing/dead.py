@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import getpass
+import re
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -24,19 +24,24 @@ from consumer.cli.filters import (
     Type,
     Until,
     moments,
+    near,
+    require_application,
     takes,
 )
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.errors import UsageError
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import dead, handlers
+from consumer.ledger.handling import dead, events, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
+from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.tables import RunStatus
 
 app = typer.Typer(help="Dead runs: look, try again, give up.", no_args_is_help=True)
 
 SUBJECTS_MAX = 5
+NEAR_FROM = 1000
+_FINGERPRINT = re.compile("[0-9a-f]{16}")
 Fingerprint = Annotated[str | None, typer.Option(help="Failures of the same kind and place, as `dead list` shows it.")]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, without a filter.")]
 
@@ -87,14 +92,20 @@ def list_dead(
     as_json: Json = False,
 ) -> None:
     """The dead runs that fit, oldest event first, grouped by what they died of; `--each` shows every one."""
-    found = run(_search(replace(wanted, discarded=discarded, limit=limit)))
+    wanted = replace(wanted, discarded=discarded, limit=limit)
+    found = run(_search(wanted))
+    if not found:
+        run(_require_known(wanted))
+    total, kinds = run(_totals(wanted)) if len(found) == limit else (len(found), len(_groups(found)))
     output = Output(as_json)
-    total = len(found) if len(found) < limit else None
-    output.document({"dead": [_shown(one) for one in found], "groups": _groups(found), "total": total})
+    groups = _groups(found)
+    output.document({"dead": [_shown(one) for one in found], "groups": groups, "total": total, "kinds": kinds})
+    more = f"{total - len(found)} more: these are the first {len(found)} (--limit)" if total > len(found) else None
     if not each and len(found) > 1:
-        _print_groups(output, found)
-        if total is None:
-            output.line(f"there may be more: these are the first {limit} (--limit)")
+        output.line(f"{total} {'discarded' if discarded else 'dead'} run(s), {kinds} kind(s) of failure")
+        _print_groups(output, groups)
+        if more:
+            output.line(more)
         return
     output.table(
         ["died", "application", "event", "type", "handler", "attempts", "code", "fingerprint", "reason", "at"],
@@ -105,6 +116,8 @@ def list_dead(
         ],
         empty="nothing is dead" if not discarded else "nothing was discarded",
     )  # fmt: skip
+    if more:
+        output.line(more)
 
 
 def _groups(found: Sequence[DeadRun]) -> list[dict[str, Any]]:
@@ -133,9 +146,7 @@ def _place(run: DeadRun) -> str:
     return (run.trace or "").partition(" < ")[0]
 
 
-def _print_groups(output: Output, found: Sequence[DeadRun]) -> None:
-    groups = _groups(found)
-    output.line(f"{len(found)} dead run(s), {len(groups)} kind(s) of failure")
+def _print_groups(output: Output, groups: Sequence[dict[str, Any]]) -> None:
     for one in groups:
         output.line(f"{one['count']} x {one['handler']}  {one['code']}: {one['reason']}  [{one['fingerprint']}]")
         if one["place"]:
@@ -186,8 +197,8 @@ def _act(
     if not everything and replace(wanted, limit=0, discarded=False) == DeadFilter(limit=0):
         raise UsageError(f"say which to {verb}: a filter, or --all")
     found = run(_search(wanted))
-    if not found and wanted.handler is not None:
-        run(_require_handler(wanted.handler))
+    if not found:
+        run(_require_known(wanted))
     if found:
         consent(_question(verb, found), yes=yes)
     done = run(_do(found, reason, act)) if found else 0
@@ -205,14 +216,41 @@ def _question(verb: str, found: Sequence[DeadRun]) -> str:
     return f"{verb} {len(found)} run(s) of {names}{why}?"
 
 
-async def _require_handler(name: str) -> None:
-    """Raise UsageError for a handler that nobody has ever had: "no run fits" would hide the slip of a finger."""
-    async with ledger(looking()[0]) as database, database.reading() as session:
-        known = [row.name for row in await handlers.everyone(session)]
-        if name in known or await dead.has_runs(session, name):
-            return
-    near = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.5))
-    raise UsageError("there is no such handler", handler=name[:100], near=near or None)
+async def _require_known(wanted: DeadFilter) -> None:
+    """Raise UsageError for what nobody has ever had: "no run fits" would hide the slip of a finger."""
+    settings = looking()[0]
+    if wanted.application is not None:
+        require_application(wanted.application, settings)
+    async with ledger(settings) as database, database.reading() as session:
+        if wanted.handler is not None:
+            await _require_handler(session, wanted.handler)
+        if wanted.order_id is not None:
+            await _require_order(session, wanted.order_id)
+        if wanted.fingerprint is not None:
+            await _require_fingerprint(session, wanted.fingerprint, discarded=wanted.discarded)
+
+
+async def _require_handler(session: AsyncSession, name: str) -> None:
+    known = [row.name for row in await handlers.everyone(session)]
+    if name not in known and not await dead.has_runs(session, name):
+        raise UsageError("there is no such handler", handler=name[:100], near=near(name, known))
+
+
+async def _require_order(session: AsyncSession, order_id: str) -> None:
+    from consumer.console.find import near as near_names  # the built-in handlers' tables: only for a slip
+
+    if not (await events.search(session, EventFilter(order_id=order_id, limit=1))).rows:
+        found = ", ".join(await near_names(session, order_id))
+        raise UsageError("no event names this order", order=order_id[:100], near=found or None)
+
+
+async def _require_fingerprint(session: AsyncSession, given: str, *, discarded: bool) -> None:
+    """One that was redriven since is none of a dead run: only what is like one of them, or like none at all, is a
+    slip of a finger."""
+    found = await dead.search(session, DeadFilter(discarded=discarded, limit=NEAR_FROM))
+    like = near(given, {one.fingerprint for one in found if one.fingerprint is not None} - {given})
+    if like is not None or not _FINGERPRINT.fullmatch(given):
+        raise UsageError("no run died of this", fingerprint=given[:100], near=like)
 
 
 async def _now() -> datetime:
@@ -223,6 +261,11 @@ async def _now() -> datetime:
 async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
     async with ledger(settings_looking()) as database, database.reading() as session:
         return await dead.search(session, wanted)
+
+
+async def _totals(wanted: DeadFilter) -> tuple[int, int]:
+    async with ledger(looking()[0]) as database, database.reading() as session:
+        return await dead.totals(session, wanted)
 
 
 async def _do(found: Sequence[DeadRun], reason: str, act: Act) -> int:

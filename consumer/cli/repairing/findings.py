@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from consumer.cli.consent import Reason, Yes
-from consumer.cli.filters import Limit
+from consumer.cli.filters import Limit, near, require_application
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, run, settings_looking
+from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say
-from consumer.console.queues import findings
-from consumer.errors import NotFound
+from consumer.console.queues import KINDS, findings
+from consumer.errors import NotFound, UsageError
 
 app = typer.Typer(help="What waits for a person's decision.", no_args_is_help=True)
 In = Annotated[str, typer.Option("--application", help="Application.")]
@@ -24,6 +24,10 @@ Subject = Annotated[str, typer.Argument(help="What it is about, as `findings lis
 def list_findings(application: In = "default", kind: Kind = None, limit: Limit = 50, as_json: Json = False) -> None:
     """What is open, oldest first."""
     found = run(_open(application, kind))
+    if not found:
+        require_application(application, looking()[0])
+        if kind is not None and kind not in KINDS:
+            raise UsageError("there is no such kind of finding", kind=kind[:40], near=near(kind, KINDS))
     output = Output(as_json)
     output.document({"findings": found[:limit], "total": len(found)})
     columns = ["opened_at", "plugin", "kind", "subject", "detail"]

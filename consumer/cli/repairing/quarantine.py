@@ -70,13 +70,13 @@ def retry(
 ) -> None:
     """Have these taken in again, as if they had just come: the service is asked about each."""
     settings = settings_for(Role.OPERATE)
-    rows = _chosen(settings, number, because, application, limit)
+    rows, more = _chosen(settings, number, because, application, limit)
     consent(f"take {len(rows)} delivery(s) in again?", yes=yes)
     because_of = checked_reason(reason)
     run(_publish(settings, rows))
     # One that lies here again by now stays, or is put here after this: no order of the two loses it.
     gone = run(_gone(settings, rows, "quarantine.retried", because_of))
-    _say(as_json, "retried", rows, back=len(rows) - len(gone))
+    _say(as_json, "retried", rows, more=more, back=len(rows) - len(gone))
 
 
 @app.command()
@@ -91,26 +91,30 @@ def discard(
 ) -> None:
     """Throw these away; who did it and why stays in the audit trail."""
     settings = settings_for(Role.OPERATE)
-    rows = _chosen(settings, number, because, application, limit)
+    rows, more = _chosen(settings, number, because, application, limit)
     consent(f"discard {len(rows)} delivery(s)?", yes=yes)
     gone = run(_gone(settings, rows, "quarantine.discarded", checked_reason(reason)))
-    _say(as_json, "discarded", [row for row in rows if row.id in gone], back=len(rows) - len(gone))
+    _say(as_json, "discarded", [row for row in rows if row.id in gone], more=more, back=len(rows) - len(gone))
 
 
-def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow], *, back: int) -> None:
+def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow], *, more: bool, back: int) -> None:
     output = Output(as_json)
-    output.document({done: [row.id for row in rows]})
+    output.document({done: [row.id for row in rows], "more": more})
     output.line(f"{done}: {len(rows)} delivery(s)")
+    if more:
+        output.line("more is left: this was as many as --limit says")
     if back:
         output.line(f"{back} came anew meanwhile, or went: see `consumer quarantine list`")
 
 
 def _chosen(
     settings: Settings, number: int | None, because: Reason | None, application: str | None, limit: int
-) -> Sequence[QuarantineRow]:
+) -> tuple[Sequence[QuarantineRow], bool]:
+    """Those to do it to, and whether there are more than `limit`. Raises UsageError, NotFound."""
     if number is None and because is None:
         raise UsageError("say which: --id or --because")
-    return run(_rows(settings, number, because, application, limit))
+    found = run(_rows(settings, number, because, application, limit + 1))
+    return found[:limit], len(found) > limit
 
 
 async def _rows(

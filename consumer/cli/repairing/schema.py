@@ -15,16 +15,19 @@ app = typer.Typer(help="The database schema.", no_args_is_help=True)
 
 @app.command()
 def upgrade(as_json: Json = False) -> None:
-    """Bring the database to this version: the ledger's tables and every plugin's."""
-    _show(run(_with_database(upgrade=True)), as_json)
+    """Bring the database to this version: the ledger's tables and every plugin's; exit 1 when it does not fit then."""
+    found = run(_with_database(upgrade=True))
+    _show(found, as_json)
+    if not found.is_current:
+        raise typer.Exit(1)
 
 
 @app.command()
 def current(as_json: Json = False) -> None:
-    """Show which migrations the database has; exit 1 when one is missing, 2 when there is no database."""
+    """Show which migrations the database has; exit 1 when one is missing or unknown, 2 when there is no database."""
     found = run(_with_database(upgrade=False))
     _show(found, as_json)
-    if not found.is_current:
+    if not found.is_current or found.unknown:
         raise typer.Exit(1)
 
 
@@ -45,6 +48,7 @@ def _show(found: SchemaState, as_json: bool) -> None:
             "wanted": sorted(found.wanted),
             "missing": missing,
             "lacking": list(found.lacking),
+            "unknown": sorted(found.unknown),
         }
     )
     output.line(f"schema at {', '.join(sorted(found.current)) or 'nothing'}")
@@ -52,5 +56,7 @@ def _show(found: SchemaState, as_json: bool) -> None:
         output.line(f"missing: {', '.join(missing)}; run `consumer db upgrade`")
     elif found.lacking:
         output.line(f"incompatible: this version needs {', '.join(found.lacking)}; run the version that made it")
+    elif found.unknown:
+        output.line(f"unknown to this version: {', '.join(sorted(found.unknown))}; a newer version made it")
     else:
         output.line("up to date")

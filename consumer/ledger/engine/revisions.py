@@ -34,6 +34,11 @@ def applied_to(connection: Connection, script: ScriptDirectory) -> frozenset[str
     return heads | below | _noted(connection)
 
 
+def unknown(given: frozenset[str], script: ScriptDirectory) -> frozenset[str]:
+    """Of these revisions, those that this code does not have. Pure."""
+    return given - _known(script).keys()
+
+
 def starts(applied: frozenset[str], script: ScriptDirectory) -> tuple[str, ...]:
     """From where this code's branches have to be upgraded: the newest revisions known here that were applied."""
     known = _known(script)

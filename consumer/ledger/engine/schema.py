@@ -31,12 +31,14 @@ _LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for ea
 @dataclass(frozen=True)
 class SchemaState:
     """The newest revision the database has of each branch, those this version wants, and all that were applied.
-    `lacking`: what this version needs and the tables do not give."""
+    `lacking`: what this version needs and the tables do not give. `unknown`: the newest ones of this version's branches
+    that it does not know; a plugin that is gone has left its own behind, and they are not among them."""
 
     current: frozenset[str]
     wanted: frozenset[str]
     applied: frozenset[str]
     lacking: tuple[str, ...] = ()
+    unknown: frozenset[str] = frozenset()
 
     @property
     def missing(self) -> frozenset[str]:
@@ -95,7 +97,10 @@ async def state(database: Database) -> SchemaState:
 
     def look(connection: Connection) -> SchemaState:
         current = revisions.heads_of(connection)
-        found = SchemaState(current=current, wanted=wanted, applied=revisions.applied_to(connection, script))
+        applied = revisions.applied_to(connection, script)
+        ours = frozenset(one for one in current if one.rpartition("_")[0] in branches())
+        unknown = revisions.unknown(ours, script)
+        found = SchemaState(current=current, wanted=wanted, applied=applied, unknown=unknown)
         return found if found.missing else replace(found, lacking=missing_of(connection, branches().keys()))
 
     with translated():

@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import ScalarSelect, Select, Table, and_, insert, or_, select, text, update
+from sqlalchemy import ScalarSelect, Select, Table, and_, func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
 from consumer.ledger import audit, tables
+from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.handling import handlers, lanes
 from consumer.ledger.handling.lanes import RunId
 from consumer.ledger.handling.runs import these
@@ -148,6 +149,20 @@ async def search(session: AsyncSession, wanted: DeadFilter) -> Sequence[DeadRun]
     for state in await _states(session, wanted):
         found += [DeadRun(**row) for row in (await session.execute(_matching(wanted, state))).mappings()]
     return sorted(found, key=lambda run: (run.seq, run.handler))[: wanted.limit]
+
+
+async def totals(session: AsyncSession, wanted: DeadFilter) -> tuple[int, int]:
+    """How many runs fit, whatever the limit, and of how many kinds (handler and fingerprint); COUNT_MAX at most."""
+    number, kinds = 0, set[tuple[str, str | None]]()
+    event_type = _event_type(wanted)
+    for state in await _states(session, wanted):
+        fit = select(_RUNS.c.handler, _RUNS.c.fingerprint).where(state, *_conditions(wanted), event_type.is_not(None))
+        found = fit.limit(COUNT_MAX).subquery()
+        each = (found.c.handler, found.c.fingerprint)
+        for handler, fingerprint, count in await session.execute(select(*each, func.count()).group_by(*each)):
+            number += count
+            kinds.add((handler, fingerprint))
+    return number, len(kinds)
 
 
 def _matching(wanted: DeadFilter, state: Any) -> Select[Any]:

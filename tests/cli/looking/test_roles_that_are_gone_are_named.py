@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from consumer.app.heartbeat import NOT_DURABLE
 from consumer.cli.looking.alive import alive
 from consumer.cli.looking.status_finding import Grade
 from consumer.ledger.processes import Process, Proof
+from consumer.receive import answers
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -59,8 +61,21 @@ def test_what_is_expected_is_missed_although_it_was_never_seen() -> None:
     only_work = [living("work")]
     assert alive(only_work, NOW, expected=None) == []
     assert [one.code for one in alive(only_work, NOW, expected=("work", "sync"))] == ["no_sync"]
-    long_gone = [living("work"), living("sync", seen_at=NOW - timedelta(days=2))]
+    long_gone = [living("work"), living("sync", seen_at=NOW - timedelta(days=8))]
     assert alive(long_gone, NOW, expected=None) == []
+
+
+def test_a_death_is_told_over_a_weekend_and_who_was_stopped_is_not_missed_so_long() -> None:
+    friday = NOW - timedelta(hours=60)
+    dead = [living("work"), living("serve", seen_at=friday)]
+    assert [one.code for one in alive(dead, NOW, expected=None)] == ["no_serve"]
+    stopped = [living("work"), living("serve", seen_at=friday, stopped_at=friday)]
+    assert alive(stopped, NOW, expected=None) == []
+
+
+def test_every_503_but_that_of_a_process_that_ends_counts_as_not_stored() -> None:
+    refusals = {one.outcome for one in answers.ALL if one.status == 503}
+    assert refusals - {answers.STOPPING.outcome} == NOT_DURABLE
 
 
 def test_a_worker_of_an_older_version_counts_by_its_handlers() -> None:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import pytest
+
+import handlers
+from consumer.console.queues import KINDS
+from handlers.fulfilment.store import FINDING_OF_HOLD
 from tests.support.desk import Desk
 
 
@@ -10,6 +18,35 @@ def test_a_handler_that_does_not_exist_is_refused(desk: Desk) -> None:
     for verb in ("redrive", "discard"):
         said = desk.ask("dead", verb, "--handler", "shop:shpi", "--reason", "x", "--yes", code=2)
         assert "there is no such handler" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("dead", "list", "--handler", "shop:shpi"), "there is no such handler"),
+        (("dead", "list", "--application", "nope"), "there is no such application"),
+        (("dead", "redrive", "--order", "ordr-1", "--reason", "x", "--yes"), "no event names this order"),
+        (("dead", "redrive", "--fingerprint", "TYPO", "--reason", "x", "--yes"), "no run died of this"),
+        (("findings", "list", "--kind", "orphan_paymnt"), "near=orphan_payment"),
+        (("findings", "list", "--application", "nope"), "there is no such application"),
+    ],
+)
+def test_what_nobody_has_is_no_empty_answer(desk: Desk, words: tuple[str, ...], said: str) -> None:
+    desk.call("db", "upgrade")
+    told = desk.ask(*words, code=2)
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_every_kind_of_finding_may_be_asked_for(desk: Desk) -> None:
+    sources = [path.read_text() for path in Path(handlers.__path__[0]).rglob("*.py")]
+    opened = {
+        kind for text in sources for kind in re.findall(r'(?:open_finding\(ctx, FINDINGS|_finding\(ctx), "(\w+)"', text)
+    }
+    assert len(opened) > 10
+    assert opened | set(FINDING_OF_HOLD.values()) == KINDS
+    desk.call("db", "upgrade")
+    assert desk.ask("findings", "list", "--kind", "orphan_payment")["total"] == 0
 
 
 # case: F8

@@ -58,10 +58,10 @@ def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path)
     assert "not_found" in desk.ask("quarantine", "show", "999", code=1)
 
     done = desk.ask("quarantine", "retry", "--id", str(first), "--reason", "it was real", "--yes")
-    assert done == {"retried": [first]}
+    assert done == {"retried": [first], "more": False}
     assert asyncio.run(_waiting(tmp_path / "log.db")) == 1, "it will be asked about again"
     none = desk.ask("quarantine", "discard", "--because", "flooded", "--reason", "a runbook's line", "--yes")
-    assert none == {"discarded": []}
+    assert none == {"discarded": [], "more": False}
     gone = desk.ask("quarantine", "discard", "--because", "not_confirmed", "--reason", "forged", "--yes")
     assert sorted(gone["discarded"]) == [second, third]
     assert desk.ask("quarantine", "list")["quarantine"] == []
@@ -126,3 +126,12 @@ def test_a_retried_delivery_is_located_by_todays_settings(desk: Desk, environ: d
     asyncio.run(_take_in(environ, tmp_path / "log.db"))
     assert asyncio.run(_hints(environ)) == ["evt_7"]
     assert desk.ask("quarantine", "list")["quarantine"] == []
+
+
+def test_at_its_limit_it_says_that_more_is_left(desk: Desk, environ: dict[str, str]) -> None:
+    desk.call("db", "upgrade")
+    asyncio.run(_put(environ, *(f"dlv_{number}" for number in range(5))))
+    words = ("--because", "not_confirmed", "--limit", "2", "--reason", "x", "--yes")
+    assert desk.ask("quarantine", "discard", *words)["more"]
+    assert "more is left" in desk.call("quarantine", "retry", *words).stdout
+    assert "more is left" not in desk.call("quarantine", "discard", *words).stdout

@@ -29,7 +29,7 @@ from consumer.ledger.plans.plans import Decided
 from consumer.ledger.plans.tables import Action
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading.observations import Observed
-from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, ReadRow, RunStatus
+from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, QuarantineRow, ReadRow, RunStatus
 from consumer.plugin import Emission, Event, ReadRequest
 from consumer.reason import Reason
 from handlers.access.policy import Policy
@@ -71,6 +71,9 @@ _CLAIMED = runs.ClaimedRun(
     application="default", event_id="evt_300003", handler=HANDLER, seq=300003, key="order:order-300003", attempts=0,
     plan=None, created_at=AT, due_at=AT,
 )  # fmt: skip
+_QUARANTINED = QuarantineRow(
+    id=1_000_001, application="default", delivery_id="d", reason="not_json", raw=b"", created_at=NOW, received_at=NOW
+)
 _DEAD = dead.DeadRun(
     application="default", event_id="evt_5", handler=HANDLER, seq=5, key="order:order-5", type="order.paid",
     status="dead", blocking=True, attempts=1, code="x", reason=None, fingerprint=None, code_version="", died_at=AT,
@@ -157,6 +160,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         {"wanted": dead.DeadFilter(handler="test:gone", waiting_at=NOW)},
         {"wanted": dead.DeadFilter(event_id="evt_5", since=AT, until=NOW)},
     ],
+    "ledger.handling.dead.totals": [{"wanted": dead.DeadFilter()}, {"wanted": dead.DeadFilter(discarded=True)}],
     "ledger.handling.dead.redrive": [{"runs": [_DEAD], "reason": "x"}],
     "ledger.handling.dead.discard": [{"runs": [_DEAD], "reason": "x"}],
     "ledger.handling.dead.restore": [{"runs": [_DEAD], "reason": "x"}],
@@ -210,6 +214,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.reading.hints.drop": [{"keys": [("default", "evt_5")]}],
     "ledger.reading.hints.count": [{}, {"application": None}],
     "ledger.reading.quarantine.put": [{"deliveries": [(one, Reason.NOT_JSON) for one in _DELIVERIES]}],
+    "ledger.reading.quarantine.drop": [{"seen": [_QUARANTINED]}],
     "ledger.reading.quarantine.newest": [
         {"application": None, "event_id": None}, {"application": None, "event_id": "evt_5"},
         {"application": None, "event_id": None, "reason": Reason.NOT_JSON},

@@ -1,0 +1,40 @@
+"""`db current` and `db upgrade` exit 0 only where the schema is what this version knows and needs."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from tests.support.desk import Desk
+
+
+# case: O9
+def test_a_revision_that_nobody_here_knows(desk: Desk, environ: dict[str, str]) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    changed(environ, "UPDATE alembic_version SET version_num = 'ledger_0099' WHERE version_num LIKE 'ledger_%'")
+    done = desk.call("db", "current")
+    assert (done.returncode, "up to date" in done.stdout) == (1, False)
+    assert "unknown to this version: ledger_0099" in done.stdout
+
+
+# case: H7
+def test_a_plugin_that_is_gone_leaves_its_revision_and_harms_nobody(desk: Desk, environ: dict[str, str]) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    changed(environ, "INSERT INTO alembic_version VALUES ('gone_plugin_0001')")
+    done = desk.call("db", "current")
+    assert (done.returncode, "up to date" in done.stdout) == (0, True)
+
+
+# case: O9
+def test_an_upgrade_that_does_not_fit(desk: Desk, environ: dict[str, str]) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    changed(environ, "ALTER TABLE hints RENAME COLUMN attempts TO denials")
+    done = desk.call("db", "upgrade")
+    assert (done.returncode, "incompatible: this version needs" in done.stdout) == (1, True)
+
+
+def changed(environ: dict[str, str], statement: str) -> None:
+    path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
+    with sqlite3.connect(path) as database:
+        database.execute(statement)
+    database.close()
