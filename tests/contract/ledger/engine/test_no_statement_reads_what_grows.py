@@ -67,6 +67,7 @@ MANY: Mapping[str, str] = {
     "console.unfulfilled.unfulfilled": "the 10,000 that wait for longest, of each handler",
     "console.unread.unread": "a count, up to COUNT_MAX",
     "ledger.handling.dead.search": "what waits for a person, by arrival, whatever the handler",
+    "ledger.handling.dead.totals": "a count, up to COUNT_MAX; what `dead list` shows fewer of than there are",
     "ledger.handling.events.about_how_many": "a count, up to COUNT_MAX",
     "ledger.handling.events.search": "SEARCHED_MAX at most",
     "ledger.handling.outbox.waiting": "a count, up to COUNT_MAX",
