@@ -126,7 +126,8 @@ def _service_ids(batch: Sequence[Seen]) -> list[str]:
 _UNCLAIMED = (
     select(PAYMENTS.c.service_order_id)
     .where(
-        PAYMENTS.c.application == bindparam("b_application"),
+        # Not by an index: the primary key begins with it, and would be read for all of an application's payments.
+        PAYMENTS.c.application.concat("") == bindparam("b_application"),
         among_given(PAYMENTS.c.service_order_id, "b_service_ids"),
         PAYMENTS.c.order_id.is_(None),
     )
