@@ -232,7 +232,6 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         {"word": "access.hold_lifted", "subject": "past_1000001", "data": {"id": "past_1000001"}},
         {"word": "access.brake_released", "subject": "default"},
     ],
-    "ledger.reading.quarantine.drop": [{"seen": ()}],
     "console.words.check": [_WORD], "console.words.say": [_WORD],
     "console.unfulfilled.longest_held": [{}],
 }  # fmt: skip
