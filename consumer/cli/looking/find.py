@@ -31,7 +31,7 @@ def find_anything(name: Name, application: Application = None, as_json: Json = F
 def show_found(found: Sequence[Found], as_json: bool) -> None:
     """What was found, and which command tells the rest."""
     output = Output(as_json)
-    output.document({"found": [asdict(one) for one in found]})
+    output.document({"found": [asdict(one) for one in found], "next": []})
     output.table(
         ["kind", "application", "about", "at", "detail"],
         [[one.kind, one.application, about(one), one.at, one.detail] for one in found],
