@@ -4,14 +4,12 @@ goes on with what was begun; and which commands move a plan that is half applied
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from consumer.broker import Broker, EmbeddedBroker
+from consumer.broker import Broker
 from consumer.cli.repairing.replay_filter import parse_age
 from consumer.errors import UsageError
 from consumer.ledger import Database
@@ -21,27 +19,7 @@ from consumer.replay.pace import Pace
 from tests.replay.stage import Shop
 from tests.support.desk import Desk
 from tests.support.ports import eventually
-from tests.work.workshop import make_topics, order_paid
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """Of the ledger that the test's workers write."""
-    return {
-        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
-        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
-        "CONSUMER_LOG_LEVEL": "error",
-    }
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """An embedded log with the workers' topic."""
-    found = EmbeddedBroker(tmp_path / "log.db")
-    await found.start()
-    await make_topics(found)
-    yield found
-    await found.stop()
+from tests.work.workshop import order_paid
 
 
 # case: R15
