@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     topic_replication: int = _setting(
         "CONSUMER_TOPIC_REPLICATION",
         0,
-        "copies of each partition of a topic that has to be created in Kafka; 0 means the cluster's own default",
+        "copies of each partition of a topic made in Kafka; never fewer than 3, or than there are brokers",
         ge=0,
         le=10,
     )
