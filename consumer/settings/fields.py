@@ -286,12 +286,6 @@ class Settings(BaseSettings):
         return (init_settings,)
 
     @property
-    def embedded_path(self) -> Path | None:
-        """The file of the embedded log, or None when the broker is Kafka."""
-        path = self.broker_url.removeprefix("embedded:")
-        return Path(path) if path != self.broker_url else None
-
-    @property
     def kafka_servers(self) -> tuple[str, ...]:
         """`host:port` of each Kafka server; empty for the embedded log."""
         return servers(self.broker_url) if self.broker_url.startswith("kafka://") else ()
