@@ -19,6 +19,7 @@ from consumer.errors import LeaseLost, NotFound, PlanInProgress, PlanMoved, Plan
 from consumer.events import Source
 from consumer.ledger import Database, leases
 from consumer.ledger.handling.events import to_event
+from consumer.ledger.leases import LEASE_S
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.tables import PlanRow, PlanStatus
 from consumer.ledger.tables import EventRow
@@ -29,7 +30,6 @@ from consumer.replay.plan import Planner
 from consumer.wire import pack_event
 
 ROLE: Final = "replay"
-LEASE_S: Final = 15.0
 LOOK_S: Final = 0.05
 AGAIN_S: Final = 20.0
 STALLED_S: Final = 300.0
