@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ async def test_what_was_found_is_told_with_who_settled_it(sqlite_ledger: Databas
     await projections.feed(observed("payment:p1", 1, {"id": "p1"} | paid))
     await projections.feed(observed("payment:p2", 2, {"id": "p2"} | paid))
     async with sqlite_ledger.transaction() as session:
-        about = {"application": "default", "by": "ada", "now": later}
+        about: dict[str, Any] = {"application": "default", "by": "ada", "now": later}
         await say(session, "fulfilment.released", "A1", reason="a voucher", **about)
         refunded = {"kind": "duplicate_payment"}
         await say(session, "fulfilment.finding_closed", "A1", reason="refunded", data=refunded, **about)
