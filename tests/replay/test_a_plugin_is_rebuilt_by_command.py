@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from consumer.broker import Broker
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.handling import past
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import observations
 from consumer.sync.observation import ObjectKind, Observation
@@ -79,6 +80,25 @@ async def test_memory_does_not_grow_with_the_past(sqlite_ledger: Database) -> No
             tracemalloc.stop()
     assert await rows(sqlite_ledger) == before
     assert peak < count * size / 2
+
+
+# case: G9
+async def test_what_a_run_emitted_is_found_without_a_look_at_all(sqlite_ledger: Database) -> None:
+    """SQLite takes the index of applications otherwise: for each run it reads everything that was ever emitted."""
+    plans: list[str] = []
+    async with sqlite_ledger.reading() as session:
+        connection = await session.connection()
+
+        def explained(conn: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+            if "outbox" in statement and not statement.startswith("EXPLAIN"):
+                plans.extend(row[-1] for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters))
+
+        event.listen(connection.sync_connection, "before_cursor_execute", explained)
+        for noted in (True, False):
+            assert [one async for one in past.handled(session, "default", ("a:b",), noted=noted)] == []
+    looks = [one for one in plans if "outbox" in one]
+    assert len(looks) == 2
+    assert all("cause=?" in one for one in looks), looks
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -12,6 +12,7 @@ import orjson
 from sqlalchemy import ColumnElement, Subquery, Table, and_, case, delete, false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import unindexed
 from consumer.errors import BodiesArchived
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, RunRow, RunStatus
 from consumer.plugin import Emission
@@ -91,7 +92,7 @@ async def handled(
     number, or those that noted none, by the time they were done; then by arrival, and in the handlers' order."""
     first = _first_notes(application)
     caused = and_(
-        _OUTBOX.c.application == application,
+        unindexed(_OUTBOX.c.application) == application,  # that index would find all of them, once a run
         _OUTBOX.c.cause == _RUNS.c.event_id,
         _OUTBOX.c.handler == _RUNS.c.handler,
     )
