@@ -38,6 +38,7 @@ from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import handlers
+from consumer.ledger.processes import BROKEN, HANDLERS
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
@@ -128,6 +129,8 @@ class App:
             stopping.cancel()
             self._readiness.drain()
         for task in done - {stopping}:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._heartbeat.dies(error)
             task.result()
 
     # --- what parts share --------------------------------------------------------------------------------------
@@ -305,6 +308,9 @@ class App:
         """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
         self.check_plugins()
         self._heartbeat.roles.add(Role.WORK.value)
+        runs = " ".join(sorted(handler.name for handler in self.registry.handlers))
+        broken = " ".join(sorted(plugin.plugin for plugin in self.registry.broken))
+        self._heartbeat.said |= {("work", HANDLERS): lambda: runs, ("work", BROKEN): lambda: broken}
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings
         broker.writes |= log_parts.written(settings, Role.WORK)

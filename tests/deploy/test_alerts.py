@@ -182,6 +182,8 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerUnprovedFills", "unproved_fills"),
             ("ConsumerRecordsRefused", "records_refused"),
             ("ConsumerHandlersGone", "handlers_gone"),
+            ("ConsumerRoleRestarts", "role_restarts"),
+            ("ConsumerWorkersDiffer", "workers_differ"),
             ("ConsumerPluginsBroken", "plugins_broken"),
             ("ConsumerTopicsMissing", "topics_missing"),
         )

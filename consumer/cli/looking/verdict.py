@@ -8,6 +8,7 @@ from datetime import datetime
 from consumer.cli.cures import replay_command
 from consumer.cli.looking.alive import alive
 from consumer.cli.looking.status_finding import Finding, Grade
+from consumer.cli.looking.workers import judge_workers
 from consumer.console import standing
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import HELD, Waiting
@@ -70,8 +71,7 @@ def judge(
         found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
         found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
-    for plugin in left_out:
-        found.append(Finding(Grade.DEGRADED, "built_in_left_out", f"CONSUMER_HANDLERS leaves out {plugin}"))
+    found += judge_workers(processes, figures.at, left_out=left_out, broken_plugins=broken_plugins)
     if figures.dead:
         found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
     if figures.paused_handlers:
@@ -84,8 +84,6 @@ def judge(
         found.append(Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers)))
     if last_pass is not None and last_pass.code is not None:
         found.append(Finding(Grade.DEGRADED, "archive_failing", _unarchived(last_pass)))
-    if broken_plugins:
-        found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
     found += _deliveries(figures, wrong)
     for application, size in sorted(standing.filling(figures, unproved_max_bytes).items()):
         text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
