@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from functools import cached_property
 from types import ModuleType, TracebackType
@@ -38,7 +38,7 @@ from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import handlers
-from consumer.ledger.processes import BROKEN, HANDLERS
+from consumer.ledger.processes import BROKEN, HANDLERS, READS, SIGNATURES
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.receive.web import Receiver, receive_runner
@@ -61,6 +61,7 @@ from consumer.work.registry import Registry, load_registry
 from consumer.work.worker import Worker, WorkerConfig, worker_id
 
 LOOK_AGAIN_S = 2.0
+AGREE_WITHIN_S = 2.0
 STOP_SLACK_S = 10.0
 
 Stoppable = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
@@ -286,17 +287,27 @@ class App:
             broker=self.broker,
             endpoints=[parts.endpoint(application, self.settings) for application in self.settings.applications],
             clock=self.machine,  # a signature's age is between the sender and this machine; no ledger has a say in it
+            shared=self.clock,
             metrics=self.metrics,
             tracing=self.tracing,
             topic_prefix=self.settings.topic_prefix,
             limits=parts.receive_limits(self.settings),
         )
         self.broker.writes |= log_parts.written(self.settings, Role.SERVE)
+        self._heartbeat.said["serve", SIGNATURES] = receiver.refusals.told
         self._readiness.add("receive", receiver.has_room)
+        await self._agree_soon()
         runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)
         self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
         self.public_url = await self._listen(runner, self.settings.host, self.settings.port, shares_port=shares_port)
         self._stack.push_async_callback(self._linger, receiver)
+
+    async def _agree_soon(self) -> None:
+        """Ask the ledger what time it is, so that the first webhook, too, is received by the time that all agree on;
+        later each heartbeat does. A `serve` without a ledger goes by its machine's, and nobody waits for long."""
+        with suppress(ConsumerError, TimeoutError, OSError):
+            async with asyncio.timeout(AGREE_WITHIN_S):
+                await self._heartbeat.agree_on_time()
 
     async def _linger(self, receiver: Receiver) -> None:
         """Not ready any more, but still answering: until the load balancer has noticed, no request is refused (O8)."""
@@ -367,6 +378,8 @@ class App:
         self._heartbeat.roles.add(Role.SYNC.value)
         self.broker.writes |= log_parts.written(self.settings, Role.SYNC)
         clients = await self.payments()
+        read = " ".join(sorted(clients))
+        self._heartbeat.said["sync", READS] = lambda: read
         sync = Sync(
             [
                 ApplicationApi(application=name, client=one, locators=self.locators[name])

@@ -46,7 +46,7 @@ def alive(
         if role == "work" and worker_seen_at is not None and now - worker_seen_at <= GONE_AFTER:
             continue
         last = max((one.seen_at for one in played), default=worker_seen_at if role == "work" else None)
-        is_missed = role in expected if expected is not None else _was_there(played, now)
+        is_missed = role in expected if expected is not None else was_there(played, now)
         if is_missed or role == "work":
             found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}"))
     found += [_looping(loop) for loop in loops(processes, now) if loop.role in MISSED]
@@ -66,7 +66,7 @@ def _looping(loop: Loop) -> Finding:
     return Finding(Grade.DEGRADED, "role_restarts", text)
 
 
-def _was_there(played: Sequence[Process], now: datetime) -> bool:
+def was_there(played: Sequence[Process], now: datetime) -> bool:
     """A death is told for as long as it is known, over a weekend too; who was stopped was meant to go."""
     newest = max(played, key=lambda one: one.seen_at, default=None)
     if newest is None:
