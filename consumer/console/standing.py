@@ -12,7 +12,15 @@ from consumer.ledger.processes import Process
 
 DENIED_MANY: Final = 20
 CODES: Final = frozenset(
-    {"hints_denied", "records_refused", "handlers_gone", "unproved_fills", "role_restarts", "workers_differ"}
+    {
+        "hints_denied",
+        "records_refused",
+        "handlers_gone",
+        "plan_half_applied",
+        "unproved_fills",
+        "role_restarts",
+        "workers_differ",
+    }
 )
 
 
@@ -22,6 +30,7 @@ def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process
         "hints_denied": figures.denied >= DENIED_MANY,
         "records_refused": figures.refused_lately > 0,
         "handlers_gone": bool(figures.gone_handlers),
+        "plan_half_applied": figures.half_applied is not None,
         "unproved_fills": bool(filling(figures, unproved_max_bytes)),
         "role_restarts": bool(loops(processes, figures.at)),
         "workers_differ": mixed(processes, figures.at) is not None,
