@@ -75,7 +75,7 @@ async def _kill_and_start(scene: Scene, role: str) -> None:
 
 async def _without_fulfilment(scene: Scene) -> None:
     """The worker's allow-list lacks it; who looks has another."""
-    scene.found.environ["CONSUMER_HANDLERS"] = "access,warehouse"
+    scene.found.environ["CONSUMER_HANDLERS"] = "access,warehouse:ship"
     await scene.stop("work")
     await scene.start("work")
     del scene.found.environ["CONSUMER_HANDLERS"]
