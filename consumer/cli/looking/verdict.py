@@ -76,7 +76,6 @@ def judge(
         found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
         found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
-    found += judge_workers(processes, figures.at, left_out=left_out, broken_plugins=broken_plugins)
     if figures.dead:
         found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
     if figures.paused_handlers:
@@ -92,6 +91,7 @@ def judge(
         found.append(Finding(Grade.DEGRADED, "plan_half_applied", text))
     if last_pass is not None and last_pass.code is not None:
         found.append(Finding(Grade.DEGRADED, "archive_failing", _unarchived(last_pass)))
+    found += judge_workers(processes, figures.at, left_out=left_out, broken_plugins=broken_plugins)
     found += _deliveries(figures, wrong)
     for application, size in sorted(standing.filling(figures, unproved_max_bytes).items()):
         text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
