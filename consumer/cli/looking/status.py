@@ -18,8 +18,8 @@ from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import EARLIEST, Application, Limit
+from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.log import ask, judge_log, remembered
-from consumer.cli.looking.readers import kept_now, to_judge
 from consumer.cli.looking.room import judge_room, rooms
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import WALK_LATE_S, judge

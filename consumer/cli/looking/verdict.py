@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from consumer.cli.cures import replay_command
-from consumer.cli.looking.alive import alive
-from consumer.cli.looking.signatures import ADVICE, Refused, are_ours, look_ours, refused_signatures
+from consumer.cli.looking.evidence.alive import alive
+from consumer.cli.looking.evidence.signatures import ADVICE, Refused, are_ours, look_ours, refused_signatures
+from consumer.cli.looking.evidence.workers import judge_workers
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.cli.looking.workers import judge_workers
 from consumer.console import standing
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import HELD, Waiting

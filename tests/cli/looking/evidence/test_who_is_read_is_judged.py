@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from consumer.cli.looking.readers import kept_now, to_judge
+from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.verdict import judge
 from consumer.clock import SystemClock
 from consumer.ledger import Database
@@ -18,7 +18,7 @@ from consumer.ledger.processes import READS, Process
 from consumer.ledger.reading import heard, sync_state
 from consumer.settings import ApplicationSettings, Authenticity
 from consumer.sync.health.status import ApplicationStatus
-from tests.cli.looking.test_roles_that_are_gone_are_named import living
+from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import living
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import LONG_AGO, NOW, WELL
 
 BOTH = ("club", "shop")

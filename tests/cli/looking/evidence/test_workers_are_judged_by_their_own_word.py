@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from consumer.app import App
+from consumer.cli.looking.evidence.workers import judge_workers
 from consumer.cli.looking.status_finding import Grade
-from consumer.cli.looking.workers import judge_workers
 from consumer.console.lives import MIXED_FOR
 from consumer.ledger.processes import BROKEN, HANDLERS, Process
 from consumer.settings import Role, load_settings

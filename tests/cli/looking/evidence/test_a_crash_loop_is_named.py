@@ -12,7 +12,7 @@ import pytest
 
 from consumer.app import App
 from consumer.app.heartbeat import Heartbeat
-from consumer.cli.looking.alive import alive
+from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.clock import SystemClock
 from consumer.errors import BrokerUnavailable

@@ -11,7 +11,7 @@ from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.cli.looking.verdict import judge
 from consumer.ledger.processes import SIGNATURES, Process
 from consumer.sync.health.status import ApplicationStatus
-from tests.cli.looking.test_roles_that_are_gone_are_named import ALL, living
+from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import ALL, living
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import LONG_AGO, NOW, WELL
 
 READ = ApplicationStatus(application="shop", walked_at=NOW)
