@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from consumer.cli.printable import printable
+from consumer.cli.printable import printable, printable_json
 
 TABLE_WIDTH = 1000
 
@@ -41,7 +41,8 @@ class Output:
         """The answer as JSON; nothing when people read."""
         if self.as_json:
             try:
-                sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n")
+                document = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z)
+                sys.stdout.buffer.write(printable_json(document) + b"\n")
                 sys.stdout.flush()
             except BrokenPipeError:
                 nobody_listens()
