@@ -44,6 +44,7 @@ DIFFERS = 3
 ITEMS_SHOWN = 10_000
 LEFT_OUT = {
     "seeded": "history taken in without effects stays so",
+    "test": "the service shows nothing of what a test event is about",
     "archived": "`consumer events import` brings their bodies back, then plan again",
 }
 
