@@ -10,11 +10,11 @@ from typing import get_args
 
 import typer
 
-from consumer.cli.lean import structlog
 from consumer.cli.outline import outline
 from consumer.cli.printable import printable
 from consumer.cli.tree import tree, trunk
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, Terminated, UsageError
+from consumer.lean import structlog
 from consumer.telemetry.logs import configure_logging
 
 BAD_SETTINGS = 2
