@@ -14,7 +14,17 @@ from typer.testing import CliRunner
 from consumer.cli.outline import outline
 from consumer.cli.tree import PARTS, tree, trunk
 
-HEAVY = ("sqlalchemy", "sqlmodel", "pydantic", "aiohttp", "aiokafka", "alembic", "consumer.app", "consumer.sandbox")
+HEAVY = (
+    "sqlalchemy",
+    "sqlmodel",
+    "pydantic",
+    "aiohttp",
+    "aiokafka",
+    "alembic",
+    "rich",
+    "consumer.app",
+    "consumer.sandbox",
+)
 LOADED = f"""
 import sys
 from consumer.cli.entry import run

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app.options import option_problems
+from consumer.cli.consent import actor
 from consumer.cli.cures import replay_command
 from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.provenance import requirement, unreachable
@@ -17,7 +18,7 @@ from consumer.cli.developing.unmigrated import unmigrated
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for, settings_looking
-from consumer.errors import LedgerError, NotFound
+from consumer.errors import DatabaseMissing, LedgerError, NotFound
 from consumer.ledger import audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import handlers as ledger_handlers
@@ -67,7 +68,7 @@ def list_handlers(as_json: Json = False) -> None:
         ["name", "plugin", "types", "kind", "attempts", "timeout", "state"],
         [
             [row["name"], row["plugin"], " ".join(row["types"]), row["kind"], row["attempts"], f"{row['timeout_s']:g}s",
-             "paused" if row["paused"] else "waits" if row["waiting_since"] else "runs"]
+             "paused" if row["paused"] else "waits" if row["waiting_since"] else "runs" if known else "-"]
             for row in rows
         ],
         empty="no handler is installed",
@@ -189,7 +190,11 @@ async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, Hand
                 since = known[one.name].first_seen_at if one.name in known else None
                 missed[one.name] = await candidates.missed(session, one.name, one.types, since, MISSED_MAX)
             return known, missed
-    except LedgerError:
+    except DatabaseMissing:
+        return {}, {}
+    except LedgerError as error:
+        unknown = "whether they run, wait or are paused is not known"
+        typer.echo(f"warning[{error.code}]: {unknown}: {error.message}", err=True)
         return {}, {}
 
 
@@ -197,7 +202,7 @@ async def _set(name: str, reason: str, *, paused: bool) -> None:
     async with ledger(settings_looking()) as database, database.transaction() as session:
         now = await shared_time(session)
         done = (
-            await ledger_handlers.pause(session, name, by="operator", reason=reason, now=now)
+            await ledger_handlers.pause(session, name, by=actor(), reason=reason, now=now)
             if paused
             else await ledger_handlers.resume(session, name)
         )
@@ -211,7 +216,7 @@ def _audit(session: Any, name: str, reason: str, now: datetime, *, paused: bool)
         session,
         at=now,
         application="",
-        actor="operator",
+        actor=actor(),
         action="handler.pause" if paused else "handler.resume",
         subject=f"handler:{name}",
         reason=reason,

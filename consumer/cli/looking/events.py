@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from consumer.cli.consent import actor
 from consumer.cli.filters import (
     Application,
     EventId,
@@ -21,6 +22,7 @@ from consumer.cli.filters import (
     Type,
     Until,
     moments,
+    require_handler,
 )
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
@@ -153,6 +155,8 @@ async def _search(wanted: EventFilter) -> tuple[Found, States]:
         found = await events.search(session, wanted)
         if wanted.handler is None:
             return found, {}
+        if not found.rows:
+            await require_handler(session, wanted.handler)
         ids = [(row.application, row.id) for row in found.rows]
         return found, await runs.of_handler(session, wanted.handler, ids)
 
@@ -180,7 +184,7 @@ async def _audit(database: Database, application: str, event_id: str) -> None:
     async with database.transaction() as session:
         if await events.get(session, application, event_id) is not None:
             audit.note(
-                session, at=await shared_time(session), application=application, actor="operator",
+                session, at=await shared_time(session), application=application, actor=actor(),
                 action="event.shown_raw", subject=f"event:{event_id}",
             )  # fmt: skip
 
