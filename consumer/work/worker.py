@@ -182,7 +182,8 @@ class Worker:
                 await self._poll(subscription, stop)
         finally:
             over.set()
-            self._dead_letters.wake()
+            for part in (self._dispatcher, self._relay, self._dead_letters):
+                part.wake()  # they wait for work, and shall see that it is over
             self._polling.clear()
             await subscription.stop(timeout_s=10)
 
