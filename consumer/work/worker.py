@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -385,11 +382,6 @@ class Worker:
             self._unmeasured.over()
         except BrokerError as error:
             self._unmeasured.lasts(error)
-
-
-def worker_id() -> str:
-    """A name for this process that no other has, at most 64 characters."""
-    return f"{socket.gethostname()[:30]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _call(loop: asyncio.AbstractEventLoop, what: Callable[[Blocked], None], found: Blocked) -> None:

@@ -32,10 +32,10 @@ from consumer.errors import AnotherLeads, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.archiving.bodies import Brought
 from consumer.ledger.engine.database_time import shared_clock, shared_time
+from consumer.ledger.processes import worker_id
 from consumer.settings import Settings
 from consumer.settings.values import age
 from consumer.sync.leader import LEASE_S, Leader
-from consumer.work.worker import worker_id
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from consumer.clock import Clock
+from consumer.clock import Clock, Pace
 from consumer.errors import LedgerError
 from consumer.events import Event
 from consumer.ledger import Database
@@ -33,7 +33,6 @@ from consumer.work.execution.handler_call import was_cut
 from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
-from consumer.work.pace import Pace
 from consumer.work.registry import Registry
 from consumer.work.unit_of_work import UnitOfWork
 

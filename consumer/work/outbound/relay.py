@@ -12,7 +12,7 @@ import orjson
 import structlog
 
 from consumer.broker.base import Broker, Message
-from consumer.clock import Clock
+from consumer.clock import Clock, Pace
 from consumer.errors import BrokerError, LedgerError
 from consumer.events import Event, Source
 from consumer.ledger import Database
@@ -22,7 +22,6 @@ from consumer.ledger.tenure import Tenure
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition
 from consumer.wire import own_event, pack_event
-from consumer.work.pace import Pace
 
 ROLE = "relay"
 LEASE_S = 10.0

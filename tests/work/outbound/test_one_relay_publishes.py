@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from consumer.broker import Broker
-from consumer.clock import DrivenClock, SystemClock
+from consumer.clock import DrivenClock, Pace, SystemClock
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.handling.outbox import Emitted
@@ -15,7 +15,6 @@ from consumer.ledger.tenure import Tenure
 from consumer.plugin import Emission
 from consumer.work.outbound import relay
 from consumer.work.outbound.relay import Relay
-from consumer.work.pace import Pace
 from tests.contract.ledger.facts import event
 from tests.support.clocks import WrongClock
 from tests.support.ports import eventually
