@@ -253,9 +253,14 @@ class LogFile:
         version = seen
         while version == seen and time.monotonic() < until and not self._closing:
             time.sleep(WATCH_EVERY_S)
-            self._watcher = self._watcher or self._connect()
+            self._watcher = self._watcher or self._looking()
             version = data_version(self._watcher)
         return version
+
+    def _looking(self) -> sqlite3.Connection:
+        """One that takes no lock and makes no file: who is stopped while it opens keeps nobody from writing."""
+        address = f"{self.path.absolute().as_uri()}?mode=rw"
+        return sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
     def _end_watch(self) -> None:
         if self._watcher is not None:
