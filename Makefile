@@ -81,7 +81,8 @@ advisories: setup ## asks PyPI what is known to be vulnerable of what the locks 
 	@for lock in requirements.lock requirements-build.lock requirements-dev.lock; do \
 	  $(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r $$lock $(ADVISORIES) || exit 1; done
 
-image: setup ## the image, twice, without an engine (root, buildah, mmdebstrap): the same digest both times; its SBOM
+image: setup ## the image, twice, without an engine (root, buildah, mmdebstrap): the same digest both times; its SBOM; every role started from it
 	@first=$$(deploy/image/build.sh) && second=$$(deploy/image/build.sh) && echo "$$first" && \
 	  { test "$$first" = "$$second" || { echo "error[image]: another build of the same sources is $$second" >&2; exit 1; }; }
 	@$(BIN)/python -m deploy.image.sbom .cache/image/sbom.json
+	@$(BIN)/pytest -q -m "" tests/deploy/test_image.py

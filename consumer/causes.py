@@ -87,6 +87,7 @@ SQLITE_LOG: Final[Mapping[str, Cause]] = {
 _SASL = Cause(errors.BrokerLoginRefused, "put CONSUMER_KAFKA_SASL_USERNAME, _PASSWORD and _MECHANISM right")
 _REPLICAS = Cause(errors.LogNotReplicated, "bring the missing brokers back: fewer replicas are in sync than needed")
 KAFKA: Final[Mapping[str, Cause]] = {
+    "InvalidReplicationFactorError": _REPLICAS,
     "TopicAuthorizationFailedError": Cause(
         errors.TopicForbidden, "grant the topic: kafka-acls.sh --add --allow-principal … --operation … --topic …"
     ),

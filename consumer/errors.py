@@ -381,7 +381,7 @@ class ClusterForbidden(BrokerUnavailable):
 
 
 class LogNotReplicated(BrokerUnavailable):
-    """Too few replicas of the topic are in sync: the broker takes no records."""
+    """Too few brokers are there for the topic's replicas: Kafka takes no records, or makes no topic."""
 
     code = "log_not_replicated"
 

@@ -33,6 +33,13 @@ _EVENT_ID = re.compile(r"evt_[\x21-\x7e]+\Z")
 _DERIVED_ID = re.compile(r"(drv|obs)_[\x21-\x7e]+\Z")
 _TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
 
+TEST_TYPE: Final = "webhook."
+_PLACES: Final = ("", "/data", "/data/object", "/object")
+_TEST_MARKS: Final = (
+    *((f"{place}/{word}", True) for place in _PLACES for word in ("test", "is_test")),
+    *((f"{place}/livemode", False) for place in _PLACES),
+)
+
 Paths = tuple[tuple[str, ...], ...]
 
 
@@ -209,6 +216,12 @@ def parse_json(raw: bytes, *, tolerant: bool = False) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise NotUnderstood(reason=Reason.NOT_AN_OBJECT, bytes=len(raw))
     return document
+
+
+def says_test(document: Mapping[str, Any], event_type: str) -> bool:
+    """Whether a body of this type says by itself that it is a test event (cases F24, R9): by a type of its own, or a
+    mark. One that looks like any other event says nothing."""
+    return event_type.startswith(TEST_TYPE) or any(first(document, (one,)) is mark for one, mark in _TEST_MARKS)
 
 
 class EventFacts(NamedTuple):

@@ -26,6 +26,7 @@ def topics(settings: Settings) -> list[TopicConfig]:
         partitions=settings.topic_partitions,
         retention_s=LOG_RETENTION_S,
         max_record_bytes=settings.max_record_bytes,
+        copies=settings.topic_replication,
     )
     deliveries = replace(events, name=topic(settings, "deliveries"), retention_s=DELIVERIES_RETENTION_S)
     return [events, deliveries, replace(events, name=topic(settings, "events.dead"), retention_s=DEAD_RETENTION_S)]

@@ -48,8 +48,8 @@ class Pruned:
 
 class Prune:
     """One pass over the ledger, in files of a bounded size. Killed anywhere, it has lost nothing: the next pass begins
-    the last file again. It rests for as long as it works: live work goes first. `by`: who is noted for it.
-    `may_go_on` raises when the lease is lost, before anything leaves."""
+    the last file again. It rests for as long as it works: live work goes first. `by`, `reason`: who is noted for it,
+    and why. `may_go_on` raises when the lease is lost, before anything leaves."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Prune:
         clock: Clock,
         written_by: str,
         by: str,
+        reason: str | None = None,
         may_go_on: Callable[[], object] = lambda: None,
         file_events: int = FILE_EVENTS,
         on_file: Callable[[Pruned], None] = lambda _: None,
@@ -68,6 +69,7 @@ class Prune:
         self._clock = clock
         self._written_by = written_by
         self._by = by
+        self._reason = reason
         self._may_go_on = may_go_on
         self._file_events = file_events
         self._on_file = on_file
@@ -135,6 +137,7 @@ class Prune:
                 action="archive.written",
                 subject=f"archive:{path.name}",
                 after=orjson.dumps({"bodies": taken}).decode(),
+                reason=self._reason,
                 code_version=self._written_by,
             )
         return taken

@@ -46,6 +46,7 @@ async def bring_trail(database: Database, path: Path) -> Verified:
                     await taking.take_entries(session, entries)
                 if plans:
                     await taking.take_plans(session, plans)
+            await taking.stand(session)
             await taking.go_on(session, found.entries, found.hash)
     except OSError as error:
         raise ArchiveInvalid("the file cannot be read", file=path.name, cause=error.strerror) from error

@@ -41,12 +41,14 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicConfig:
-    """A topic as the consumer needs it. `retention_s` None keeps records for ever; 0 partitions means the default."""
+    """A topic as the consumer needs it. `retention_s` None keeps records for ever; 0 partitions means the default.
+    `copies`: so many at least when it is made, where the log has several servers."""
 
     name: str
     partitions: int
     retention_s: float | None
     max_record_bytes: int
+    copies: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ import typer
 
 from consumer.errors import UsageError
 
+ACTOR_MAX_CHARS = 60
+
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
 
@@ -28,6 +30,11 @@ def checked_reason(reason: str) -> str:
     if not reason.strip():
         raise UsageError("--reason must say why")
     return reason.strip()
+
+
+def actor() -> str:
+    """The same as the ledger names who acts by a command, apart from its handlers."""
+    return f"operator:{operator()}"[:ACTOR_MAX_CHARS]
 
 
 def operator() -> str:

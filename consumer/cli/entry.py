@@ -101,8 +101,14 @@ def _misused(error: typer.TyperException) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(message)
     else:
-        _say(f"error[usage]: {' '.join(message.split())}")
+        _say(f"error[usage]: {' '.join(message.split())}{_behind_dashes(error)}")
     return BAD_SETTINGS
+
+
+def _behind_dashes(error: typer.TyperException) -> str:
+    """An id may begin with a dash."""
+    is_id = type(error).__name__ == "NoSuchOption" and not getattr(error, "option_name", "--").startswith("--")
+    return " An id that begins with a dash comes last, behind `--`: consumer find -- -ID" if is_id else ""
 
 
 def _say(line: str) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from shlex import quote
 from typing import Any
 
 from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
+from consumer.console.cure import command
 from consumer.console.timeline import timeline, wait_of, waits_of
 from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
@@ -45,9 +45,11 @@ async def explain_order(
     state = await order_view(session, application, order_id)
     key = f"order:{order_id}"
     reads = await _reads(session, application, "order", {order_id: {}}, is_read=is_read)
+    payments = [one["payment_id"] for one in state["payments"]]
+    about = [order_id, *payments, *([state["service_order_id"]] if state["service_order_id"] else [])]
     return {
         "state": state,
-        "timeline": await timeline(session, application, key),
+        "timeline": await timeline(session, application, key, plugin="fulfilment", about=about),
         "next": _in_order(
             await _due(session, application, {key: {}}),
             reads,
@@ -73,8 +75,10 @@ async def explain_subscription(
     return {
         "state": state,
         "policy": _policy(policy, state["price_id"]),
-        "timeline": await timeline(session, application, key),
-        "next": _in_order(await _due(session, application, {key: {}}), reads, _found(state["findings"])),
+        "timeline": await timeline(session, application, key, plugin="access", about=[subscription_id]),
+        "next": _in_order(
+            await _due(session, application, {key: {}}), reads, _found(subscription_id, state["findings"])
+        ),
     }
 
 
@@ -125,7 +129,7 @@ async def _next_of_subscriptions(
     named: dict[str, Entry] = {one["id"]: {"subscription_id": one["id"]} for one in subscriptions}
     due = await _due(session, application, {f"subscription:{id_}": name for id_, name in named.items()})
     due += await _reads(session, application, "subscription", named, is_read=is_read)
-    return due + [entry | named[one["id"]] for one in subscriptions for entry in _found(one["findings"])]
+    return due + [entry | named[one["id"]] for one in subscriptions for entry in _found(one["id"], one["findings"])]
 
 
 async def _next_of_orders(
@@ -205,12 +209,16 @@ def _unserved(state: Mapping[str, Any]) -> list[Entry]:
 def _held(order_id: str, hold: str | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """What only an operator can move, and the command that does."""
     who = "an operator" if hold != Hold.ASKED else "the service's answer, or an operator"
-    waits = f"{who}: consumer say fulfilment.released {quote(order_id)} --reason …"
-    return ([{"at": None, "code": f"held.{hold}", "waits": waits}] if hold else []) + _found(findings)
+    waits = f"{who}: {command('consumer say fulfilment.released', order_id, options='--reason …')}"
+    return ([{"at": None, "code": f"held.{hold}", "waits": waits}] if hold else []) + _found(order_id, findings)
 
 
-def _found(findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    return [{"at": None, "code": f"finding.{one['kind']}", "detail": one["detail"]} for one in findings]
+def _found(subject: str, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    return [
+        {"at": None, "code": f"finding.{one['kind']}", "detail": one["detail"],
+         "waits": f"an operator: {command('consumer findings close', subject, one['kind'], options='--reason …')}"}
+        for one in findings
+    ]  # fmt: skip
 
 
 def _in_order(*parts: list[Entry]) -> list[Entry]:

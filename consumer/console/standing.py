@@ -8,7 +8,7 @@ from typing import Final
 from consumer.ledger.health import Figures
 
 DENIED_MANY: Final = 20
-CODES: Final = frozenset({"hints_denied", "records_refused", "handlers_gone", "unproved_fills"})
+CODES: Final = frozenset({"hints_denied", "records_refused", "handlers_gone", "plan_half_applied", "unproved_fills"})
 
 
 def wrong(figures: Figures, unproved_max_bytes: int) -> frozenset[str]:
@@ -17,6 +17,7 @@ def wrong(figures: Figures, unproved_max_bytes: int) -> frozenset[str]:
         "hints_denied": figures.denied >= DENIED_MANY,
         "records_refused": figures.refused_lately > 0,
         "handlers_gone": bool(figures.gone_handlers),
+        "plan_half_applied": figures.half_applied is not None,
         "unproved_fills": bool(filling(figures, unproved_max_bytes)),
     }
     return frozenset(code for code, holds in found.items() if holds)

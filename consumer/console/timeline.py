@@ -12,6 +12,7 @@ from sqlalchemy import Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among
+from consumer.console.queues import KINDS, TABLES
 from consumer.ledger.tables import AuditRow, DeadLetterRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
 
 EVENTS: Table = EventRow.__table__
@@ -25,12 +26,15 @@ ENTRIES_MAX: Final = 200
 Entry = dict[str, Any]
 
 
-async def timeline(session: AsyncSession, application: str, key: str) -> list[Entry]:
+async def timeline(
+    session: AsyncSession, application: str, key: str, *, plugin: str | None = None, about: Sequence[str] = ()
+) -> list[Entry]:
     """Events of the aggregate, the changes they made, the runs that did not simply succeed (also what was dead and was
-    redriven), and those that shipped.
+    redriven), and those that shipped; what `plugin` found `about` these ids, open or closed.
 
     `at` is when we learned of it, `happened_at` when the service says that it happened, `cause` the event it was
-    derived from. What came at one instant stands as it came about: the event, what it changed, what was derived of it.
+    derived from. What came at one instant stands as it came about: what a person said, the event, what it changed, what
+    was found, what was derived of it.
     """
     events = await _newest(
         session, EVENTS, EVENTS.c.seq, and_(EVENTS.c.application == application, EVENTS.c.key == key)
@@ -45,10 +49,11 @@ async def timeline(session: AsyncSession, application: str, key: str) -> list[En
     died = and_(DEAD.c.application == application, among(DEAD.c.event_id, [row["id"] for row in events]))
     was_dead = await _newest(session, DEAD, DEAD.c.id, and_(died, DEAD.c.settled_at.is_not(None))) if events else []
     causes = await _causes(session, application, [row["id"] for row in events])
-    entries = [((row["received_at"], 2 * (row["id"] in causes), row["seq"]), _event(row, causes)) for row in events]
-    entries += [((row["at"], 1, row["id"]), _change(row)) for row in changes]
-    entries += [((row["died_at"], 3, row["id"]), _death(row)) for row in was_dead]
-    entries += [((row["updated_at"], 3, row["seq"]), _run(row, requested)) for row in runs]
+    entries = [((row["received_at"], 4 * (row["id"] in causes), row["seq"]), _event(row, causes)) for row in events]
+    entries += [((row["at"], 1 if _by_handler(row) else -1, row["id"]), _change(row)) for row in changes]
+    entries += [((one["at"], 2, 0), one) for one in await _findings(session, application, plugin, about)]
+    entries += [((row["died_at"], 5, row["id"]), _death(row)) for row in was_dead]
+    entries += [((row["updated_at"], 5, row["seq"]), _run(row, requested)) for row in runs]
     return [entry for _, entry in sorted(entries, key=lambda one: one[0])]
 
 
@@ -64,10 +69,29 @@ def _event(row: Mapping[str, Any], causes: Mapping[str, str]) -> Entry:
 
 def _change(row: Mapping[str, Any]) -> Entry:
     """What a handler changed says which event it was; what a person changed says the person's reason."""
-    by_handler = ":" in row["actor"] and not row["actor"].startswith("operator")
-    why = {"event_id" if by_handler else "reason": row["reason"]}
+    why = {"event_id" if _by_handler(row) else "reason": row["reason"]}
     change = {"before": _json(row["before"]), "after": _json(row["after"])}
     return {"at": row["at"], "code": row["action"], "by": row["actor"]} | why | change
+
+
+def _by_handler(row: Mapping[str, Any]) -> bool:
+    return ":" in row["actor"] and not row["actor"].startswith("operator")
+
+
+async def _findings(session: AsyncSession, application: str, plugin: str | None, about: Sequence[str]) -> list[Entry]:
+    """What was found, and what settled it: that its cause was gone, or a person and why."""
+    if plugin is None:
+        return []
+    table = TABLES[plugin]
+    found = and_(table.c.application == application, among(table.c.kind, sorted(KINDS)), among(table.c.subject, about))
+    entries: list[Entry] = []
+    for row in await _newest(session, table, table.c.opened_at, found):
+        one = {"finding": row["kind"], "about": row["subject"]}
+        entries.append({"at": row["opened_at"], "code": "finding.opened"} | one | {"detail": row["detail"]})
+        if row["closed_at"] is not None:
+            closed = {"at": row["closed_at"], "code": "finding.closed", "by": row["closed_by"]}
+            entries.append(closed | one | {"reason": row["closed_reason"] or "its cause is gone"})
+    return entries
 
 
 def _run(row: Mapping[str, Any], requested: Sequence[str]) -> Entry:

@@ -13,6 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.handling import events, handlers, outbox, runs
+from consumer.ledger.plans import plans
+from consumer.ledger.plans.plans import HalfApplied
 from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.tables import HandlerRow, ReadRow, RunStatus
 from consumer.reason import Reason, reason_of
@@ -35,7 +37,7 @@ class Figures:
     `unasked`: hints that the service was not yet asked about; `denied`: those that it did not know often.
     `quarantined_lately`: put there in the last LATELY, by whoever sends; `refused_lately`: records of the service's or
     our own among them, which nobody can have forged. `unproved_bytes`: what strangers' deliveries of each application
-    take.
+    take. `half_applied`: the replay plan that was begun, and that nobody goes on with.
     """
 
     at: datetime
@@ -61,6 +63,7 @@ class Figures:
     waiting_handlers: tuple[str, ...]
     gone_handlers: Mapping[str, int]
     worker_seen_at: datetime | None
+    half_applied: HalfApplied | None = None
     unproved_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -104,6 +107,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         paused_handlers=tuple(paused),
         waiting_handlers=tuple(sorted(await handlers.waiting(session))),
         gone_handlers={name: waits[name] for name in gone},
+        half_applied=await plans.half_applied(session, now),
         unproved_bytes=await _unproved_bytes(session),
         worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Table, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,6 +14,12 @@ from consumer.ledger.tables import LeaseRow
 
 _LEASES: Table = LeaseRow.__table__
 FAR = 10
+LEASE_S: Final = 15.0
+"""So long a dead process keeps a role: the lead of an application, the replay."""
+RELAY_LEASE_S: Final = 10.0
+"""So long it keeps the relay."""
+CLAIM_LEASE_S: Final = 15.0
+"""So long a dead worker keeps a run that it claimed (`handling/runs.py`)."""
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,17 @@ from consumer.errors import LeaseLost, NotFound, PlanInProgress, PlanMoved, Plan
 from consumer.events import Source
 from consumer.ledger import Database, leases
 from consumer.ledger.handling.events import to_event
+from consumer.ledger.leases import LEASE_S
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.tables import PlanRow, PlanStatus
 from consumer.ledger.tables import EventRow
 from consumer.ledger.tenure import Tenure
+from consumer.replay.begun import begun
 from consumer.replay.differences import by_timers, came_out_otherwise, word
 from consumer.replay.pace import Pace
 from consumer.replay.plan import Planner
 from consumer.wire import pack_event
 
-ROLE: Final = "replay"
-LEASE_S: Final = 15.0
 LOOK_S: Final = 0.05
 AGAIN_S: Final = 20.0
 STALLED_S: Final = 300.0
@@ -114,7 +114,7 @@ class Apply:
         self._broker = broker
         self._topic = topic
         self._clock = clock
-        self._tenure = Tenure(self._database, role=ROLE, holder=holder, clock=clock, lease_s=LEASE_S)
+        self._tenure = Tenure(self._database, role=plans.ROLE, holder=holder, clock=clock, lease_s=LEASE_S)
         self._pace = Pace(clock, rate_per_s=rate_per_s)
         self._again_s = AGAIN_S
         self._unsent = 0
@@ -146,7 +146,7 @@ class Apply:
         until = self._clock.monotonic() + LEASE_S * 4 / 3
         while not await self._tenure.take():
             async with self._database.reading() as session:
-                lease, row = await leases.current(session, ROLE), await plans.applying(session)
+                lease, row = await leases.current(session, plans.ROLE), await plans.applying(session)
             is_alive = lease is not None and before is not None and lease.until > before
             if is_alive or self._clock.monotonic() > until:
                 raise _in_progress(row, plan_id)
@@ -261,7 +261,7 @@ class Apply:
 
     async def _keep_lead(self) -> None:
         if self._tenure.left_s < LEASE_S / 2 and not await self._tenure.take():
-            raise LeaseLost(role=ROLE)
+            raise LeaseLost(role=plans.ROLE)
 
     # --- end ---------------------------------------------------------------------------------------------------
 
@@ -300,20 +300,11 @@ def copy(row: EventRow, plan_id: str) -> Message:
     return Message(key=packed.key, value=packed.value, headers={**packed.headers, "replays": str(row.seq).encode()})
 
 
-def begun(row: PlanRow) -> str:
-    """That a plan is half applied, and the commands that go on with it or end it. Pure."""
-    confirms = " --new-effect-key" * row.renews_keys
-    return (
-        f"plan {row.id} was begun and is not done: `consumer replay apply {row.id}{confirms} --reason …` goes on with "
-        f"it, `consumer replay cancel {row.id} --reason …` ends it"
-    )
-
-
 def _in_progress(row: PlanRow | None, plan_id: str) -> PlanInProgress:
     if row is None or row.id == plan_id:
         return PlanInProgress("another process applies a plan right now; see `consumer replay list`")
     return PlanInProgress(
-        begun(row),
+        begun(row.id, renews_keys=row.renews_keys),
         by=row.began_by,
         since=row.began_at,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -17,7 +17,7 @@ from consumer.ledger.handling import handlers
 from consumer.ledger.plans import candidates, items, plans
 from consumer.ledger.plans.candidates import Pair, PlanFilter
 from consumer.ledger.plans.plans import Decided
-from consumer.ledger.plans.tables import PlanRow
+from consumer.ledger.plans.tables import Action, PlanRow
 from consumer.ledger.tables import RunStatus
 from consumer.replay.differences import differences
 from consumer.replay.effects import Effects, digest, summary
@@ -45,7 +45,8 @@ class Planner:
     ) -> dict[str, Any]:  # fmt: skip
         """Freeze what fits, predict it, store both; returns the plan as it is shown. Nothing else is written.
 
-        Raises PlanRefused for an event that was never proved (case R9), NotFound for a handler nobody has.
+        Raises PlanRefused for an event that was never proved, or is a test (case R9), NotFound for a handler nobody
+        has.
         """
         now = self.clock.now()
         wanted = replace(wanted, until=min(wanted.until or now, now))
@@ -53,7 +54,12 @@ class Planner:
         pairs = await self._pairs(wanted)
         turned = await self._predict(pairs, plan_id, renews_keys=renews_keys, told=told)
         predicted = [(one.pair, effects) for one, effects in turned]
-        shown = await self._summary(wanted, predicted)
+        tests = _events(one for one in pairs if one.action is not Action.FOLLOW) - _events(
+            one.pair for one, _ in turned
+        )
+        if tests and wanted.event is not None:
+            raise PlanRefused(event_id=wanted.event[:100], where="a test event")
+        shown = await self._summary(wanted, predicted, len(tests))
         decided = Decided(
             by=by,
             reason=reason,
@@ -95,16 +101,19 @@ class Planner:
             progress=lambda done: told(done, len(pairs)),
         )
 
-    async def _summary(self, wanted: PlanFilter, predicted: Sequence[tuple[Pair, Effects]]) -> dict[str, Any]:
+    async def _summary(
+        self, wanted: PlanFilter, predicted: Sequence[tuple[Pair, Effects]], tests: int
+    ) -> dict[str, Any]:
         async with self.database.reading() as session:
             left, is_more = await candidates.left_alone(session, wanted)
             seeded = await candidates.seeded(session, wanted, self._types(wanted))
             archived = await candidates.archived(session, wanted, self._types(wanted))
         shown = summary(predicted, left)
+        refused = {"seeded": seeded, "archived": archived, "test": tests}
         return {
             **shown,
             "skipped": sum(states.get(RunStatus.SUCCEEDED.value, 0) for states in left.values()),
-            "refused": {why: count for why, count in (("seeded", seeded), ("archived", archived)) if count},
+            "refused": {why: count for why, count in refused.items() if count},
             "counted_all": not is_more,
             "complete": len(predicted) < ITEMS_MAX,
             "sample": [_sampled(pair, effects) for pair, effects in predicted[:SAMPLE]],
@@ -148,6 +157,10 @@ async def _refuse_unproved(session: AsyncSession, event_id: str) -> None:
     where = await candidates.unproved(session, event_id)
     if where is not None:
         raise PlanRefused(event_id=event_id[:100], where=where)
+
+
+def _events(pairs: Iterable[Pair]) -> set[tuple[str, str]]:
+    return {(pair.application, pair.event_id) for pair in pairs}
 
 
 def _sampled(pair: Pair, effects: Effects) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -26,9 +26,10 @@ from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events, handlers
 from consumer.ledger.plans import trial
 from consumer.ledger.plans.candidates import Pair
+from consumer.ledger.reading import observations
 from consumer.replay.effects import Effects
 from consumer.replay.play import Disturbed, Handlers, Play, Staging, Try
-from consumer.replay.turns import BATCH, Turned, together
+from consumer.replay.turns import BATCH, Turned, is_test, together, without
 
 PAUSE_S = 0.005
 SMALL_BATCH = 25
@@ -53,12 +54,13 @@ class Predictor:
         self, pairs: Sequence[Pair], *, plan: str, renews_keys: bool, now: datetime,
         progress: Callable[[int], None] = lambda _: None,
     ) -> list[tuple[Turned, Effects]]:  # fmt: skip
-        """What becomes of each pair, by arrival, and its turn. `progress` hears how many are done. Raises
-        LedgerError."""
+        """What becomes of each pair, by arrival, and its turn; none of a test event. `progress` hears how many are
+        done. Raises LedgerError."""
         staging = Staging(
             handlers=self.handlers, attempt=self.attempt, plan=plan, now=now, isolated=False, renews_keys=renews_keys
         )  # fmt: skip
         loaded = await self._load(pairs)
+        pairs = without(pairs, await self._tests(loaded))
         found: list[tuple[Turned, Effects]] = []
         gives_way = await self._gives_way(now)
         for batch in together(pairs, loaded, batch_size=SMALL_BATCH if gives_way else BATCH):
@@ -86,6 +88,15 @@ class Predictor:
             for some in portions(wanted, LOAD_AT_ONCE):
                 found |= await events.load(session, some)
         return found
+
+    async def _tests(self, loaded: Loaded) -> Collection[tuple[str, str]]:
+        """The test events among them: what says so of itself, unless the service has shown what it is about."""
+        said = {name: event for name, event in loaded.items() if is_test(event)}
+        if not said:
+            return ()
+        async with self.database.reading() as session:
+            shown = await observations.which(session, {(event.application, event.key) for event in said.values()})
+        return [name for name, event in said.items() if (event.application, event.key) not in shown]
 
     async def _patiently(self, batch: Sequence[Turned], loaded: Loaded, staging: Staging) -> Found:
         """Live work comes first: a trial that meets its locks gives way, and is made again."""

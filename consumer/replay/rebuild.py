@@ -13,10 +13,10 @@ handled, and what they emitted then is a fact:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import structlog
@@ -25,26 +25,31 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import RebuildDiffers
 from consumer.ledger import Database
-from consumer.ledger.handling import past
+from consumer.ledger.handling import events, past
 from consumer.plugin import Context, Emission, Event, Handler, Reject, Source
 from consumer.wire import SEED, own_event
 
 WriteAtOnce = Callable[[AsyncSession, str, Mapping[str, Any], datetime], Awaitable[None]]
 """What the query API writes beside its word: (session, application, the word's data, when)."""
 Noted = Callable[[AsyncSession, str], Awaitable[None]]
+PORTION: Final = 20
+"""Steps whose bodies are read together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A run that succeeded, or (without a handler) a word whose speaker wrote at once. `place` is its number among
-    all changes, None for a run that noted none."""
+    """A run that succeeded, or (without a handler) a word whose speaker wrote at once: what was `said`. `place` is its
+    number among all changes, None for a run that noted none. `emitted`: what it was the first to emit."""
 
-    event: Event
+    application: str
+    event_id: str
     handler: Handler | None
     at: datetime
     seq: int = 0
     plan: str | None = None
     place: int | None = None
+    emitted: Sequence[Emission] = ()
+    said: Event | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +84,6 @@ class Rebuild:
     ) -> None:
         self._database = database
         self._handlers = {handler.name: handler for handler in handlers if handler.transactional}
-        self._order = {name: number for number, name in enumerate(self._handlers)}
         self._options = options
         self._tables = tables
         self._honours = honours
@@ -94,9 +98,7 @@ class Rebuild:
                 before = {table: await past.contents(session, table, application) for table in self._tables}
                 for table in self._tables:
                     await past.clear(session, table, application)
-                emitted = await past.emitted(session, application)
-                steps = await self._changes(session, application)
-                await _Play(session, self, emitted, has_trail=_has_trail(steps)).all(in_order(steps))
+                await self._play(session, application)
                 for table, then in before.items():
                     now = await past.contents(session, table, application)
                     found.append(
@@ -111,25 +113,32 @@ class Rebuild:
             pass
         return found
 
-    async def _changes(self, session: AsyncSession, application: str) -> list[Step]:
-        places: dict[tuple[str | None, str], int] = {}
-        steps: list[Step] = []
-        for note in await past.notes(session, application):
-            places.setdefault((note.reason, note.actor), note.id)
-            if (note.action, note.actor) in self._at_once:
-                steps.append(_spoken(application, note))
-        for one in await past.handled(session, application, self._handlers):
-            place = places.get((one.event.id, one.handler[:100]))
-            handler = self._handlers[one.handler]
-            steps.append(Step(event=one.event, handler=handler, at=one.at, seq=one.seq, plan=one.plan, place=place))
-        return sorted(steps, key=lambda step: (step.seq, self._order[step.handler.name] if step.handler else 0))
+    async def _play(self, session: AsyncSession, application: str) -> None:
+        """A few steps at once, as memory is meant to hold; what is to come is read beside, in its order."""
+        names = tuple(self._handlers)
+        await past.require_bodies(session, application, names)
+        play = _Play(session, self, has_trail=await past.has_notes(session, application, names))
+        async with self._database.reading() as beside:
+            ran = self._ran(past.handled(beside, application, names, noted=True), application)
+            spoken = _spoken(past.spoken(beside, application, self._at_once), application)
+            others = self._ran(past.handled(beside, application, names, noted=False), application)
+            async for some in _portions(in_order(_by_place(ran, spoken), others)):
+                bodies = await events.load(session, [(application, one.event_id) for one in some])
+                await play.all(some, {event_id: event for (_, event_id), event in bodies.items()})
 
-    async def handle(self, session: AsyncSession, step: Step, handler: Handler) -> Context:
+    async def _ran(self, runs: AsyncIterator[past.Handled], application: str) -> AsyncIterator[Step]:
+        async for one in runs:
+            yield Step(
+                application=application, event_id=one.event_id, handler=self._handlers[one.handler], at=one.at,
+                seq=one.seq, plan=one.plan, place=one.place, emitted=one.emitted,
+            )  # fmt: skip
+
+    async def handle(self, session: AsyncSession, step: Step, event: Event, handler: Handler) -> Context:
         """The handler once more, as it was called then."""
         ctx = Context(
-            application=step.event.application,
+            application=step.application,
             handler=handler,
-            event=step.event,
+            event=event,
             attempt=1,
             now=step.at,
             log=structlog.get_logger("rebuild"),
@@ -138,20 +147,20 @@ class Rebuild:
             options=self._options[handler.name],
             session=session,
         )
-        await handler.function(step.event, ctx)
+        await handler.function(event, ctx)
         await session.flush()
         return ctx
 
-    async def write_at_once(self, session: AsyncSession, step: Step) -> None:
+    async def write_at_once(self, session: AsyncSession, step: Step, said: Event) -> None:
         """What the speaker of a word wrote beside it."""
-        data = step.event.data["data"]
-        await self._at_once[step.event.type, data["by"]](session, step.event.application, data, step.at)
+        data = said.data["data"]
+        await self._at_once[said.type, data["by"]](session, step.application, data, step.at)
 
     def is_for_others(self, emission: Emission) -> bool:
         """Whether somebody outside may act on it; the plugins' own timers and rounds are not."""
         return not any(handler.wants(emission.type) for handler in self._handlers.values())
 
-    def by_hand(self, emission: Emission, at: datetime, application: str) -> tuple[Step, Handler] | None:
+    def by_hand(self, emission: Emission, at: datetime, application: str) -> tuple[Step, Event, Handler] | None:
         """The word that makes a recorded decision by hand, if there is one."""
         word = self._honours.get(emission.type)
         if word is None:
@@ -159,99 +168,108 @@ class Rebuild:
         event = own_event(application=application, id=emission.id, type=word, key=emission.key, source=Source.RELAY,
                           at=at, data={})  # fmt: skip
         handler = next(one for one in self._handlers.values() if one.wants(word))
-        return Step(event=event, handler=handler, at=at), handler
+        return Step(application=application, event_id=event.id, handler=handler, at=at), event, handler
 
 
 class _Play:
     """The steps, one after the other, held against what was emitted then."""
 
-    def __init__(
-        self,
-        session: AsyncSession,
-        rebuild: Rebuild,
-        emitted: Mapping[tuple[str, str], list[Emission]],
-        *,
-        has_trail: bool,
-    ) -> None:
+    def __init__(self, session: AsyncSession, rebuild: Rebuild, *, has_trail: bool) -> None:
         self._session = session
         self._has_trail = has_trail
         self._rebuild = rebuild
-        self._emitted = emitted
         self._by_now: set[str] = set()
 
-    async def all(self, steps: Iterable[Step]) -> None:
+    async def all(self, steps: Iterable[Step], bodies: Mapping[str, Event]) -> None:
         for step in steps:
-            if step.handler is None:
-                await self._rebuild.write_at_once(self._session, step)
-            else:
-                await self._one(step, step.handler)
+            if step.said is not None:
+                await self._rebuild.write_at_once(self._session, step, step.said)
+            elif step.handler is not None:
+                await self._one(step, bodies[step.event_id], step.handler)
 
-    async def _one(self, step: Step, handler: Handler) -> None:
-        then = self._emitted.get((step.event.id, handler.name), [])
+    async def _one(self, step: Step, event: Event, handler: Handler) -> None:
+        then = step.emitted
         self._by_now |= {one.id for one in then}
         savepoint = await self._session.begin_nested()
         try:
-            ctx = await self._rebuild.handle(self._session, step, handler)
+            ctx = await self._rebuild.handle(self._session, step, event, handler)
         except Exception as error:
             await savepoint.rollback()
             if step.place is None and isinstance(error, Reject):
                 return
-            raise RebuildDiffers(f"{handler.name} fails on {step.event.id}, and did not then") from error
+            raise RebuildDiffers(f"{handler.name} fails on {step.event_id}, and did not then") from error
         news = [one for one in ctx.emissions if one.id not in self._by_now]
         if step.place is None and (news or ctx.notes):
             if ctx.notes and not self._has_trail:
                 raise RebuildDiffers(
-                    f"{handler.name} changes something on {step.event.id}, and the ledger has no trail of any change: "
+                    f"{handler.name} changes something on {step.event_id}, and the ledger has no trail of any change: "
                     "fill a new database with the archives and the `audit export`, in one `events import --missing`"
                 )
             await savepoint.rollback()  # then it found something else, and left it as it was
             return
         sent = [one for one in news if self._rebuild.is_for_others(one)]
         if sent:
-            raise RebuildDiffers(f"{sent[0].type} by {handler.name} on {step.event.id} was never sent")
+            raise RebuildDiffers(f"{sent[0].type} by {handler.name} on {step.event_id} was never sent")
         await savepoint.commit()
         missing = {one.id: one for one in then if one.id not in {now.id for now in ctx.emissions}}
         for emission in filter(self._rebuild.is_for_others, missing.values()):
-            await self._honour(step, handler, emission)
+            await self._honour(event, handler, emission)
 
-    async def _honour(self, step: Step, handler: Handler, emission: Emission) -> None:
-        made = self._rebuild.by_hand(emission, step.event.received_at, step.event.application)
+    async def _honour(self, event: Event, handler: Handler, emission: Emission) -> None:
+        made = self._rebuild.by_hand(emission, event.received_at, event.application)
         ctx = await self._rebuild.handle(self._session, *made) if made else None
         if ctx is None or emission.id not in {one.id for one in ctx.emissions}:
-            raise RebuildDiffers(f"{emission.type} by {handler.name} on {step.event.id} was sent, and would not be now")
+            raise RebuildDiffers(f"{emission.type} by {handler.name} on {event.id} was sent, and would not be now")
 
 
-def _has_trail(steps: Sequence[Step]) -> bool:
-    """Whether any run is known to have changed anything: in a ledger that was filled from archives alone none is."""
-    return any(step.handler is not None and step.place is not None for step in steps)
+async def _spoken(notes: AsyncIterator[past.Note], application: str) -> AsyncIterator[Step]:
+    """Words whose speakers wrote beside them."""
+    async for note in notes:
+        said = orjson.loads(note.after or "{}")
+        word = own_event(
+            application=application,
+            id=said["id"],
+            type=note.action,
+            key="",
+            source=Source.RELAY,
+            at=note.at,
+            data=said["data"] | {"by": note.actor},
+        )
+        yield Step(application=application, event_id=word.id, handler=None, at=note.at, place=note.id, said=word)
 
 
-def _spoken(application: str, note: past.Note) -> Step:
-    """A word whose speaker wrote beside it."""
-    said = orjson.loads(note.after or "{}")
-    word = own_event(
-        application=application,
-        id=said["id"],
-        type=note.action,
-        key="",
-        source=Source.RELAY,
-        at=note.at,
-        data=said["data"] | {"by": note.actor},
-    )
-    return Step(event=word, handler=None, at=note.at, place=note.id)
-
-
-def in_order(steps: Sequence[Step]) -> Iterator[Step]:
+async def in_order(noted: AsyncIterator[Step], others: AsyncIterator[Step]) -> AsyncIterator[Step]:
     """As they were handled. Of two changes their places decide, which no clock has a say in; what changed nothing
-    goes by its time, and of the same time by arrival. `steps` come in the order of arrival."""
-    noted = sorted((step for step in steps if step.place is not None), key=lambda step: step.place or 0)
-    others = sorted((step for step in steps if step.place is None), key=lambda step: step.at)
+    goes by its time, and of the same time by arrival. `noted` come by their places, `others` by their time."""
     latest: datetime | None = None
-    waiting = 0
-    for step in noted:
+    waiting = await anext(others, None)
+    async for step in noted:
         latest = step.at if latest is None else max(latest, step.at)
-        while waiting < len(others) and (others[waiting].at, others[waiting].seq) < (latest, step.seq):
-            yield others[waiting]
-            waiting += 1
+        while waiting is not None and (waiting.at, waiting.seq) < (latest, step.seq):
+            yield waiting
+            waiting = await anext(others, None)
         yield step
-    yield from others[waiting:]
+    while waiting is not None:
+        yield waiting
+        waiting = await anext(others, None)
+
+
+async def _by_place(*streams: AsyncIterator[Step]) -> AsyncIterator[Step]:
+    """All of them, by their places; each comes so."""
+    heads = [(stream, await anext(stream, None)) for stream in streams]
+    while waiting := [(stream, step) for stream, step in heads if step is not None]:
+        stream, step = min(waiting, key=lambda head: head[1].place or 0)
+        yield step
+        heads = [(one, await anext(one, None) if one is stream else first) for one, first in heads]
+
+
+async def _portions(steps: AsyncIterator[Step]) -> AsyncIterator[list[Step]]:
+    """As many at once as memory is meant to hold with their bodies."""
+    portion: list[Step] = []
+    async for step in steps:
+        portion.append(step)
+        if len(portion) == PORTION:
+            yield portion
+            portion = []
+    if portion:
+        yield portion

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from consumer.events import Event
+from consumer.events import Event, says_test
 from consumer.ledger.plans.candidates import Pair
 from consumer.ledger.plans.tables import Action
 
@@ -39,6 +39,23 @@ def together(
         batch += in_turn(group)
     if batch:
         yield batch
+
+
+def is_test(event: Event) -> bool:
+    """Whether an event of the service says of itself that it is a test. Pure."""
+    return event.id.startswith("evt_") and says_test(event.data, event.type)
+
+
+def without(pairs: Sequence[Pair], names: Collection[tuple[str, str]]) -> Sequence[Pair]:
+    """The pairs that are of none of these events, nor wait behind one of them alone. Pure."""
+    if not names:
+        return pairs
+    kept = [one for one in sorted(pairs) if (one.application, one.event_id) not in names]
+    leads: dict[tuple[str, str, str], int] = {}
+    for one in kept:
+        if one.action is not Action.FOLLOW:
+            leads.setdefault(one.lane, one.seq)
+    return [one for one in kept if one.action is not Action.FOLLOW or leads.get(one.lane, one.seq) < one.seq]
 
 
 def in_turn(group: Sequence[Pair]) -> list[Turned]:

@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     topic_replication: int = _setting(
         "CONSUMER_TOPIC_REPLICATION",
         0,
-        "copies of each partition of a topic that has to be created in Kafka; 0 means the cluster's own default",
+        "copies of each partition of a topic made in Kafka; never fewer than 3, or than there are brokers",
         ge=0,
         le=10,
     )
@@ -284,12 +284,6 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only what `load_settings` hands over: it merges the sources it was given and reports all at once."""
         return (init_settings,)
-
-    @property
-    def embedded_path(self) -> Path | None:
-        """The file of the embedded log, or None when the broker is Kafka."""
-        path = self.broker_url.removeprefix("embedded:")
-        return Path(path) if path != self.broker_url else None
 
     @property
     def kafka_servers(self) -> tuple[str, ...]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from consumer.clock import Clock
 from consumer.errors import ConsumerError, LeaseLost
 from consumer.ledger import Database
+from consumer.ledger.leases import LEASE_S
 from consumer.ledger.tenure import Tenure
 from consumer.sync.loop import STOP_GRACE_S, StageFailure, rest
 
 LOG = structlog.get_logger()
-
-LEASE_S: Final = 15.0
 
 Work = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Runs until its event is set. It may be cancelled at any point when the lease is lost."""

@@ -16,6 +16,7 @@ from consumer.broker import Broker
 from consumer.clock import Clock
 from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
+from consumer.ledger.leases import LEASE_S
 from consumer.payments import Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
@@ -30,7 +31,7 @@ from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity
-from consumer.sync.leader import LEASE_S, Leader
+from consumer.sync.leader import Leader
 from consumer.sync.loop import REFUSED, StageFailure, rest
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher

@@ -23,6 +23,7 @@ from consumer.broker.base import Partition, Record
 from consumer.clock import DrivenClock
 from consumer.errors import HandlerInvalid
 from consumer.events import Event, Locators
+from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import AttemptRow, OutboxRow, ReadRow, RunRow, RunStatus
 from consumer.plugin import SnapshotKind, declared
 from consumer.testing.example_events import event_in, is_own, of_service, own
@@ -36,7 +37,7 @@ from consumer.testing.refusal import refuse_mistyped
 from consumer.testing.remains import rows_of
 from consumer.wire import pack_event
 from consumer.work.dispatch.breakers import Breakers
-from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S, Dispatcher
+from consumer.work.dispatch.dispatcher import Dispatcher
 from consumer.work.execution.contexts import Contexts
 from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry, handlers_of

@@ -36,7 +36,7 @@ debian_base() { # Debian 12 with Python 3.11 and nothing to read by people; kept
   rm "$cache/base.tar"
 }
 
-wheels() { # fetched once for these locks,, by this machine's own pip: the build itself needs no network
+wheels() { # fetched once for these locks, by this machine's own pip: the build itself needs no network
   [ "$cache/wheels.stamp" -nt requirements.lock ] && [ "$cache/wheels.stamp" -nt requirements-build.lock ] && return
   "${PYTHON:-python3}" -m pip download -q --disable-pip-version-check --require-hashes --only-binary :all: --python-version 3.11 \
     --no-deps -d "$cache/wheels" -r requirements.lock -r requirements-build.lock

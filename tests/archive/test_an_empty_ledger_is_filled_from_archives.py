@@ -16,6 +16,7 @@ from consumer.ledger import Database
 from consumer.ledger.archiving import bodies
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import events
+from consumer.ledger.plans import plans
 from consumer.ledger.tables import AuditRow
 from tests.access.test_rebuild import OURS
 from tests.archive.old_shop import EVENTS, OUTBOX, RUNS, decisions, opened, rows
@@ -35,7 +36,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def exported(desk: Desk, folder: Path) -> list[str]:
     """Bodies that were pruned, the others, and the trail."""
-    await asyncio.to_thread(desk.ask, "prune", "--older-than", "1d", "--archive", str(folder))
+    await asyncio.to_thread(desk.ask, "prune", "--older-than", "1d", "--archive", str(folder), "--yes")
     await asyncio.to_thread(desk.ask, "events", "export", "--archive", str(folder))
     await asyncio.to_thread(desk.ask, "audit", "export", str(folder / "trail.jsonl"))
     return [str(one) for one in await asyncio.to_thread(lambda: sorted(folder.iterdir()))]
@@ -68,6 +69,38 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         async with database.transaction() as session:
             new = await events.record(session, [event("new")], NOW)
         assert min(new.values()) > max(one["seq"] for one in await rows(database, EVENTS) if one["id"] != "evt_new")
+    finally:
+        await database.stop()
+
+
+# case: G12, R3
+async def test_a_plan_stands_as_it_stood(sqlite_ledger: Database, tmp_path: Path, empty_url: str) -> None:
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        made = [(await asyncio.to_thread(shop.desk.ask, "replay", "plan"))["id"] for _ in range(4)]
+        now = shop.live.clock.now()
+        async with sqlite_ledger.transaction() as session:
+            await plans.begin(session, made[0], by="ann", reason="the shop was mended", now=now)
+            await plans.complete(session, made[0], by="ann", now=now, result={})
+        await asyncio.to_thread(shop.desk.ask, "replay", "cancel", made[1], "--reason", "not now", "--yes")
+        async with sqlite_ledger.transaction() as session:
+            await plans.begin(session, made[2], by="bob", reason="half", now=now)
+        listed = (await asyncio.to_thread(shop.desk.ask, "replay", "list"))["plans"]
+        async with sqlite_ledger.transaction() as session:
+            await plans.cancel(session, made[2], by="bob", reason="x", now=now)
+        files = await exported(shop.desk, tmp_path / "kept")
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        then, now_ = (
+            {one["id"]: one for one in some}
+            for some in (listed, (await asyncio.to_thread(desk.ask, "replay", "list"))["plans"])
+        )
+        assert now_[made[0]] == then[made[0]]
+        assert (now_[made[0]]["status"], now_[made[0]]["began_by"]) == ("applied", "ann")
+        assert now_[made[1]] == then[made[1]]
+        assert (now_[made[2]]["status"], now_[made[2]]["began_by"]) == ("cancelled", "bob")
+        assert (now_[made[3]]["status"], now_[made[3]]["ended_by"]) == ("cancelled", "import"), "its items are gone"
     finally:
         await database.stop()
 

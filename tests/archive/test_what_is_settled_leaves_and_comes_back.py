@@ -22,7 +22,9 @@ from tests.support.handling.projections import observed, said
 
 
 async def pruned(shop: Any, folder: Path, *words: str) -> Any:
-    return await asyncio.to_thread(shop.desk.ask, "prune", "--older-than", "1d", "--archive", str(folder), *words)
+    return await asyncio.to_thread(
+        shop.desk.ask, "prune", "--older-than", "1d", "--archive", str(folder), "--yes", *words
+    )
 
 
 async def imported(shop: Any, folder: Path) -> Any:
@@ -101,6 +103,17 @@ async def test_a_rebuild_says_which_archives_it_needs(database: Database, databa
         assert await shop.decisions() == decided
 
 
+# case: B35
+async def test_who_decided_it_is_asked_and_why_is_kept(database: Database, database_url: str, tmp_path: Path) -> None:
+    async with opened(database, database_url) as shop:
+        words = ("prune", "--older-than", "1d", "--archive", str(tmp_path / "kept"))
+        assert "--yes" in await asyncio.to_thread(shop.desk.ask, *words, code=2), "nobody is there to be asked"
+        assert all(raw for raw in (await shop.bodies()).values())
+        await pruned(shop, tmp_path / "kept", "--reason", "the year is over")
+        trail = (await asyncio.to_thread(shop.desk.ask, "audit", "list"))["entries"]
+        assert [one["reason"] for one in trail if one["action"] == "archive.written"] == ["the year is over"]
+
+
 @pytest.mark.parametrize("words", [("--older-than", "soon"), ("--older-than", "3d")])
 async def test_words_that_do_not_fit(sqlite_ledger: Database, tmp_path: Path, words: tuple[str, ...]) -> None:
     async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
@@ -112,7 +125,7 @@ async def test_who_only_looks_needs_no_folder_that_can_be_written(sqlite_ledger:
         taken = tmp_path / "taken"
         taken.write_text("something else has this name")
         assert (await pruned(shop, taken, "--dry-run"))["events"] > 0
-        words = ("--older-than", "1d", "--archive", str(taken))
+        words = ("--older-than", "1d", "--archive", str(taken), "--yes")
         assert "cannot be written" in await asyncio.to_thread(shop.desk.ask, "prune", *words, code=2)
 
 
@@ -139,7 +152,7 @@ async def test_nothing_leaves_while_a_replay_is_applied(database: Database, data
         async with database.transaction() as session:
             assert await plans.begin(session, planned["id"], by="ann", reason="x", now=shop.live.clock.now())
         refused = await asyncio.to_thread(
-            shop.desk.ask, "prune", "--older-than", "1d", "--archive", str(tmp_path / "kept"), code=1
+            shop.desk.ask, "prune", "--older-than", "1d", "--archive", str(tmp_path / "kept"), "--yes", code=1
         )
         assert "error[archive_waits]" in refused
         assert all(raw for raw in (await shop.bodies()).values())

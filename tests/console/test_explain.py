@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from consumer.console.answers import answer
+from consumer.console.cure import command
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
 from consumer.console.unread import Unread, is_read, unread
+from consumer.console.words import say
 from consumer.errors import NotFound
 from consumer.ledger import Database, leases
 from consumer.ledger.handling import runs
@@ -35,6 +38,49 @@ async def test_an_order_says_why_it_waits_and_for_what(sqlite_ledger: Database, 
     ]
     assert [entry["code"] for entry in found["next"]] == ["read", "finding.amount_mismatch", "held.amount_mismatch"]
     answer(found)
+
+
+async def test_what_was_found_is_told_with_who_settled_it(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: A50, F21, F28
+    later = START + timedelta(minutes=1)
+    said_ = {"session_id": "s1", "order_id": "A1", "expected_amount": "10"}
+    await projections.feed(own("checkout.registered", "order:A1", said_))
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=later))
+    paid = {"status": "SUCCEEDED", "order_id": "A1"}
+    await projections.feed(observed("payment:p1", 1, {"id": "p1"} | paid))
+    await projections.feed(observed("payment:p2", 2, {"id": "p2"} | paid))
+    async with sqlite_ledger.transaction() as session:
+        about: dict[str, Any] = {"application": "default", "by": "ada", "now": later}
+        await say(session, "fulfilment.released", "A1", reason="a voucher", **about)
+        refunded = {"kind": "duplicate_payment"}
+        await say(session, "fulfilment.finding_closed", "A1", reason="refunded", data=refunded, **about)
+    async with sqlite_ledger.reading() as session:
+        waits = (await explain_order(session, "default", "A1"))["next"]
+    await projections.pass_time(minutes=2)
+    async with sqlite_ledger.reading() as session:
+        found = await explain_order(session, "default", "A1")
+    told = [(one["code"], one["finding"]) for one in found["timeline"] if one["code"].startswith("finding.")]
+    assert sorted(told) == [
+        ("finding.closed", "amount_mismatch"),
+        ("finding.closed", "duplicate_payment"),
+        ("finding.opened", "amount_mismatch"),
+        ("finding.opened", "duplicate_payment"),
+    ]
+    closed = {one["finding"]: one for one in found["timeline"] if one["code"] == "finding.closed"}
+    assert (closed["duplicate_payment"]["by"], closed["duplicate_payment"]["reason"]) == ("ada", "refunded")
+    assert closed["amount_mismatch"]["reason"] == "its cause is gone"
+    [cure] = [one["waits"] for one in waits if one["code"] == "finding.duplicate_payment"]
+    assert cure == "an operator: consumer findings close A1 duplicate_payment --reason …"
+    codes = [(one["code"], one.get("by")) for one in found["timeline"]]
+    spoken, handled = codes.index(("fulfilment.released", "ada")), codes.index(("fulfilment.released", None))
+    assert spoken < handled, "what a person said comes before the event that it became"
+    answer(found)
+
+
+def test_an_id_like_an_option_stands_behind_the_options() -> None:
+    assert command("consumer say x", "A 1", options="--reason …") == "consumer say x 'A 1' --reason …"
+    assert command("consumer say x", "-1", "kind", options="--reason …") == "consumer say x --reason … -- -1 kind"
+    assert command("consumer explain order", "A1") == "consumer explain order A1"
 
 
 async def test_a_command_to_be_copied_is_one_command(sqlite_ledger: Database, projections: Projections) -> None:

@@ -14,6 +14,7 @@ from consumer.app import App, unfulfilled
 from consumer.clock import SystemClock
 from consumer.console import standing
 from consumer.ledger import Database
+from consumer.ledger.plans.plans import HalfApplied
 from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.tables import HintRow, QuarantineRow
 from consumer.reason import Reason
@@ -36,6 +37,7 @@ def test_each_code_by_its_figure() -> None:
         "hints_denied": replace(WELL, hints=standing.DENIED_MANY, denied=standing.DENIED_MANY),
         "records_refused": replace(WELL, refused_lately=1),
         "handlers_gone": replace(WELL, gone_handlers={"shop:ship": 3}),
+        "plan_half_applied": replace(WELL, half_applied=HalfApplied("rpl_1", renews_keys=False)),
         "unproved_fills": replace(WELL, unproved_bytes={"shop": 501}),
     }.items():
         assert standing.wrong(figures, room) == {code}

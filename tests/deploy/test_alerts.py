@@ -182,6 +182,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerUnprovedFills", "unproved_fills"),
             ("ConsumerRecordsRefused", "records_refused"),
             ("ConsumerHandlersGone", "handlers_gone"),
+            ("ConsumerPlanHalfApplied", "plan_half_applied"),
             ("ConsumerPluginsBroken", "plugins_broken"),
             ("ConsumerTopicsMissing", "topics_missing"),
         )

@@ -25,6 +25,12 @@ def test_it_is_the_whole_system() -> None:
     assert {"kafka", "postgres", "prometheus", "grafana"} <= set(SERVICES)
 
 
+def test_status_misses_every_role() -> None:
+    roles = {one["command"][0] for one in OURS.values()} - {"db", "sandbox"}
+    expected = [one["environment"]["CONSUMER_EXPECT"].split(",") for one in OURS.values() if "environment" in one]
+    assert all(set(one) == roles for one in expected)
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_every_command_parses(name: str) -> None:
     assert is_command(OURS[name]["command"])

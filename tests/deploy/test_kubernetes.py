@@ -106,6 +106,19 @@ def test_every_command_parses(manifests: list[Manifest]) -> None:
     assert [name for name, arguments in told if not is_command(arguments)] == []
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_status_misses_every_role_that_the_ledger_can_know_of(overlay: str) -> None:
+    manifests = render(KUBERNETES / "overlays" / overlay)
+    tells = [
+        container["args"][0]
+        for one in manifests
+        if one["kind"] == "Deployment"
+        for container in containers(one)
+        if "CONSUMER_DATABASE_URL_FILE" in [variable["name"] for variable in container.get("env", [])]
+    ]
+    assert sorted(str(setting(manifests, "CONSUMER_EXPECT")).split(",")) == sorted(tells)
+
+
 def test_archives_are_mounted_where_they_are_written() -> None:
     [volume] = yaml.safe_load_all((KUBERNETES / "components" / "archives" / "volume.yaml").read_text())
     assert volume["spec"]["accessModes"] == ["ReadWriteMany"]  # two `sync`, on two nodes

@@ -56,6 +56,11 @@ def test_the_target_starts_what_has_settings() -> None:
     assert sorted(wanted) == [f"consumer@{name}.service" for name in INSTANCES]
 
 
+def test_status_misses_every_role() -> None:
+    roles = {settings_of(name)["ROLE"] for name in INSTANCES}
+    assert set(settings_of("consumer")["CONSUMER_EXPECT"].split(",")) == roles
+
+
 def test_a_failed_migration_is_tried_again_and_keeps_no_webhook_out() -> None:
     text = (UNITS / "consumer-migrate.service").read_text()
     assert given("consumer-migrate.service", "Restart") == "on-failure"

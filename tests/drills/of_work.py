@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 from consumer.sandbox.scenarios.stage import Stage as Shop
@@ -130,6 +131,13 @@ async def _take_away(scene: Scene) -> None:
     scene.names["NAME"] = HANDLER
 
 
+async def _leave_a_plan(scene: Scene) -> None:
+    """An `apply` is killed right after it began, and its lease is over."""
+    plan = json.loads(await scene.type("replay", "plan", "--json"))["id"]
+    scene.in_ledger("UPDATE plans SET status = 'applying', began_by = 'ann' WHERE id = ?", plan)
+    scene.names["PLAN"] = plan
+
+
 WORK: tuple[Drill, ...] = (
     drill(
         "a handler is paused", "HandlerPaused", "PaidUnfulfilled",
@@ -150,6 +158,7 @@ WORK: tuple[Drill, ...] = (
         strike=_lose("fulfilment_payment", "fulfilment_order"), cure=_derive_it_again,
     ),
     drill("a plugin cannot be loaded", "PluginsBroken", strike=_deploy(BROKEN), cure=_deploy(MENDED)),
+    drill("an apply is killed", "PlanHalfApplied", strike=_leave_a_plan, cure=nothing, names=("PLAN",)),
     drill("a handler is gone", "HandlersGone", strike=_take_away, cure=nothing, names=("NAME",)),
     drill(
         "a built-in plugin is left out", "BuiltInLeftOut",

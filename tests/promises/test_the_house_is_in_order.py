@@ -40,7 +40,10 @@ LONG = {
 }
 """Pages that are over a bound, and why."""
 
+CLASS_LINES_MOST = 200
+
 UNNAMED = {"__init__.py", "__main__.py"}
+TABLE_HEAD = re.compile(r"\|.*\n\|(?: ?:?-+:? ?\|)+")
 STEP = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`: ", re.MULTILINE)
 
 
@@ -112,6 +115,25 @@ def test_the_map_of_each_page_names_each_file() -> None:
         if f"{path.name}`" not in (ROOT / home / "README.md").read_text():
             missing.setdefault(str(home), []).append(str(path.relative_to(home)))
     assert missing == {}
+
+
+@pytest.mark.parametrize("path", [str(path) for path in files() if path.suffix == ".md"])
+def test_every_table_has_its_head(path: str) -> None:
+    """A blank line in a table makes text of what follows."""
+    text = re.sub(r"```.*?```", "", (ROOT / path).read_text(), flags=re.DOTALL)
+    tables = re.findall(r"(?m)(?:^\|.*\n)+", f"{text}\n")
+    assert [table for table in tables if not TABLE_HEAD.match(table)] == []
+
+
+def test_no_class_of_sync_is_long() -> None:
+    long = [
+        f"{path}: {node.name}"
+        for path in files()
+        if path.is_relative_to("consumer/sync") and path.suffix == ".py"
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= CLASS_LINES_MOST
+    ]
+    assert long == []
 
 
 def test_every_test_that_a_page_cites_is_there() -> None:

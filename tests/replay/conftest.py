@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from consumer.broker import Broker, EmbeddedBroker
-from tests.work.workshop import make_topics
+from consumer.broker import Broker
+from tests.work.workshop import embedded
 
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     """An embedded log with the topic `payments.events`."""
-    found = EmbeddedBroker(tmp_path / "log.db")
-    await found.start()
-    await make_topics(found)
-    yield found
-    await found.stop()
+    async with embedded(tmp_path / "log.db") as found:
+        yield found

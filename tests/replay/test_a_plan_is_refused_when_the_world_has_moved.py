@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
+import orjson
 import pytest
 
 from consumer.broker import Broker
 from consumer.errors import PlanInProgress, PlanMoved, PlanOver, PlanRefused, PlanTooOld
-from consumer.events import Delivery
+from consumer.events import Delivery, Event, Locators, Source, Trust, build_event
 from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.plans import plans
-from consumer.ledger.reading import quarantine
+from consumer.ledger.reading import observations, quarantine
+from consumer.ledger.reading.observations import Observed
+from consumer.plugin import Context, handles
 from consumer.reason import Reason
 from tests.replay.stage import Shop, tables
 from tests.support.ports import eventually
@@ -96,3 +100,38 @@ async def test_what_was_never_proved_is_refused(sqlite_ledger: Database, broker:
     async with sqlite_ledger.transaction() as session:  # the service has confirmed it after all
         await events.record(session, [order_paid("forged")], AT)
     assert (await shop.replaying().plan(event="evt_forged", handler="shop:mail"))["actions"] == {"start": 1}
+
+
+# case: R9, F24
+@pytest.mark.parametrize("mark", [{"test": True}, {"livemode": False}, {"type": "webhook.test"}], ids=str)
+async def test_a_test_event_is_left_out(sqlite_ledger: Database, broker: Broker, mark: dict[str, Any]) -> None:
+    """It says so of itself; unless the service shows the order that it is about."""
+
+    def marked(number: int) -> Event:
+        body = {"id": f"evt_{number}", "type": "order.paid", "data": {"object": {"order_id": "order-1"}}} | mark
+        return build_event(
+            orjson.dumps(body), Locators(), application="default", trust=Trust.SIGNED, source=Source.WEBHOOK,
+            received_at=AT,
+        )  # fmt: skip
+
+    @handles("*", attempts=1, name="shop:all")
+    async def everything(event: Event, ctx: Context) -> None:
+        raise ValueError("broken")
+
+    shop = Shop(sqlite_ledger, broker, more=[everything])
+    work = shop.workshop()
+    await work.publish(marked(1), order_paid(2))
+    async with work.working():
+        await eventually(lambda: work.count("shop:all", "dead", 2))
+    plan = await shop.replaying().plan(type="order.*" if "type" not in mark else None, handler="shop:all")
+    assert (plan["actions"]["retry"], plan["refused"]) == (1, {"test": 1})
+    with pytest.raises(PlanRefused):
+        await shop.replaying().plan(event="evt_1")
+    if "type" in mark:
+        return
+    async with sqlite_ledger.transaction() as session:
+        seen = Observed(
+            application="default", kind="order", object_id="order-1", version=1, digest="d", read_at=AT, state="PAID"
+        )
+        await observations.keep(session, [seen])
+    assert (await shop.replaying().plan(event="evt_1"))["refused"] == {}, "it verifies now"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import observations
 from consumer.sync.observation import ObjectKind, Observation
-from tests.access.test_rebuild import live_in
+from tests.access.test_rebuild import live_in, rebuild
 from tests.support.desk import Desk
 from tests.support.handling.live import Live
 from tests.support.handling.projections import said, unreadable
@@ -60,6 +61,24 @@ async def test_the_same_rows_again(desk: Desk, sqlite_ledger: Database) -> None:
     assert await rows(sqlite_ledger) != before, "a dry run changes nothing"
     await asyncio.to_thread(desk.ask, "rebuild", "fulfilment", "--yes")
     assert await rows(sqlite_ledger) == before
+
+
+# case: G9
+async def test_memory_does_not_grow_with_the_past(sqlite_ledger: Database) -> None:
+    """Bodies are read a few at once, as their turn comes; never all of them."""
+    count, size = 200, 200_000
+    async with live_in(sqlite_ledger) as live:
+        for number in range(count):
+            await live.arrive(said("order.paid", f"evt_{number}", order_id=f"A{number}", amount="9", pad="x" * size))
+        before = await rows(sqlite_ledger)
+        tracemalloc.start()
+        try:
+            await rebuild(live).run(live.application)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert await rows(sqlite_ledger) == before
+    assert peak < count * size / 2
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ from tests.settings.reading import CREDENTIALS, SECRET, problems
 def test_every_default_of_the_contract_holds() -> None:
     settings = load_settings({}, Role.OPERATE)
     assert settings.database_url.get_secret_value() == "sqlite+aiosqlite:///data/consumer.db"
-    assert (settings.broker_url, settings.embedded_path) == ("embedded:data/log.db", Path("data/log.db"))
+    assert settings.broker_url == "embedded:data/log.db"
     assert (settings.host, settings.port, settings.internal_host, settings.internal_port) == (
         "127.0.0.1",
         8080,

@@ -20,8 +20,8 @@ from sqlalchemy import select, text
 from consumer.broker import EmbeddedBroker
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import RunRow
-from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S
 from tests.support.loopback import LoopbackServer
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually

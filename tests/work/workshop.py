@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
 from sqlalchemy import select
 
-from consumer.broker import Broker, Message, TopicConfig
+from consumer.broker import Broker, EmbeddedBroker, Message, TopicConfig
 from consumer.clock import Clock, SystemClock
 from consumer.events import Event, Locators, Source, Trust, build_event
 from consumer.ledger import Database
@@ -125,6 +126,18 @@ class Workshop:
     async def statuses(self, handler: str | None = None) -> list[str]:
         """The runs' states, by arrival."""
         return [row.status for row in await self.runs(handler)]
+
+
+@asynccontextmanager
+async def embedded(path: Path) -> AsyncIterator[EmbeddedBroker]:
+    """A log in a file, with the workers' topic."""
+    found = EmbeddedBroker(path)
+    await found.start()
+    try:
+        await make_topics(found)
+        yield found
+    finally:
+        await found.stop()
 
 
 async def make_topics(broker: Broker) -> None:

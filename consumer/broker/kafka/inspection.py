@@ -23,6 +23,7 @@ from consumer.broker.kafka.topics import (
     corrections,
     needed_replicas,
     problems,
+    replicas_of_new,
     settings_for,
 )
 from consumer.errors import BrokerUnavailable
@@ -66,7 +67,7 @@ class _Command:
         self._where += " --command-config client.properties" if secured else ""
 
     def create(self, topic: TopicConfig, brokers: int) -> str:
-        replicas = needed_replicas(brokers)
+        replicas = replicas_of_new(topic, brokers)
         configs = " ".join(f"--config {name}={value}" for name, value in settings_for(topic, replicas).items())
         return (
             f"kafka-topics.sh {self._where} --create --topic {topic.name} "

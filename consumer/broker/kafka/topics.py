@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError, for_code
 from consumer.broker.base import TopicConfig
 from consumer.broker.kafka.causes import broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.causes import of_kafka
 from consumer.errors import BrokerError, BrokerUnavailable, TopicMisconfigured
 
 LOG = structlog.get_logger(__name__)
@@ -62,8 +63,14 @@ def needed_message_bytes(topic: TopicConfig) -> int:
 
 
 def needed_replicas(brokers: int) -> int:
-    """How many copies a record has on a cluster of so many brokers."""
+    """How many copies a record has at least on a cluster of so many brokers."""
     return min(REPLICAS, brokers)
+
+
+def replicas_of_new(topic: TopicConfig, brokers: int) -> int:
+    """How many copies a topic is made with: what it asks for, also while too few brokers are there, which Kafka then
+    refuses: a topic keeps the copies it was made with."""
+    return max(topic.copies, needed_replicas(brokers))
 
 
 def problems(topic: TopicConfig, found: FoundTopic, brokers: int) -> list[str]:
@@ -96,6 +103,15 @@ def corrections(topic: TopicConfig, found: FoundTopic) -> dict[str, str]:
     if found.settings.get("unclean.leader.election.enable", "false") == "true":
         needed["unclean.leader.election.enable"] = "false"
     return needed
+
+
+def _new(topic: TopicConfig, replicas: int) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        num_partitions=topic.partitions or DEFAULT_PARTITIONS,
+        replication_factor=replicas,
+        topic_configs=settings_for(topic, replicas),
+    )
 
 
 class KafkaTopics:
@@ -151,22 +167,13 @@ class KafkaTopics:
     async def _create(self, admin: AIOKafkaAdminClient, topics: Sequence[TopicConfig], brokers: int) -> None:
         if not topics:
             return
-        replicas = min(REPLICAS, brokers)
-        response = await admin.create_topics(
-            [
-                NewTopic(
-                    name=topic.name,
-                    num_partitions=topic.partitions or DEFAULT_PARTITIONS,
-                    replication_factor=replicas,
-                    topic_configs=settings_for(topic, replicas),
-                )
-                for topic in topics
-            ]
-        )
+        response = await admin.create_topics([_new(topic, replicas_of_new(topic, brokers)) for topic in topics])
         for name, code, *message in response.topic_errors:
             if code not in (0, _TOPIC_EXISTS):  # another process may have been faster
                 reason = message[0] if message and message[0] else for_code(code).__name__
-                raise BrokerError("the topic could not be created", topic=name, reason=reason)
+                known = of_kafka(for_code(code)())
+                refusal = BrokerError if known is None else type(known)
+                raise refusal("the topic could not be created", topic=name, reason=reason)
 
     async def _visible(self, admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[str, FoundTopic]:
         """Wait until every partition of every topic has a leader."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app.options import option_problems
+from consumer.cli.consent import actor
 from consumer.cli.cures import replay_command
 from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.provenance import requirement, unreachable
@@ -197,7 +198,7 @@ async def _set(name: str, reason: str, *, paused: bool) -> None:
     async with ledger(settings_looking()) as database, database.transaction() as session:
         now = await shared_time(session)
         done = (
-            await ledger_handlers.pause(session, name, by="operator", reason=reason, now=now)
+            await ledger_handlers.pause(session, name, by=actor(), reason=reason, now=now)
             if paused
             else await ledger_handlers.resume(session, name)
         )
@@ -211,7 +212,7 @@ def _audit(session: Any, name: str, reason: str, now: datetime, *, paused: bool)
         session,
         at=now,
         application="",
-        actor="operator",
+        actor=actor(),
         action="handler.pause" if paused else "handler.resume",
         subject=f"handler:{name}",
         reason=reason,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from consumer.cli.consent import actor
 from consumer.cli.filters import (
     Application,
     EventId,
@@ -180,7 +181,7 @@ async def _audit(database: Database, application: str, event_id: str) -> None:
     async with database.transaction() as session:
         if await events.get(session, application, event_id) is not None:
             audit.note(
-                session, at=await shared_time(session), application=application, actor="operator",
+                session, at=await shared_time(session), application=application, actor=actor(),
                 action="event.shown_raw", subject=f"event:{event_id}",
             )  # fmt: skip
 

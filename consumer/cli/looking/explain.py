@@ -18,21 +18,32 @@ from consumer.cli.output import Json, Output, shown
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
+from consumer.console.mentions import SUBJECTS
 from consumer.console.unread import is_read
-from consumer.errors import SettingsError
+from consumer.errors import NotFound, SettingsError, UsageError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Settings
 from handlers.access.policy import Policy
 
 
 class AnyId(TyperGroup):
-    """`explain ANYTHING`: what is no kind of subject is an id of whatever kind."""
+    """`explain ANYTHING`: what is no kind of subject, or stands alone, is any id. Options may come first;
+    behind `--` everything is an id."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The subcommand and its arguments."""
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
-            args = ["anything", *args]
-        return super().resolve_command(ctx, args)
+        return super().parse_args(ctx, self._with_kind(args))
+
+    def _with_kind(self, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        valued = {place + 1 for place, one in enumerate(args[:end]) if one == "--application"}
+        words = [place for place, one in enumerate(args[:end]) if not one.startswith("-") and place not in valued]
+        if not words and ("--help" in args or not args):
+            return args
+        is_kind = bool(words) and args[words[0]] in self.commands
+        if is_kind and (len(words) > 1 or len(args) > end + 1 or "--help" in args):
+            return [args[words[0]], *args[: words[0]], *args[words[0] + 1 :]]
+        return ["anything", *args]
 
 
 app = typer.Typer(
@@ -91,7 +102,12 @@ def customer(
 @app.command(hidden=True)
 def anything(name: Name, application: Application = None, as_json: Json = False) -> None:
     """Why what has this id, of any kind, stands where it does."""
-    found = run(look_up(name.strip(), application))
+    try:
+        found = run(look_up(name.strip(), application))
+    except NotFound as error:
+        if name in SUBJECTS:  # a kind that stands alone: somebody forgot the id
+            raise UsageError(f"nothing is named {name}; consumer explain {name} takes an id behind it") from error
+        raise
     subjects = list(dict.fromkeys((one.application, *one.subject) for one in found if one.subject is not None))
     if len(subjects) != 1:
         show_found(found, as_json)

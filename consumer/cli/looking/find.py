@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from shlex import quote
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
+from consumer.console.cure import command
 from consumer.console.find import Found, find, near
 from consumer.errors import NotFound
 
@@ -60,6 +60,6 @@ def about(one: Found) -> str:
 
 def explain_line(one: Found) -> str:
     """The command that tells the rest."""
-    elsewhere = f" --application {one.application}" if one.application != "default" else ""
+    elsewhere = f"--application {one.application}" if one.application != "default" else ""
     kind, id_ = one.subject or ("", "")
-    return f"consumer explain {kind} {quote(id_)}{elsewhere}"
+    return command(f"consumer explain {kind}", id_, options=elsewhere)

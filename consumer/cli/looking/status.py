@@ -120,9 +120,7 @@ def _print(output: Output, found: Look) -> None:
         output.line(f"{asked.application}: {asked.count} read(s) wait for API credentials, the oldest since {oldest}")
     for reading in found.reading:
         output.line(reading.application)
-        facts = {
-            name: value for name, value in asdict(reading).items() if name not in ("application", "held_up", "missing")
-        }
+        facts = {name: value for name, value in asdict(reading).items() if name not in TOLD_APART}
         output.fields({f"  {name}": value for name, value in facts.items()})
         for stage in reading.held_up:
             output.line(f"  {stage.stage} is held up since {shown_value(stage.since)}: {stage.code}")

@@ -15,6 +15,7 @@ from consumer.errors import WrongApplication
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
+from consumer.replay.begun import begun
 from consumer.sync.health.status import ApplicationStatus
 from consumer.sync.loop import REFUSED
 from handlers.fulfilment.store import REQUESTED
@@ -82,6 +83,9 @@ def judge(
     wrong = standing.wrong(figures, unproved_max_bytes)
     if "handlers_gone" in wrong:
         found.append(Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers)))
+    if (half := figures.half_applied) is not None:
+        text = begun(half.plan, renews_keys=half.renews_keys)
+        found.append(Finding(Grade.DEGRADED, "plan_half_applied", text))
     if last_pass is not None and last_pass.code is not None:
         found.append(Finding(Grade.DEGRADED, "archive_failing", _unarchived(last_pass)))
     if broken_plugins:

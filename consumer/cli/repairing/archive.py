@@ -21,7 +21,7 @@ from consumer.archive.export import export
 from consumer.archive.file import written_at
 from consumer.archive.prune import Prune, Pruned
 from consumer.archive.trail import bring_trail, is_trail
-from consumer.cli.consent import operator
+from consumer.cli.consent import Yes, consent, operator
 from consumer.cli.looking.events import app as events_app
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
@@ -32,10 +32,11 @@ from consumer.errors import AnotherLeads, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.archiving.bodies import Brought
 from consumer.ledger.engine.database_time import shared_clock, shared_time
+from consumer.ledger.leases import LEASE_S
 from consumer.ledger.processes import worker_id
 from consumer.settings import Settings
 from consumer.settings.values import age
-from consumer.sync.leader import LEASE_S, Leader
+from consumer.sync.leader import Leader
 
 T = TypeVar("T")
 
@@ -50,12 +51,16 @@ def prune(
     older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="As in 90d, 12w, 36h.")],
     archive: Folder = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be taken out, and do nothing.")] = False,
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit trail.")] = "",
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Take the bodies of settled events out of the ledger, into archives that were read back before. Everything that
     decides stays: ids, runs, keys, the audit trail. `consumer events import` brings a body back."""
     settings, output = settings_looking(), Output(as_json)
     least, folder = _age(older_than), _folder(archive, settings, writes=not dry_run)
+    if not dry_run:
+        consent(f"take the bodies of settled events older than {older_than} out, into {folder}?", yes=yes)
 
     async def pruned() -> Pruned:
         async with ledger(settings, whole=True) as database:
@@ -64,7 +69,7 @@ def prune(
             leader = _leader(database, clock)
             made = Prune(
                 database, folder, clock=clock, written_by=__version__, by=operator(),
-                may_go_on=lambda: leader.token, on_file=_progress(output),
+                reason=reason.strip() or None, may_go_on=lambda: leader.token, on_file=_progress(output),
             )  # fmt: skip
             if dry_run:
                 return await made.look(before)

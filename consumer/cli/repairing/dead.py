@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import re
-from collections.abc import Awaitable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Protocol
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Protocol
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.cli.consent import Reason, Yes, checked_reason, consent
+from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
 from consumer.cli.filters import (
     Application,
     EventId,
@@ -31,6 +31,7 @@ from consumer.cli.filters import (
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.errors import UsageError
+from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import dead, events, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
@@ -96,14 +97,19 @@ def list_dead(
     found = run(_search(wanted))
     if not found:
         run(_require_known(wanted))
-    total, kinds = run(_totals(wanted)) if len(found) == limit else (len(found), len(_groups(found)))
+    by_kind = run(_totals(wanted)) if len(found) == limit else Counter((one.handler, one.fingerprint) for one in found)
     output = Output(as_json)
-    groups = _groups(found)
-    output.document({"dead": [_shown(one) for one in found], "groups": groups, "total": total, "kinds": kinds})
+    groups, total, kinds = _groups(found, by_kind), by_kind.total(), len(by_kind)
+    is_all = total < COUNT_MAX
+    counts = {"total": total, "kinds": kinds, "counted_all": is_all}
+    output.document({"dead": [_shown(one) for one in found], "groups": groups} | counts)
     more = f"{total - len(found)} more: these are the first {len(found)} (--limit)" if total > len(found) else None
-    if not each and len(found) > 1:
-        output.line(f"{total} {'discarded' if discarded else 'dead'} run(s), {kinds} kind(s) of failure")
-        _print_groups(output, groups)
+    if not each and total > 1:
+        at_least = "" if is_all else "at least "
+        output.line(f"{at_least}{total} {'discarded' if discarded else 'dead'} run(s), {kinds} kind(s) of failure")
+        _print_groups(output, groups, at_least)
+        if kinds > len(groups):
+            output.line(f"{kinds - len(groups)} more kind(s) of failure are not among the runs looked at (--limit)")
         if more:
             output.line(more)
         return
@@ -120,8 +126,9 @@ def list_dead(
         output.line(more)
 
 
-def _groups(found: Sequence[DeadRun]) -> list[dict[str, Any]]:
-    """By fingerprint and handler: how many, since when, the last, what they died of and where, and whose they are."""
+def _groups(found: Sequence[DeadRun], by_kind: Mapping[tuple[str, str | None], int]) -> list[dict[str, Any]]:
+    """By fingerprint and handler: how many of all, and of those `found` since when, the last, what they died of and
+    where, and whose they are."""
     grouped: dict[tuple[str, str | None], list[DeadRun]] = {}
     for one in found:
         grouped.setdefault((one.handler, one.fingerprint), []).append(one)
@@ -129,7 +136,8 @@ def _groups(found: Sequence[DeadRun]) -> list[dict[str, Any]]:
         {
             "handler": handler,
             "fingerprint": fingerprint,
-            "count": len(runs),
+            "count": max(by_kind.get((handler, fingerprint), 0), len(runs)),
+            "looked_at": len(runs),
             "first": min(one.died_at for one in runs),
             "last": max(one.died_at for one in runs),
             "code": runs[-1].code,
@@ -146,13 +154,15 @@ def _place(run: DeadRun) -> str:
     return (run.trace or "").partition(" < ")[0]
 
 
-def _print_groups(output: Output, groups: Sequence[dict[str, Any]]) -> None:
+def _print_groups(output: Output, groups: Sequence[dict[str, Any]], at_least: str) -> None:
     for one in groups:
-        output.line(f"{one['count']} x {one['handler']}  {one['code']}: {one['reason']}  [{one['fingerprint']}]")
+        count = f"{at_least}{one['count']}"
+        output.line(f"{count} x {one['handler']}  {one['code']}: {one['reason']}  [{one['fingerprint']}]")
         if one["place"]:
             output.line(f"   at {one['place']}")
         more = "" if one["count"] <= SUBJECTS_MAX else ", …"
-        output.line(f"   from {shown(one['first'])} to {shown(one['last'])}: {', '.join(one['subjects'])}{more}")
+        seen = "" if one["looked_at"] == one["count"] else f" (the first {one['looked_at']})"
+        output.line(f"   from {shown(one['first'])} to {shown(one['last'])}{seen}: {', '.join(one['subjects'])}{more}")
         mark = f" --fingerprint {one['fingerprint']}" if one["fingerprint"] else ""
         output.line(f"   consumer dead redrive --handler {one['handler']}{mark} --reason …")
 
@@ -263,21 +273,14 @@ async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
         return await dead.search(session, wanted)
 
 
-async def _totals(wanted: DeadFilter) -> tuple[int, int]:
+async def _totals(wanted: DeadFilter) -> Counter[tuple[str, str | None]]:
     async with ledger(looking()[0]) as database, database.reading() as session:
         return await dead.totals(session, wanted)
 
 
 async def _do(found: Sequence[DeadRun], reason: str, act: Act) -> int:
     async with ledger(looking()[0]) as database, database.transaction() as session:
-        return await act(session, found, by=_operator(), reason=reason, now=await shared_time(session))
-
-
-def _operator() -> str:
-    try:
-        return f"operator:{getpass.getuser()}"[:100]
-    except (OSError, KeyError):
-        return "operator"
+        return await act(session, found, by=actor(), reason=reason, now=await shared_time(session))
 
 
 def _shown(one: DeadRun) -> dict[str, Any]:

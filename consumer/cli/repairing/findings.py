@@ -11,6 +11,7 @@ from consumer.cli.filters import Limit, near, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say
+from consumer.console.cure import command
 from consumer.console.queues import KINDS, findings
 from consumer.errors import NotFound, UsageError
 
@@ -46,7 +47,7 @@ def show(subject: Subject, application: In = "default", as_json: Json = False) -
     output.document({"findings": found})
     for one in found:
         output.fields(one)
-        output.line(f"close it: consumer findings close {subject} {one['kind']} --reason …")
+        output.line(f"close it: {command('consumer findings close', subject, one['kind'], options='--reason …')}")
 
 
 @app.command()

@@ -12,7 +12,7 @@ import typer
 from consumer.app import log_parts
 from consumer.broker import Message, open_broker
 from consumer.cli.consent import Reason as Why
-from consumer.cli.consent import Yes, checked_reason, consent, operator
+from consumer.cli.consent import Yes, actor, checked_reason, consent
 from consumer.cli.filters import Application, Limit
 from consumer.cli.looking.status import quarantine as app
 from consumer.cli.output import Json, Output
@@ -175,7 +175,7 @@ async def _gone(settings: Settings, rows: Sequence[QuarantineRow], action: str, 
                 session,
                 at=now,
                 application=row.application,
-                actor=f"operator:{operator()}"[:100],
+                actor=actor(),
                 action=action,
                 subject=f"delivery:{row.delivery_id}",
                 before=reason_of(row.reason).value,

@@ -34,7 +34,8 @@ from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.candidates import Pair, PlanFilter
 from consumer.ledger.plans.tables import PlanItemRow, PlanRow, PlanStatus
-from consumer.replay.apply import Applied, begun
+from consumer.replay.apply import Applied
+from consumer.replay.begun import begun
 from consumer.replay.effects import Effects
 from consumer.settings import Role
 
@@ -43,6 +44,7 @@ DIFFERS = 3
 ITEMS_SHOWN = 10_000
 LEFT_OUT = {
     "seeded": "history taken in without effects stays so",
+    "test": "the service shows nothing of what a test event is about",
     "archived": "`consumer events import` brings their bodies back, then plan again",
 }
 
@@ -246,7 +248,7 @@ def list_plans(limit: Limit = 20, as_json: Json = False) -> None:
 
     found = run(load())
     rows = [_row(row) for row in found]
-    half_applied = [begun(row) for row in found if row.status == PlanStatus.APPLYING]
+    half_applied = [begun(row.id, renews_keys=row.renews_keys) for row in found if row.status == PlanStatus.APPLYING]
     output = Output(as_json)
     output.document({"plans": rows})
     names = ["id", "status", "created_at", "created_by", "items", "began_by", "ended_at"]

@@ -24,10 +24,11 @@ def upgrade(as_json: Json = False) -> None:
 
 @app.command()
 def current(as_json: Json = False) -> None:
-    """Show which migrations the database has; exit 1 when one is missing or unknown, 2 when there is no database."""
+    """Show which migrations the database has; exit 1 when one is missing, or when a newer version changed what this one
+    needs; 0 when a newer version only added to it. 2 when there is no database."""
     found = run(_with_database(upgrade=False))
     _show(found, as_json)
-    if not found.is_current or found.unknown:
+    if not found.is_current:
         raise typer.Exit(1)
 
 
@@ -44,6 +45,7 @@ def _show(found: SchemaState, as_json: bool) -> None:
     missing = sorted(found.missing)
     output.document(
         {
+            "state": found.word,
             "current": sorted(found.current),
             "wanted": sorted(found.wanted),
             "missing": missing,
@@ -57,6 +59,7 @@ def _show(found: SchemaState, as_json: bool) -> None:
     elif found.lacking:
         output.line(f"incompatible: this version needs {', '.join(found.lacking)}; run the version that made it")
     elif found.unknown:
-        output.line(f"unknown to this version: {', '.join(sorted(found.unknown))}; a newer version made it")
+        newer = ", ".join(sorted(found.unknown))
+        output.line(f"newer, compatible: unknown to this version: {newer}; what this version needs is there")
     else:
         output.line("up to date")

@@ -51,6 +51,15 @@ class SchemaState:
         as its tables give what this version needs."""
         return not self.missing and not self.lacking
 
+    @property
+    def word(self) -> str:
+        """`outdated`, `incompatible`, `newer_compatible` or `current`."""
+        if self.missing:
+            return "outdated"
+        if self.lacking:
+            return "incompatible"
+        return "newer_compatible" if self.unknown else "current"
+
 
 def alembic_config() -> Config:
     """Alembic's configuration for all branches, without a file."""

@@ -4,6 +4,7 @@ Runs that wait for a handler which no living worker has any more can be given up
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -155,18 +156,18 @@ async def search(session: AsyncSession, wanted: DeadFilter) -> Sequence[DeadRun]
     return sorted(found, key=lambda run: (run.seq, run.handler))[: wanted.limit]
 
 
-async def totals(session: AsyncSession, wanted: DeadFilter) -> tuple[int, int]:
-    """How many runs fit, whatever the limit, and of how many kinds (handler and fingerprint); COUNT_MAX at most."""
-    number, kinds = 0, set[tuple[str, str | None]]()
+async def totals(session: AsyncSession, wanted: DeadFilter) -> Counter[tuple[str, str | None]]:
+    """How many runs fit, whatever the limit, by their kind: handler and fingerprint. Of COUNT_MAX runs at most: where
+    there are more, a kind may have more than is said, and there may be more kinds."""
+    kinds: Counter[tuple[str, str | None]] = Counter()
     event_type = _event_type(wanted)
     for state in await _states(session, wanted):
         fit = select(_RUNS.c.handler, _RUNS.c.fingerprint).where(state, *_conditions(wanted), event_type.is_not(None))
         found = fit.limit(COUNT_MAX).subquery()
         each = (found.c.handler, found.c.fingerprint)
         for handler, fingerprint, count in await session.execute(select(*each, func.count()).group_by(*each)):
-            number += count
-            kinds.add((handler, fingerprint))
-    return number, len(kinds)
+            kinds[handler, fingerprint] += count
+    return kinds
 
 
 def _matching(wanted: DeadFilter, state: Any) -> Select[Any]:

@@ -70,7 +70,7 @@ def bystanders() -> Select[tuple[str]]:
 async def living(session: AsyncSession, now: datetime) -> frozenset[str]:
     """The handlers that some living worker has, or, when no worker lives, those of the last ones: that nobody works
     at all is another matter. Empty before the first worker."""
-    seen = dict((await session.execute(select(_HANDLERS.c.name, _HANDLERS.c.last_seen_at))).tuples().all())
+    seen = dict((await session.execute(select(_HANDLERS.c.name, _HANDLERS.c.last_seen_at))).all())
     # A worker whose clock is ahead must not make everybody else's handlers look gone.
     since = min(now, max(seen.values(), default=now)) - timedelta(seconds=LIVE_S)
     return frozenset(name for name, at in seen.items() if at >= since)

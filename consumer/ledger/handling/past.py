@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
-from sqlalchemy import Table, and_, delete, select
+from sqlalchemy import ColumnElement, Subquery, Table, and_, case, delete, false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import BodiesArchived
-from consumer.events import Event
-from consumer.ledger.handling.events import to_event
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, RunRow, RunStatus
 from consumer.plugin import Emission
 
@@ -22,6 +20,9 @@ _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
 _AUDIT: Table = AuditRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
+ACTOR_CHARS: Final = 100
+"""So much of a handler's name stands in the audit trail."""
+_STREAMED: Final = {"yield_per": 200}
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,16 @@ class Note:
 
 @dataclass(frozen=True)
 class Handled:
-    """A run that succeeded: the event with its place, the handler, the plan, and when it was done."""
+    """A run that succeeded: its event and that one's place, the handler, the plan, and when it was done. `place`: the
+    number of the first change that it noted, None when it noted none. `emitted`: what it was the first to emit."""
 
-    event: Event
+    event_id: str
     seq: int
     handler: str
     plan: str | None
     at: datetime
+    place: int | None
+    emitted: Sequence[Emission]
 
 
 @dataclass(frozen=True)
@@ -55,39 +59,79 @@ class Contents:
     digest: str
 
 
-async def notes(session: AsyncSession, application: str) -> Sequence[Note]:
-    """All changes of an application, in their order."""
-    columns = (_AUDIT.c.id, _AUDIT.c.at, _AUDIT.c.actor, _AUDIT.c.action, _AUDIT.c.reason, _AUDIT.c.after)
-    rows = await session.execute(select(*columns).where(_AUDIT.c.application == application).order_by(_AUDIT.c.id))
-    return [Note(*row) for row in rows]
-
-
-async def handled(session: AsyncSession, application: str, handlers: Collection[str]) -> Sequence[Handled]:
-    """The runs of these handlers that succeeded. Raises BodiesArchived."""
+async def require_bodies(session: AsyncSession, application: str, handlers: Collection[str]) -> None:
+    """Raises BodiesArchived when an event of these runs has its body in an archive."""
     same = and_(_RUNS.c.application == _EVENTS.c.application, _RUNS.c.event_id == _EVENTS.c.id)
-    done = (
-        select(EventRow, _RUNS.c.handler, _RUNS.c.plan, _RUNS.c.updated_at)
-        .join(_RUNS, same)
-        .where(
-            _EVENTS.c.application == application,
-            _RUNS.c.status == RunStatus.SUCCEEDED.value,
-            _RUNS.c.handler.in_(sorted(handlers)),
-        )
-    )
-    found = (await session.execute(done)).all()
-    if archives := sorted({row.archive for row, *_ in found if row.archive is not None}):
+    wanted = select(_EVENTS.c.archive).join(_RUNS, same).where(*_succeeded(application, handlers))
+    archives = sorted(await session.scalars(wanted.where(_EVENTS.c.archive.is_not(None)).distinct()))
+    if archives:
         raise BodiesArchived(files=len(archives), first=archives[0], last=archives[-1])
-    return [Handled(to_event(row), row.seq, name, plan, at) for row, name, plan, at in found]
 
 
-async def emitted(session: AsyncSession, application: str) -> Mapping[tuple[str, str], list[Emission]]:
-    """(event id, handler) to what it was the first to emit."""
-    found: dict[tuple[str, str], list[Emission]] = {}
-    rows = select(_OUTBOX).where(_OUTBOX.c.application == application).order_by(_OUTBOX.c.seq)
-    for row in (await session.execute(rows)).mappings():
-        one = Emission(id=row["event_id"], type=row["type"], key=row["key"], data=orjson.loads(row["data"]))
-        found.setdefault((row["cause"], row["handler"]), []).append(one)
-    return found
+async def has_notes(session: AsyncSession, application: str, handlers: Collection[str]) -> bool:
+    """Whether any of these runs is known to have changed anything."""
+    first = _first_notes(application)
+    wanted = select(first.c.place).join(_RUNS, _of_run(first)).where(*_succeeded(application, handlers))
+    return await session.scalar(wanted.limit(1)) is not None
+
+
+async def spoken(session: AsyncSession, application: str, words: Collection[tuple[str, str]]) -> AsyncIterator[Note]:
+    """The changes that are one of these words (action, actor), in their order. A stream."""
+    columns = (_AUDIT.c.id, _AUDIT.c.at, _AUDIT.c.actor, _AUDIT.c.action, _AUDIT.c.reason, _AUDIT.c.after)
+    said = or_(false(), *(and_(_AUDIT.c.action == action, _AUDIT.c.actor == actor) for action, actor in words))
+    wanted = select(*columns).where(_AUDIT.c.application == application, said).order_by(_AUDIT.c.id)
+    async for row in await session.stream(wanted, execution_options=_STREAMED):
+        yield Note(*row)
+
+
+async def handled(
+    session: AsyncSession, application: str, handlers: Sequence[str], *, noted: bool
+) -> AsyncIterator[Handled]:
+    """The runs of these handlers that succeeded, with what they emitted. A stream: those that noted a change, by its
+    number, or those that noted none, by the time they were done; then by arrival, and in the handlers' order."""
+    first = _first_notes(application)
+    caused = and_(
+        _OUTBOX.c.application == application,
+        _OUTBOX.c.cause == _RUNS.c.event_id,
+        _OUTBOX.c.handler == _RUNS.c.handler,
+    )
+    order = case({name: number for number, name in enumerate(handlers)}, value=_RUNS.c.handler)
+    wanted = (
+        select(_RUNS.c.event_id, _RUNS.c.seq, _RUNS.c.handler, _RUNS.c.plan, _RUNS.c.updated_at, first.c.place,
+               _OUTBOX.c.event_id.label("id"), _OUTBOX.c.type, _OUTBOX.c.key, _OUTBOX.c.data)
+        .outerjoin(first, _of_run(first))
+        .outerjoin(_OUTBOX, caused)
+        .where(*_succeeded(application, handlers), first.c.place.is_not(None) if noted else first.c.place.is_(None))
+        .order_by(first.c.place if noted else _RUNS.c.updated_at, _RUNS.c.seq, order, _OUTBOX.c.seq)
+    )  # fmt: skip
+    one: Handled | None = None
+    emitted: list[Emission] = []
+    async for row in await session.stream(wanted, execution_options=_STREAMED):
+        if one is None or (one.event_id, one.handler) != (row.event_id, row.handler):
+            if one is not None:
+                yield one
+            emitted = []
+            one = Handled(row.event_id, row.seq, row.handler, row.plan, row.updated_at, row.place, emitted)
+        if row.id is not None:
+            emitted.append(Emission(id=row.id, type=row.type, key=row.key, data=orjson.loads(row.data)))
+    if one is not None:
+        yield one
+
+
+def _succeeded(application: str, handlers: Collection[str]) -> tuple[ColumnElement[bool], ...]:
+    done = _RUNS.c.status == RunStatus.SUCCEEDED.value
+    return _RUNS.c.application == application, done, _RUNS.c.handler.in_(sorted(handlers))
+
+
+def _first_notes(application: str) -> Subquery:
+    """The number of the first change that a run noted."""
+    mine = (_AUDIT.c.application == application, _AUDIT.c.reason.is_not(None))
+    wanted = select(_AUDIT.c.reason, _AUDIT.c.actor, func.min(_AUDIT.c.id).label("place")).where(*mine)
+    return wanted.group_by(_AUDIT.c.reason, _AUDIT.c.actor).subquery()
+
+
+def _of_run(first: Subquery) -> ColumnElement[bool]:
+    return and_(first.c.reason == _RUNS.c.event_id, first.c.actor == func.substr(_RUNS.c.handler, 1, ACTOR_CHARS))
 
 
 async def clear(session: AsyncSession, table: Table, application: str) -> None:

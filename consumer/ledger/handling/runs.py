@@ -10,7 +10,7 @@ decision 10): what is sought is reached by one index, from an equality, or in th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -392,29 +392,6 @@ async def stranded(session: AsyncSession, after: Lane | None = None, limit: int 
 async def release(session: AsyncSession, page: lanes.Page, now: datetime) -> int:
     """Let go what `stranded` has found; returns how many."""
     return await _let_go(session, page.stranded, now)
-
-
-async def release_parked(session: AsyncSession, now: datetime, limit: int = 1000) -> int:
-    """Let parked runs go that wait behind nothing any more, wherever they are; returns how many."""
-    found: list[RunId] = []
-    async for page in _pages(session):
-        found += page.stranded
-        if len(found) >= limit:
-            break
-    return await _let_go(session, found[:limit], now)
-
-
-async def has_stranded(session: AsyncSession) -> bool:
-    """Whether a parked run waits behind nothing any more (see `release_parked`)."""
-    return bool([page async for page in _pages(session) if page.stranded])
-
-
-async def _pages(session: AsyncSession) -> AsyncIterator[lanes.Page]:
-    page = await stranded(session)
-    yield page
-    while page.after is not None:
-        page = await stranded(session, page.after)
-        yield page
 
 
 async def next_due(session: AsyncSession, now: datetime) -> dict[str, datetime]:

@@ -12,7 +12,7 @@ import orjson
 from sqlalchemy import Table, func, insert, literal_column, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger import audit
+from consumer.ledger import audit, leases
 from consumer.ledger.plans.tables import ItemStatus, PlanItemRow, PlanRow, PlanStatus
 from consumer.ledger.tables import REASON_CHARS
 from consumer.ledger.trail.chain import sealed
@@ -25,6 +25,8 @@ _ITEMS: Table = PlanItemRow.__table__
 
 TURNS: Final = 0x7265706C
 """The number of the lock of whoever begins a plan, or takes bodies out."""
+ROLE: Final = "replay"
+"""The lease of whoever applies a plan: one process at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,14 @@ class Decided:
     items: int
     predicted: Mapping[str, Any]
     digest: str
+
+
+@dataclass(frozen=True)
+class HalfApplied:
+    """A plan that was begun and not done, and that nobody goes on with."""
+
+    plan: str
+    renews_keys: bool
 
 
 def new_id() -> str:
@@ -88,6 +98,16 @@ async def applying(session: AsyncSession) -> PlanRow | None:
     # The word is in the statement itself, so that the index of it serves.
     statement = select(PlanRow).where(_PLANS.c.status == literal_column(f"'{PlanStatus.APPLYING.value}'"))
     return (await session.execute(statement)).scalars().first()
+
+
+async def half_applied(session: AsyncSession, now: datetime) -> HalfApplied | None:
+    """The plan that was begun and is left: what it still holds is not done. None while a process has the lease."""
+    row = await applying(session)
+    if row is None:
+        return None
+    lease = await leases.current(session, ROLE)
+    is_applied = lease is not None and lease.until >= now
+    return None if is_applied else HalfApplied(row.id, row.renews_keys)
 
 
 async def take_turns(session: AsyncSession) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +10,7 @@ from sqlalchemy import Table, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
+from consumer.ledger.engine.chunks import matching
 from consumer.ledger.tables import ObservationRow
 
 _OBSERVATIONS: Table = ObservationRow.__table__
@@ -52,6 +53,17 @@ async def last(session: AsyncSession, application: str, kind: str, object_ids: S
     where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
     rows = await session.execute(select(_OBSERVATIONS).where(where, among(_OBSERVATIONS.c.object_id, object_ids)))
     return {row["object_id"]: Observed(**row) for row in rows.mappings()}
+
+
+async def which(session: AsyncSession, keys: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    """Those of (application, key) that the service was seen to have; a key is a kind and an id, as in `order:A1`."""
+    found: set[tuple[str, str]] = set()
+    columns = (_OBSERVATIONS.c.application, _OBSERVATIONS.c.kind, _OBSERVATIONS.c.object_id)
+    named = ((object_id, application, kind) for application, key in keys for kind, _, object_id in [key.partition(":")])
+    for some in matching(_OBSERVATIONS.c.object_id, (_OBSERVATIONS.c.application, _OBSERVATIONS.c.kind), named):
+        rows = await session.execute(select(*columns).where(some))
+        found |= {(application, f"{kind}:{object_id}") for application, kind, object_id in rows}
+    return frozenset(found)
 
 
 async def after(session: AsyncSession, application: str, kind: str, object_id: str, limit: int) -> Sequence[Observed]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
-from sqlalchemy import Table, func, select
+from sqlalchemy import Table, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -18,6 +18,8 @@ from consumer.ledger.tables import AuditRow, ChainHeadRow
 _AUDIT: Table = AuditRow.__table__
 _HEAD: Table = ChainHeadRow.__table__
 _PLANS: Table = PlanRow.__table__
+_ENDS: Final = {"replay.completed": PlanStatus.APPLIED, "replay.cancelled": PlanStatus.CANCELLED}
+"""The entries with which a plan is over, and how it stands then."""
 
 
 async def is_there(session: AsyncSession, number: int, last_hash: str) -> bool:
@@ -38,13 +40,29 @@ async def take_entries(session: AsyncSession, entries: Sequence[Mapping[str, Any
 
 
 async def take_plans(session: AsyncSession, plans: Sequence[Mapping[str, Any]]) -> None:
-    """Add plans of a verified export. What was still to be done of them is not taken along: they are over."""
+    """Add plans of a verified export. What was still to be done of them is not taken along: they are over, and `stand`
+    says which of them were before."""
     over = {"status": PlanStatus.CANCELLED.value, "ended_by": "import"}
     rows = [
         _timed(one, "created_at") | {name: orjson.dumps(one[name]) for name in ("filters", "predicted")} | over
         for one in plans
     ]
     await session.execute(insert_into(_PLANS, _dialect(session)), rows)
+
+
+async def stand(session: AsyncSession) -> None:
+    """The plans that came in stand as the entries tell that came in: who began each and who ended it, when, and why."""
+    told = select(_AUDIT.c.action, _AUDIT.c.subject, _AUDIT.c.at, _AUDIT.c.actor, _AUDIT.c.reason).where(
+        _AUDIT.c.application == "", _AUDIT.c.action.startswith("replay.")
+    )
+    for action, subject, at, actor, reason in (await session.execute(told.order_by(_AUDIT.c.id))).all():
+        known: dict[str, Any] = {"reason": reason} if action in ("replay.planned", "replay.applied") else {}
+        if action == "replay.applied":
+            known |= {"began_at": at, "began_by": actor}
+        elif action in _ENDS:
+            known |= {"status": _ENDS[action].value, "ended_at": at, "ended_by": actor}
+        if known:
+            await session.execute(update(_PLANS).where(_PLANS.c.id == subject.removeprefix("plan:")).values(**known))
 
 
 async def go_on(session: AsyncSession, number: int, last_hash: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotUnderstood
-from consumer.events import Source, first, parse_json
+from consumer.events import Source, first, parse_json, says_test
 from consumer.ledger import Database
 from consumer.ledger.handling import events as ledger_events
 from consumer.ledger.handling.events import EventFilter
@@ -20,13 +20,6 @@ from consumer.sync.backfill.page import LISTED
 NEWEST: Final = 200
 HOST_SKEW: Final = timedelta(seconds=5)
 """How far the clocks of our own machines may be from each other."""
-TEST_TYPE: Final = "webhook."
-_PLACES: Final = ("", "/data", "/data/object", "/object")
-_MARKS: Final = (
-    *((f"{place}/{word}", True) for place in _PLACES for word in ("test", "is_test")),
-    *((f"{place}/livemode", False) for place in _PLACES),
-)
-
 QUARANTINED: Final = "in quarantine"
 WAITS: Final = "waits to be confirmed"
 RECORDED: Final = "recorded as an event"
@@ -110,6 +103,4 @@ def is_test(raw: bytes, type_pointers: tuple[str, ...]) -> bool:
     except NotUnderstood:
         return False
     kind = first(body, type_pointers)
-    if isinstance(kind, str) and kind.startswith(TEST_TYPE):
-        return True
-    return any(first(body, (pointer,)) is wanted for pointer, wanted in _MARKS)
+    return says_test(body, kind if isinstance(kind, str) else "")

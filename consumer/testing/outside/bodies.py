@@ -10,8 +10,6 @@ from aiohttp import FormData, MultipartWriter
 from aiohttp.payload import LookupError as NoPayload
 from aiohttp.payload import Payload, get_payload
 
-MULTIPART = "multipart/"
-
 
 async def recorded(data: Any) -> Any:
     """The body, as `Request.body` shows it. Raises what the real session raises for what it cannot send."""

@@ -21,6 +21,7 @@ from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.runs import ClaimedRun
+from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.plugin import Context, Handler
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.way import on_the_way_of, tell
@@ -36,7 +37,6 @@ from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.unit_of_work import UnitOfWork
 
-CLAIM_LEASE_S = 15.0
 IDLE_S, QUIET_S = 0.5, 1.0
 RETRY_S = 0.5
 

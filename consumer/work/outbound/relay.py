@@ -17,6 +17,7 @@ from consumer.errors import BrokerError, LedgerError
 from consumer.events import Event, Source
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
+from consumer.ledger.leases import RELAY_LEASE_S
 from consumer.ledger.tables import OutboxRow
 from consumer.ledger.tenure import Tenure
 from consumer.telemetry import way
@@ -24,7 +25,6 @@ from consumer.telemetry.logs import Condition
 from consumer.wire import own_event, pack_event
 
 ROLE = "relay"
-LEASE_S = 10.0
 IDLE_S, QUIET_S = 0.25, 0.5
 FOLLOWS_S = 1.0
 RETRY_S = 0.5
@@ -53,7 +53,7 @@ class Relay:
         self._pace = Pace(clock, first_s=IDLE_S, most_s=QUIET_S)
         self._asked_s = float("-inf")
         self._waits = Condition("relay_waits")
-        self._tenure = Tenure(database, role=ROLE, holder=worker, clock=clock, lease_s=LEASE_S)
+        self._tenure = Tenure(database, role=ROLE, holder=worker, clock=clock, lease_s=RELAY_LEASE_S)
 
     def wake(self) -> None:
         """There may be something to publish: look now."""

@@ -18,6 +18,7 @@ from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.errors import BrokerUnavailable
 from consumer.ledger.health import Figures
+from consumer.ledger.plans.plans import HalfApplied
 from consumer.sync.canary.sightings import Late
 from consumer.sync.health.stalled import StalledStage
 from consumer.sync.health.status import ApplicationStatus, refused_at
@@ -69,6 +70,7 @@ def test_all_is_well() -> None:
         (replace(WELL, paused_handlers=("shop:ship",)), "handlers_paused", Grade.DEGRADED),
         (replace(WELL, waiting_handlers=("shop:ship",)), "handlers_waiting", Grade.DEGRADED),
         (replace(WELL, gone_handlers={"shop:ship": 3}), "handlers_gone", Grade.DEGRADED),
+        (replace(WELL, half_applied=HalfApplied("rpl_1", renews_keys=False)), "plan_half_applied", Grade.DEGRADED),
         (replace(WELL, hints=3, unasked=3, oldest_unasked_at=NOW - timedelta(minutes=3)), "hints_late", Grade.DEGRADED),
         (replace(WELL, hints=3, unasked=3, oldest_unasked_at=LONG_AGO), "hints_late", Grade.STUCK),
         (replace(WELL, hints=5998, denied=5998), "hints_denied", Grade.DEGRADED),

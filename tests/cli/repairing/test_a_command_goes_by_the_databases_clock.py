@@ -6,7 +6,6 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -15,38 +14,27 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app.syncing import open_syncing
-from consumer.broker import EmbeddedBroker
+from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
 from consumer.settings import Role, load_settings
 from tests.support.desk import Desk
 from tests.support.ports import eventually
-from tests.work.workshop import Workshop, make_topics, order_paid
+from tests.work.workshop import Workshop, order_paid
 
 BEHIND = timedelta(hours=3)
 SLACK = timedelta(minutes=1)
+SERVICE = {
+    "SVC_BASE_URL": "http://127.0.0.1:9",
+    "SVC_APP_ID": "svc_app_shop",
+    "SVC_APP_SECRET": "svc_sk_live_0123456789",
+}
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """Of the ledger that the tests look into; a log, and credentials that nobody is asked about."""
-    return {
-        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
-        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
-        "CONSUMER_LOG_LEVEL": "error",
-        "SVC_BASE_URL": "http://127.0.0.1:9",
-        "SVC_APP_ID": "svc_app_shop",
-        "SVC_APP_SECRET": "svc_sk_live_0123456789",
-    }
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> EmbeddedBroker:
-    """With its topics."""
-    found = EmbeddedBroker(tmp_path / "log.db")
-    await found.start()
-    await make_topics(found)
-    return found
+def environ(environ: dict[str, str]) -> dict[str, str]:
+    """With credentials that nobody is asked about."""
+    return environ | SERVICE
 
 
 def it_is_earlier_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,17 +60,17 @@ def is_there(at: datetime | str) -> bool:
 
 # case: R10
 async def test_what_is_redriven_is_due_at_once(
-    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    sqlite_ledger: Database, broker: Broker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @handles("order.paid", attempts=1, name="test:broken")
     async def broken(event: Event, ctx: Context) -> None:
         raise ValueError("not yet")
 
-    shop, desk = Workshop(sqlite_ledger, log, [broken]), Desk(environ)
+    shop, desk = Workshop(sqlite_ledger, broker, [broken]), Desk(environ)
     await shop.publish(order_paid(1))
     async with shop.working():
         await eventually(lambda: shop.count("test:broken", "dead", 1))
-    await log.stop()
+    await broker.stop()
     it_is_earlier_there(monkeypatch)
     await asyncio.to_thread(desk.ask, "dead", "redrive", "--all", "--reason", "repaired", "--yes")
     [run] = await shop.runs("test:broken")
@@ -92,9 +80,9 @@ async def test_what_is_redriven_is_due_at_once(
 
 # case: R1
 async def test_a_plan_is_of_the_databases_time(
-    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    sqlite_ledger: Database, broker: Broker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await log.stop()
+    await broker.stop()
     desk = Desk(environ)
     it_is_earlier_there(monkeypatch)
     plan = (await asyncio.to_thread(desk.ask, "replay", "plan", "--since", "1h"))["id"]
@@ -126,10 +114,10 @@ async def test_an_anchor_is_of_the_databases_time(
 
 
 async def test_a_walk_of_the_last_hour_is_of_the_databases_last_hour(
-    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    sqlite_ledger: Database, broker: Broker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has come by this machine's clock may not have come yet; how long ago is reckoned from there, too."""
-    await log.stop()
+    await broker.stop()
     it_is_earlier_there(monkeypatch)
     desk, here = Desk(environ), datetime.now(UTC)
     done = await asyncio.to_thread(desk.call, "backfill", "--dry-run", "--since", (here - BEHIND / 2).isoformat())
@@ -143,10 +131,10 @@ async def test_a_walk_of_the_last_hour_is_of_the_databases_last_hour(
 
 
 async def test_a_doctor_sees_what_is_wrong_with_this_machine_alone(
-    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    sqlite_ledger: Database, broker: Broker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service agrees with the database: it is this machine's clock that is told."""
-    await log.stop()
+    await broker.stop()
     it_is_earlier_there(monkeypatch)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", refuse_in_the_past)
@@ -159,9 +147,9 @@ async def test_a_doctor_sees_what_is_wrong_with_this_machine_alone(
 
 
 async def test_who_walks_the_list_agrees_with_the_roles(
-    sqlite_ledger: Database, log: EmbeddedBroker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    sqlite_ledger: Database, broker: Broker, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await log.stop()
+    await broker.stop()
     it_is_earlier_there(monkeypatch)
     async with open_syncing(load_settings(environ, Role.OPERATE), publishes=False) as syncing:
         assert is_there(syncing.clock.now())

@@ -7,12 +7,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Table, select
 
-from consumer.broker import Broker, EmbeddedBroker
+from consumer.broker import Broker
 from consumer.cli.repairing.replay_filter import with_belongings
 from consumer.ledger import Database
 from consumer.ledger.plans import candidates
@@ -24,7 +23,7 @@ from tests.support.desk import Desk
 from tests.support.handling.live import Live
 from tests.support.handling.projections import observed, said
 from tests.support.ports import eventually
-from tests.work.workshop import make_topics, order_paid
+from tests.work.workshop import order_paid
 
 RUNS: Table = RunRow.__table__
 Found = set[tuple[str, str]]
@@ -105,26 +104,6 @@ async def test_each_filter_is_of_exactly_what_it_names(history: History) -> None
     assert await history.planned(reason_code=granted.code, customer="cu-A") == A
     assert await history.planned(customer="cu-B", type="access.*") == {("access.granted", "customer:cu-B")}
     assert await history.planned(customer="cu-B", status="retrying") == set()
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """Of the ledger that the test's workers write."""
-    return {
-        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
-        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
-        "CONSUMER_LOG_LEVEL": "error",
-    }
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """An embedded log with the workers' topic."""
-    found = EmbeddedBroker(tmp_path / "log.db")
-    await found.start()
-    await make_topics(found)
-    yield found
-    await found.stop()
 
 
 # case: R2

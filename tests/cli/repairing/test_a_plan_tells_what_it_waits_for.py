@@ -4,14 +4,13 @@ goes on with what was begun; and which commands move a plan that is half applied
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from consumer.broker import Broker, EmbeddedBroker
+from consumer.broker import Broker
 from consumer.cli.repairing.replay_filter import parse_age
 from consumer.errors import UsageError
 from consumer.ledger import Database
@@ -21,27 +20,7 @@ from consumer.replay.pace import Pace
 from tests.replay.stage import Shop
 from tests.support.desk import Desk
 from tests.support.ports import eventually
-from tests.work.workshop import make_topics, order_paid
-
-
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """Of the ledger that the test's workers write."""
-    return {
-        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
-        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
-        "CONSUMER_LOG_LEVEL": "error",
-    }
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """An embedded log with the workers' topic."""
-    found = EmbeddedBroker(tmp_path / "log.db")
-    await found.start()
-    await make_topics(found)
-    yield found
-    await found.stop()
+from tests.work.workshop import order_paid
 
 
 # case: R15
@@ -76,6 +55,36 @@ async def test_who_goes_on_with_a_plan_is_told_and_how(
         rows = await session.execute(text("SELECT action, actor, reason FROM audit WHERE action LIKE 'replay.%'"))
         told = {(row.action, row.actor, row.reason) for row in rows}
     assert {("replay.applied", "bob", "first"), ("replay.resumed", "ann", "why")} <= told
+
+
+# case: R7, O6
+async def test_a_plan_that_is_left_half_applied_is_told(sqlite_ledger: Database, broker: Broker, desk: Desk) -> None:
+    def told() -> list[str]:
+        found = json.loads(desk.call("status", "--json").stdout)["findings"]
+        return [one["text"] for one in found if one["code"] == "plan_half_applied"]
+
+    shop = Shop(sqlite_ledger, broker, broken={"mail"})
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", 1))
+    plan = (await shop.replaying().plan(handler="shop:mail"))["id"]
+    applied = asyncio.create_task(shop.replaying().apply({"id": plan}))  # nobody works: it waits
+    await eventually(lambda: is_being_applied(sqlite_ledger, plan))
+    assert await asyncio.to_thread(told) == [], "somebody is at it"
+    applied.cancel()
+    await asyncio.gather(applied, return_exceptions=True)
+    [line] = await asyncio.to_thread(told)
+    for verb in ("apply", "cancel"):
+        assert f"consumer replay {verb} {plan} --reason" in line
+    await asyncio.to_thread(desk.ask, "replay", "cancel", plan, "--reason", "a drill", "--yes")
+    assert await asyncio.to_thread(told) == []
+
+
+async def is_being_applied(database: Database, plan: str) -> bool:
+    async with database.reading() as session:
+        row = await plans.applying(session)
+    return row is not None and row.id == plan
 
 
 # case: R2

@@ -1,4 +1,4 @@
-"""`db current` and `db upgrade` exit 0 only where the schema is what this version knows and needs."""
+"""`db current` and `db upgrade` exit 0 only where the schema gives what this version needs; it says which is newer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from tests.support.desk import Desk
 
 
 # case: O9
-def test_a_revision_that_nobody_here_knows(desk: Desk, environ: dict[str, str]) -> None:
+def test_a_newer_version_that_only_added_something(desk: Desk, environ: dict[str, str]) -> None:
     assert desk.call("db", "upgrade").returncode == 0
     changed(environ, "UPDATE alembic_version SET version_num = 'ledger_0099' WHERE version_num LIKE 'ledger_%'")
     done = desk.call("db", "current")
-    assert (done.returncode, "up to date" in done.stdout) == (1, False)
-    assert "unknown to this version: ledger_0099" in done.stdout
+    assert (done.returncode, "up to date" in done.stdout) == (0, False)
+    assert "newer, compatible: unknown to this version: ledger_0099" in done.stdout
+    assert desk.ask("db", "current")["state"] == "newer_compatible"
+    changed(environ, "ALTER TABLE hints RENAME COLUMN attempts TO denials")
+    done = desk.call("db", "current")
+    assert (done.returncode, "incompatible: this version needs hints.attempts" in done.stdout) == (1, True)
 
 
 # case: H7

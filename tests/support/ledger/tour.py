@@ -213,6 +213,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.reading.hints.put_off": [{"keys": [("default", "evt_5")]}],
     "ledger.reading.hints.drop": [{"keys": [("default", "evt_5")]}],
     "ledger.reading.hints.count": [{}, {"application": None}],
+    "ledger.reading.observations.which": [{"keys": [("default", "order:order-5")]}],
     "ledger.reading.quarantine.put": [{"deliveries": [(one, Reason.NOT_JSON) for one in _DELIVERIES]}],
     "ledger.reading.quarantine.drop": [{"seen": [_QUARANTINED]}],
     "ledger.reading.quarantine.newest": [

@@ -298,7 +298,9 @@ async def test_a_walk_that_is_faster_than_the_workers_waits_for_those_who_ask(wo
         await ask_for_orders(world, known, since=known - 200)
         await stage.once()
         world.clock.advance(3.1)
-    assert len(observed_orders(await answers(world))) >= 1_400, "what it looks for came up behind it"
+        if known == 1_200:
+            assert len(observed_orders(await answers(world))) >= 1_000, "what it looks for came up behind it"
+    assert len(observed_orders(await answers(world))) >= 2_200
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from consumer.testing.ground import empty_ledger
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.result_writer import conclude, store
 from consumer.work.outcome import Failed, Outcome, Succeeded
+from tests.support.ledger.parked import release_stranded
 
 T = TypeVar("T")
 KEYS = ("order:a", "order:b")
@@ -232,7 +233,7 @@ class Lanes(RuleBasedStateMachine):
     def keep_house(self) -> None:
         async def tidy() -> None:
             async with self.database.transaction() as session:
-                await runs.release_parked(session, self.clock.now())
+                await release_stranded(session, self.clock.now())
 
         self.do(tidy())
 

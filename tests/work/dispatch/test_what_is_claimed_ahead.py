@@ -18,11 +18,11 @@ from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers, runs
 from consumer.ledger.handling.runs import ClaimedRun
+from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import RunRow
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.work.dispatch import ahead
 from consumer.work.dispatch.ahead import AHEAD_MAX, PATIENCE_S, SURE_S, Ahead
-from consumer.work.dispatch.dispatcher import CLAIM_LEASE_S
 from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid

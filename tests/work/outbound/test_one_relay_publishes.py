@@ -29,7 +29,7 @@ async def test_a_machine_whose_clock_is_wrong_neither_steals_the_relay_nor_keeps
     database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
 ) -> None:
     # case: B26, G5
-    monkeypatch.setattr(relay, "LEASE_S", LEASE_S)
+    monkeypatch.setattr(relay, "RELAY_LEASE_S", LEASE_S)
 
     def made(worker: str, clock: SystemClock) -> Relay:
         return Relay(database=database, broker=broker, topic=TOPIC, clock=clock, worker=worker)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from consumer.app import log_parts
 from consumer.broker import TopicConfig
-from consumer.broker.kafka.topics import FoundTopic, needed_message_bytes, problems, settings_for
+from consumer.broker.kafka.topics import FoundTopic, needed_message_bytes, problems, replicas_of_new, settings_for
+from consumer.settings import Role, load_settings
 
 WEEK = TopicConfig(name="t", partitions=3, retention_s=604_800, max_record_bytes=1_000_000)
 
@@ -40,3 +44,18 @@ def test_too_few_replicas_and_a_limited_retention_of_an_endless_topic_are_named(
     endless = TopicConfig(name="t", partitions=3, retention_s=None, max_record_bytes=1_000)
     assert "retention.ms" in problems(endless, FoundTopic(3, 1, settings_for(WEEK, 1)), brokers=1)[0]
     assert needed_message_bytes(endless) > 512 * 1024
+
+
+@pytest.mark.parametrize(
+    ("asked", "brokers", "made"), [(0, 1, 1), (0, 2, 2), (0, 5, 3), (1, 3, 3), (3, 2, 3), (5, 5, 5)]
+)
+def test_a_topic_is_made_with_the_copies_asked_for_and_never_with_fewer_than_are_safe(
+    asked: int, brokers: int, made: int
+) -> None:
+    assert replicas_of_new(replace(WEEK, copies=asked), brokers) == made
+    assert problems(WEEK, FoundTopic(3, made, settings_for(WEEK, made)), brokers) == []
+
+
+def test_the_setting_of_the_copies_reaches_every_topic() -> None:
+    settings = load_settings({"CONSUMER_TOPIC_REPLICATION": "5"}, Role.OPERATE)
+    assert [one.copies for one in log_parts.topics(settings)] == [5, 5, 5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from consumer.broker.kafka import member as kafka_member
 from consumer.broker.kafka import publisher as kafka_publisher
 from consumer.broker.kafka.connection import KafkaConnection
 from consumer.broker.kafka.topics import KafkaTopics
-from consumer.errors import BrokerUnavailable, TopicMisconfigured
+from consumer.errors import BrokerUnavailable, LogNotReplicated, TopicMisconfigured
 from tests.contract.broker.conftest import message, read, values
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.ports import eventually, free_port
@@ -318,4 +319,15 @@ async def test_a_new_topic_has_the_settings_that_lose_nothing(kafka_broker: Kafk
     assert found.settings["retention.bytes"] == "-1"
     assert found.settings["unclean.leader.election.enable"] == "false"
     assert int(found.settings["max.message.bytes"]) >= 2_000_000
+    await broker.stop()
+
+
+async def test_a_topic_is_not_made_with_fewer_copies_than_were_asked_for(kafka_broker: KafkaServer) -> None:
+    broker = KafkaBroker([f"127.0.0.1:{kafka_broker.port}"])
+    await broker.start()
+    wanted = TopicConfig(name="copied", partitions=1, retention_s=60, max_record_bytes=100_000, copies=2)
+    with pytest.raises(LogNotReplicated) as told:
+        await broker.ensure_topics([wanted])
+    assert told.value.retryable, "a broker that is away comes back"
+    await broker.ensure_topics([replace(wanted, copies=1)])
     await broker.stop()

@@ -23,6 +23,7 @@ from tests.contract.ledger.facts import (
     statuses,
     store,
 )
+from tests.support.ledger.parked import release_stranded
 
 
 async def blocked(database: Database, *keys: tuple[str, str]) -> set[tuple[str, str, str]]:
@@ -123,10 +124,10 @@ async def test_a_run_left_parked_behind_nothing_is_released(database: Database) 
         run(5, key="order:2", status=RunStatus.PARKED),
     )
     async with database.transaction() as session:
-        assert await runs.has_stranded(session)
-        assert await runs.release_parked(session, later(1)) == 1
-        assert not await runs.has_stranded(session)
-        assert await runs.release_parked(session, later(1)) == 0
+        assert (await runs.stranded(session)).stranded
+        assert await release_stranded(session, later(1)) == 1
+        assert not (await runs.stranded(session)).stranded
+        assert await release_stranded(session, later(1)) == 0
     assert await statuses(database, (2, 3, 5)) == ["retrying", "parked", "parked"]
 
 
@@ -135,7 +136,7 @@ async def test_release_is_bounded(database: Database) -> None:
     found = []
     for _ in range(3):
         async with database.transaction() as session:
-            found.append(await runs.release_parked(session, NOW, limit=3))
+            found.append(await runs.release(session, await runs.stranded(session, limit=3), NOW))
     assert found == [3, 3, 1]
 
 
@@ -150,8 +151,8 @@ async def test_the_meeting_of_two_workers_strands_nothing_for_good(database: Dat
         await end(other, "one", finish(head))
     assert await statuses(database, (1, 2)) == ["succeeded", "parked"]
     async with database.transaction() as session:
-        assert await runs.has_stranded(session)
-        assert await runs.release_parked(session, NOW) == 1
+        assert (await runs.stranded(session)).stranded
+        assert await release_stranded(session, NOW) == 1
     assert [one.event_id for one in await claim(database)] == ["evt_2"]
 
 

@@ -1,0 +1,27 @@
+"""Who paused or resumed a handler is named wherever the pause is told: in `handlers list`, in the audit trail."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from tests.support.desk import Desk
+
+
+# case: G12
+def test_by_the_name_at_the_terminal(desk: Desk, environ: dict[str, str]) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
+    with sqlite3.connect(path) as database:
+        at = "2026-01-01 00:00:00.000000"
+        columns = "name, plugin, types, code_version, first_seen_at, last_seen_at"
+        given = ("fulfilment:order_paid", "fulfilment", "order.paid", "", at, at)
+        database.execute(f"INSERT INTO handlers ({columns}) VALUES (?, ?, ?, ?, ?, ?)", given)
+    database.close()
+    for verb in ("pause", "resume", "pause"):
+        done = desk.call("handlers", verb, "fulfilment:order_paid", "--reason", "stocktaking", LOGNAME="ada")
+        assert done.returncode == 0, done.stderr
+    assert "by operator:ada: stocktaking" in desk.call("handlers", "list").stdout
+    assert desk.call("audit", "list").stdout.count("operator:ada") == 3
+    long = desk.call("handlers", "pause", "fulfilment:order_paid", "--reason", "x", LOGNAME="a" * 200)
+    assert long.returncode == 0, "a name of any length can be kept"

@@ -1,0 +1,19 @@
+"""Parked: all runs that wait behind nothing, look by look, as a worker finds them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger.handling import runs
+
+
+async def release_stranded(session: AsyncSession, now: datetime) -> int:
+    """Let them go; how many there were."""
+    page = await runs.stranded(session)
+    released = await runs.release(session, page, now)
+    while page.after is not None:
+        page = await runs.stranded(session, page.after)
+        released += await runs.release(session, page, now)
+    return released
