@@ -14,7 +14,17 @@ from typer.testing import CliRunner
 from consumer.cli.outline import outline
 from consumer.cli.tree import PARTS, tree, trunk
 
-HEAVY = ("sqlalchemy", "sqlmodel", "pydantic", "aiohttp", "aiokafka", "alembic", "consumer.app", "consumer.sandbox")
+HEAVY = (
+    "sqlalchemy",
+    "sqlmodel",
+    "pydantic",
+    "aiohttp",
+    "aiokafka",
+    "alembic",
+    "rich",
+    "consumer.app",
+    "consumer.sandbox",
+)
 ONE_ROLES = ("consumer.console.query", "consumer.receive.web", "consumer.sync.role", "consumer.work.worker",
              "consumer.sandbox", "opentelemetry.sdk")  # fmt: skip
 """What only one role is made of, or none of them."""
