@@ -3,6 +3,9 @@ the one that is not there. A process that plays several roles (`dev`) has a row 
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -84,3 +87,8 @@ async def listed(session: AsyncSession) -> list[Process]:
 def _process(row: dict[str, Any]) -> Process:
     checks = {name: Proof(**proof) for name, proof in orjson.loads(row.pop("checks")).items()}
     return Process(checks=checks, **row)
+
+
+def worker_id() -> str:
+    """A name for this process that no other has, at most 64 characters."""
+    return f"{socket.gethostname()[:30]}-{os.getpid()}-{secrets.token_hex(4)}"
