@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from tests.mutants import plan
-from tests.mutants.lines import LookFailed, look
+from tests.mutants.look.lines import LookFailed, look
 from tests.mutants.session import Judging, Tally, TestsFail, checkout, equivalents, known, play
 from tests.mutants.warm import NotCollected
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import __main__ as command
-from tests.mutants import lines, seconds
+from tests.mutants.look import lines, seconds
 from tests.mutants.warm import NotCollected, Warm
 
 BROKEN = "import nothing_is_called_so\n"
@@ -45,9 +45,9 @@ def test_the_look_fails_and_keeps_nothing(tree: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(lines, "FOLDER", cache)
     monkeypatch.setattr(lines, "ROOT", tree)
     monkeypatch.setattr(lines, "FAST", ("tests", "handlers"))
-    (tree / "tests" / "mutants").mkdir()
+    (tree / "tests" / "mutants" / "look").mkdir(parents=True)
     for name in ("seconds.py", "coverage.ini"):
-        shutil.copy(Path(seconds.__file__).with_name(name), tree / "tests" / "mutants")
+        shutil.copy(Path(seconds.__file__).with_name(name), tree / "tests" / "mutants" / "look")
     (tree / "code.py").write_text("")
     with pytest.raises(lines.LookFailed, match=r"test_broken\.py"):
         lines.look(["code.py"])

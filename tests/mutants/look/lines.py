@@ -44,10 +44,10 @@ def look(modules: Iterable[str]) -> None:
         *(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--timeout", "60"),
         *(
             "-p",
-            "tests.mutants.seconds",
+            "tests.mutants.look.seconds",
             "--cov",
             "--cov-config",
-            "tests/mutants/coverage.ini",
+            "tests/mutants/look/coverage.ini",
             "--cov-context",
             "test",
             "--cov-report=",
