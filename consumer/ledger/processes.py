@@ -3,6 +3,9 @@ the one that is not there. A process that plays several roles (`dev`) has a row 
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -111,3 +114,8 @@ def _process(row: dict[str, Any]) -> Process:
     told = {name: Proof(**proof) for name, proof in orjson.loads(row.pop("checks")).items()}
     said = {name.removeprefix(SAYS): proof.reason or "" for name, proof in told.items() if name.startswith(SAYS)}
     return Process(checks={name: one for name, one in told.items() if not name.startswith(SAYS)}, said=said, **row)
+
+
+def worker_id() -> str:
+    """A name for this process that no other has, at most 64 characters."""
+    return f"{socket.gethostname()[:30]}-{os.getpid()}-{secrets.token_hex(4)}"
