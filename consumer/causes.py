@@ -8,6 +8,7 @@ that aiokafka gives its error codes.
 from __future__ import annotations
 
 import errno
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -107,6 +108,8 @@ KAFKA: Final[Mapping[str, Cause]] = {
     "KafkaStorageError": Cause(errors.LogDiskFull, "look at the broker's disk and its own log"),
     "UnknownTopicOrPartitionError": Cause(errors.TopicUnknown, "restart a role: it makes what is missing"),
 }
+NO_TLS: Final = "rejected SSL upgrade"
+"""asyncpg has no kind of error for it."""
 TLS: Final = Cause(errors.BrokerTlsFailed, "check CONSUMER_KAFKA_CA_FILE, the certificate's names and its dates")
 SLOW: Final = Cause(errors.LedgerSlow, "see what the server is busy with, and the network between")
 DATABASE_TLS: Final = Cause(errors.DatabaseTlsFailed, "check the server's certificate, its names and its dates")
@@ -137,8 +140,21 @@ def of_database(error: BaseException) -> LedgerError | None:
             return _ledger_error(found, name) if found else None
         if isinstance(told, ssl.SSLError):
             return _ledger_error(DATABASE_TLS, _tls_reason(told))
+        if isinstance(told, ConnectionError) and NO_TLS in str(told):
+            return _ledger_error(DATABASE_TLS, "the server speaks none")
+        if isinstance(told, socket.gaierror):
+            return errors.LedgerUnavailable(reason="nobody knows the server's name")
         if isinstance(told, OSError) and told.errno == errno.ENOSPC:
             return _ledger_error(_FULL, "ENOSPC")
+    return None
+
+
+def refused(error: BaseException) -> LedgerError | None:
+    """What a database refused for a cause that no table has, by its own code; None when no database said it."""
+    for told in _chain(error):
+        state = getattr(told, "sqlstate", None) or getattr(told, "sqlite_errorname", None)
+        if isinstance(state, str):
+            return LedgerError(state=state)
     return None
 
 

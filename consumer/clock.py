@@ -10,6 +10,8 @@ from typing import Protocol
 
 AGREES = timedelta(seconds=2)
 
+PACE_SHARE = 0.05
+
 
 class Clock(Protocol):
     """Where the time comes from. One implementation ticks by itself, one is driven."""
@@ -116,3 +118,23 @@ class DrivenClock:
     def sleepers(self) -> int:
         """How many coroutines wait for this clock."""
         return len(self._sleepers)
+
+
+class Pace:
+    """How soon to look again at what nobody in this process tells of: `first_s` while things happen, up to `most_s`
+    after a quiet time, a twentieth of it."""
+
+    def __init__(self, clock: Clock, *, first_s: float, most_s: float) -> None:
+        self._clock = clock
+        self._first_s = first_s
+        self._most_s = most_s
+        self._stirred_s = clock.monotonic()
+
+    def stir(self) -> None:
+        """Something happened."""
+        self._stirred_s = self._clock.monotonic()
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next look."""
+        return min(self._most_s, max(self._first_s, (self._clock.monotonic() - self._stirred_s) * PACE_SHARE))

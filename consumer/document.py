@@ -21,7 +21,8 @@ NUMBER_MAX_CHARS: Final = 64
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACED: Final = "\ufffd"
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]', re.DOTALL)
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
+"""A text that never ends is one token too: sought anew from each quote in it, it takes the square of its length."""
 _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 

@@ -36,11 +36,13 @@ _log = structlog.get_logger(__name__)
 
 class Heartbeat:
     """`roles`: what this process does; parts add theirs. `told`: what was refused lately, by name; it is told and makes
-    nobody unready, since only the next try can show that it is over. `process` is unique per start."""
+    nobody unready, since only the next try can show that it is over. `said`: what it says of itself (`processes`),
+    by role and word. `process` is unique per start."""
 
     def __init__(self, url: str, *, readiness: Readiness, metrics: Metrics, clock: Clock, process: str) -> None:
         self.roles: set[str] = set()
         self.told: dict[str, Callable[[], ConsumerError | None]] = {}
+        self.said: dict[tuple[str, str], Callable[[], str | None]] = {}
         self._url = url
         self._readiness = readiness
         self._metrics = metrics
@@ -52,6 +54,12 @@ class Heartbeat:
         self._counted: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_BEATS)
         self._lasting = Lasting()
         self._refused: ConsumerError | None = None
+        self._died_of: str | None = None
+
+    def dies(self, error: BaseException) -> None:
+        """The process ends by itself: its last word says why, and nobody takes it for one that was stopped."""
+        why = error.message if isinstance(error, ConsumerError) else ""
+        self._died_of = f"{code_of(error)}: {why}".removesuffix(": ")
 
     async def check(self) -> bool:
         """Whether the ledger took what was last told it: a small write every few seconds. Raises what it said."""
@@ -121,7 +129,9 @@ class Heartbeat:
         async with self._own().transaction() as session:
             await self._follow(session)
             now = await shared_time(session)
-            self._started_at = self._started_at or now
+            if self._started_at is None:
+                self._started_at = now
+                await processes.forget_replaced(session, sorted(self.roles), socket.gethostname(), now)
             if self._was is None or self._was[0] != ready:
                 self._was = (ready, now)
             answered, unstored = self._webhooks()
@@ -138,6 +148,7 @@ class Heartbeat:
                     checks=proofs,
                     answered=answered if role == "serve" else 0,
                     refused=unstored if role == "serve" else 0,
+                    said=self._says(role),
                 )
                 for role in sorted(self.roles)
             ]
@@ -153,8 +164,15 @@ class Heartbeat:
     async def _end(self) -> None:
         if self._database is None:
             return
+        if self._died_of is not None:
+            await self._beat()
+            return
         async with self._database.transaction() as session:
             await processes.ended(session, self._process, await shared_time(session))
+
+    def _says(self, role: str) -> dict[str, str]:
+        said = {word: text for (of, word), ask in self.said.items() if of == role and (text := ask()) is not None}
+        return said if self._died_of is None else {**said, processes.DIED: self._died_of[: processes.DIED_CHARS]}
 
     def _webhooks(self) -> tuple[int, int]:
         """How many webhooks were answered since REMEMBERED_BEATS beats ago, and how many of them with 503."""

@@ -1,8 +1,7 @@
-"""Parts: how settings become the values that stages are built from. Pure."""
+"""Parts: how settings become the values that several roles are built from. Pure."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from urllib.parse import urlsplit
 
 from consumer.app.log_parts import groups as groups
@@ -24,65 +23,8 @@ from consumer.payments import (
     StoredIdempotencyKeys,
 )
 from consumer.payments import Limits as BudgetLimits
-from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, StandardWebhooks
-from consumer.receive.decide import Endpoint
-from consumer.receive.web import Limits as ReceiveLimits
 from consumer.settings import ApplicationSettings, Settings
-from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.confirm.stage import ConfirmPolicy
-from consumer.sync.reconcile.policy import ReconcilePolicy
-from consumer.sync.role import SyncPolicy
 from consumer.telemetry.metrics import Metrics
-
-
-def endpoint(application: ApplicationSettings, settings: Settings) -> Endpoint:
-    """The webhook address of an application."""
-    authenticity = Authenticity(application.authenticity.value)
-    return Endpoint(
-        application=application.name,
-        authenticity=authenticity,
-        locators=application.locators,
-        signature=_signature(application, settings) if authenticity is Authenticity.SIGNATURE else None,
-    )
-
-
-def _signature(application: ApplicationSettings, settings: Settings) -> Signature:
-    secrets = tuple(secret.get_secret_value() for secret in application.webhook_secrets)
-    if settings.signature_scheme == "standard-webhooks":
-        return StandardWebhooks(secrets, settings.signature_tolerance_s)
-    return HmacLayout(
-        secrets=secrets,
-        header=settings.signature_header or "",
-        prefix=settings.signature_prefix,
-        algorithm=settings.signature_algorithm,
-        encoding=settings.signature_encoding,
-        timestamp=settings.signature_timestamp,
-        content=settings.signature_content,
-        tolerance_s=settings.signature_tolerance_s,
-    )
-
-
-def receive_limits(settings: Settings) -> ReceiveLimits:
-    """The bounds of receiving."""
-    return ReceiveLimits(
-        max_body_bytes=settings.max_body_bytes,
-        body_timeout_s=settings.body_timeout_s,
-        publish_timeout_s=settings.publish_timeout_s,
-        max_in_flight=settings.receive_max_in_flight,
-        max_in_flight_bytes=settings.receive_max_in_flight_bytes,
-        min_bytes_per_s=settings.body_min_bytes_per_s,
-        unproved_bytes_per_minute=settings.unproved_bytes_per_minute,
-    )
-
-
-def sync_policy(settings: Settings) -> SyncPolicy:
-    """How the stages that read the service behave."""
-    return SyncPolicy(
-        confirm=ConfirmPolicy(patience_s=settings.confirm_patience_s),
-        backfill=BackfillPolicy(interval_s=settings.sync_interval_s),
-        reconcile=ReconcilePolicy(every=timedelta(seconds=settings.reconcile_interval_s)),
-        unproved_max_bytes=settings.unproved_max_bytes,
-    )
 
 
 def budget_limits(settings: Settings) -> BudgetLimits:

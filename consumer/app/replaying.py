@@ -16,6 +16,7 @@ from consumer.clock import Clock
 from consumer.errors import SettingsError
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_clock
+from consumer.ledger.processes import worker_id
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Event, Handler
 from consumer.replay.apply import Apply
@@ -29,7 +30,6 @@ from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.outcome import Failed
 from consumer.work.registry import Registry, load_registry
 from consumer.work.transition import transition_after
-from consumer.work.worker import worker_id
 
 
 class Trier:

@@ -1,65 +1,56 @@
 """App: builds the parts of a role from Settings on one exit stack, and runs them.
 
 What serves others starts first and stops last: what takes in stops before what works it off, and the log and the
-ledger close at the end. A part that fails ends the process: its supervisor starts it anew.
+ledger close at the end. A part that fails ends the process: its supervisor starts it anew. What only one role is made
+of is imported where it is built: a process has in memory, and waits at its start for, no other role's parts.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from functools import cached_property
 from types import ModuleType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 from aiohttp import web
 
 from consumer import __version__
 from consumer.app import log_parts, parts
-from consumer.app.accounting import Accounting
-from consumer.app.give_up import leave
 from consumer.app.heartbeat import Heartbeat
-from consumer.app.log_watch import LogWatch
 from consumer.app.measured_broker import MeasuredBroker
 from consumer.app.options import BUILT_IN, built_ins_left_out, left_out, option_problems, unknown_handlers
 from consumer.app.read_after_write import asking
 from consumer.app.registering import registering
-from consumer.app.retention import Retention
-from consumer.app.sealing import seal_trail
-from consumer.app.unfulfilled import watch_unfulfilled
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SharedClock, SystemClock
-from consumer.console.query import query_routes
 from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import handlers
+from consumer.ledger.processes import BROKEN, HANDLERS, READS, SIGNATURES, worker_id
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
-from consumer.receive.web import Receiver, receive_runner
 from consumer.retry import Lasting
 from consumer.settings import Role, Settings
-from consumer.sync.api import ApplicationApi
-from consumer.sync.health.prometheus import Exposition
-from consumer.sync.role import Sync
 from consumer.telemetry.descriptors import Descriptors
 from consumer.telemetry.internal import Check, Readiness, internal_app
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
-from consumer.telemetry.otlp import OtlpExporter
 from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
-from consumer.work.build import build_worker
-from consumer.work.execution.contexts import Contexts
-from consumer.work.observer import Observer
 from consumer.work.registry import Registry, load_registry
-from consumer.work.worker import Worker, WorkerConfig, worker_id
+
+if TYPE_CHECKING:
+    from consumer.receive.web import Receiver
+    from consumer.work.worker import Worker
 
 LOOK_AGAIN_S = 2.0
+AGREE_WITHIN_S = 2.0
 STOP_SLACK_S = 10.0
 
 Stoppable = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
@@ -128,6 +119,8 @@ class App:
             stopping.cancel()
             self._readiness.drain()
         for task in done - {stopping}:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._heartbeat.dies(error)
             task.result()
 
     # --- what parts share --------------------------------------------------------------------------------------
@@ -157,9 +150,13 @@ class App:
     @cached_property
     def tracing(self) -> Tracing:
         """Traces, sent if an address is configured."""
-        endpoint = self.settings.traces_endpoint
+        exporter = None
+        if self.settings.traces_endpoint:
+            from consumer.telemetry.otlp import OtlpExporter
+
+            exporter = OtlpExporter(self.settings.traces_endpoint)
         tracing = start_tracing(
-            OtlpExporter(endpoint) if endpoint else None,
+            exporter,
             role=self.settings.role.value,
             version=__version__,
             ratio=self.settings.traces_ratio,
@@ -253,6 +250,8 @@ class App:
         """`/healthz`, `/readyz`, `/metrics` on the internal port; with `console`, the query API too."""
         app = internal_app(metrics=self.metrics, readiness=self._readiness, watch=self._watch)
         if console:
+            from consumer.console.query import query_routes
+
             self._heartbeat.roles.add(Role.CONSOLE.value)
             token = self.settings.api_token
             self._stoppable(self._watch_business, "unfulfilled", STOP_SLACK_S)
@@ -268,6 +267,9 @@ class App:
         self.internal_url = await self._listen(runner, self.settings.internal_host, self.settings.internal_port)
 
     async def _watch_business(self, stop: asyncio.Event) -> None:
+        from consumer.app.accounting import Accounting
+        from consumer.app.unfulfilled import watch_unfulfilled
+
         if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
             names = [application.name for application in self.settings.applications]
             room = self.settings.unproved_max_bytes
@@ -278,22 +280,37 @@ class App:
 
     async def receive(self, *, shares_port: bool = False) -> None:
         """The role `serve`: the public webhook port; `shares_port`: beside other processes of the same kind."""
+        from consumer.app import receive_parts
+        from consumer.receive.web import Receiver, receive_runner
+
         self._heartbeat.roles.add(Role.SERVE.value)
         receiver = Receiver(
             broker=self.broker,
-            endpoints=[parts.endpoint(application, self.settings) for application in self.settings.applications],
+            endpoints=[
+                receive_parts.endpoint(application, self.settings) for application in self.settings.applications
+            ],
             clock=self.machine,  # a signature's age is between the sender and this machine; no ledger has a say in it
+            shared=self.clock,
             metrics=self.metrics,
             tracing=self.tracing,
             topic_prefix=self.settings.topic_prefix,
-            limits=parts.receive_limits(self.settings),
+            limits=receive_parts.receive_limits(self.settings),
         )
         self.broker.writes |= log_parts.written(self.settings, Role.SERVE)
+        self._heartbeat.said["serve", SIGNATURES] = receiver.refusals.told
         self._readiness.add("receive", receiver.has_room)
+        await self._agree_soon()
         runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)
         self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
         self.public_url = await self._listen(runner, self.settings.host, self.settings.port, shares_port=shares_port)
         self._stack.push_async_callback(self._linger, receiver)
+
+    async def _agree_soon(self) -> None:
+        """Ask the ledger what time it is, so that the first webhook, too, is received by the time that all agree on;
+        later each heartbeat does. A `serve` without a ledger goes by its machine's, and nobody waits for long."""
+        with suppress(ConsumerError, TimeoutError, OSError):
+            async with asyncio.timeout(AGREE_WITHIN_S):
+                await self._heartbeat.agree_on_time()
 
     async def _linger(self, receiver: Receiver) -> None:
         """Not ready any more, but still answering: until the load balancer has noticed, no request is refused (O8)."""
@@ -303,8 +320,17 @@ class App:
 
     async def work(self) -> None:
         """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
+        from consumer.app.give_up import leave
+        from consumer.work.build import build_worker
+        from consumer.work.execution.contexts import Contexts
+        from consumer.work.observer import Observer
+        from consumer.work.worker import WorkerConfig
+
         self.check_plugins()
         self._heartbeat.roles.add(Role.WORK.value)
+        runs = " ".join(sorted(handler.name for handler in self.registry.handlers))
+        broken = " ".join(sorted(plugin.plugin for plugin in self.registry.broken))
+        self._heartbeat.said |= {("work", HANDLERS): lambda: runs, ("work", BROKEN): lambda: broken}
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings
         broker.writes |= log_parts.written(settings, Role.WORK)
@@ -358,9 +384,19 @@ class App:
 
     async def sync(self) -> None:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
+        from consumer.app.log_watch import LogWatch
+        from consumer.app.retention import Retention
+        from consumer.app.sealing import seal_trail
+        from consumer.app.sync_parts import sync_policy
+        from consumer.sync.api import ApplicationApi
+        from consumer.sync.health.prometheus import Exposition
+        from consumer.sync.role import Sync
+
         self._heartbeat.roles.add(Role.SYNC.value)
         self.broker.writes |= log_parts.written(self.settings, Role.SYNC)
         clients = await self.payments()
+        read = " ".join(sorted(clients))
+        self._heartbeat.said["sync", READS] = lambda: read
         sync = Sync(
             [
                 ApplicationApi(application=name, client=one, locators=self.locators[name])
@@ -374,7 +410,7 @@ class App:
             applications=list(self.locators),
             clock=self.clock,
             holder=worker_id(),
-            policy=parts.sync_policy(self.settings),
+            policy=sync_policy(self.settings),
         )
         Exposition(sync.metrics, self.metrics, self.clock)
 

@@ -10,12 +10,14 @@ from typing import Any
 
 from consumer.app import log_parts, parts
 from consumer.app.registering import registering
+from consumer.app.sync_parts import sync_policy
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock
 from consumer.errors import BrokerUnavailable, UsageError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.engine.database_time import shared_clock
+from consumer.ledger.processes import worker_id
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import BudgetStore, CheckoutSession, MemoryBudgetStore
 from consumer.settings import Settings
@@ -23,7 +25,6 @@ from consumer.sync.api import ApplicationApi
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.role import ApplicationSync
 from consumer.telemetry.metrics import Metrics
-from consumer.work.worker import worker_id
 
 CONNECT_S = 15.0
 
@@ -59,7 +60,7 @@ async def open_syncing(
         if publishes:
             await connect(broker, settings)
         publisher = EventPublisher(broker, log_parts.topic(settings, "events"))
-        policy = parts.sync_policy(settings)
+        policy = sync_policy(settings)
         holder = f"{worker_id()}/{command}"
         yield Syncing(
             database,

@@ -11,7 +11,7 @@ from consumer.clock import Clock
 from consumer.console import standing
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import unfulfilled
-from consumer.ledger import Database, health
+from consumer.ledger import Database, health, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.engine.size import size_bytes
 from consumer.ledger.reading import hints, quarantine
@@ -102,6 +102,7 @@ async def _show_hints(database: Database, metrics: Metrics, clock: Clock, shown:
 async def _show_standing(database: Database, metrics: Metrics, unproved_max_bytes: int) -> None:
     """Set the gauge of each code that `status` would say of these figures."""
     async with database.reading() as session:
-        wrong = standing.wrong(await health.figures(session, await shared_time(session)), unproved_max_bytes)
+        figures = await health.figures(session, await shared_time(session))
+        wrong = standing.wrong(figures, unproved_max_bytes, await processes.listed(session))
     for code in standing.CODES:
         metrics.status_code.labels(code, "").set(code in wrong)

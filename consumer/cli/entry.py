@@ -8,13 +8,13 @@ import os
 import sys
 from typing import get_args
 
-import structlog
 import typer
 
 from consumer.cli.outline import outline
 from consumer.cli.printable import printable
 from consumer.cli.tree import tree, trunk
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, Terminated, UsageError
+from consumer.lean import structlog
 from consumer.telemetry.logs import configure_logging
 
 BAD_SETTINGS = 2
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
         _say(error.line())
         return TERMINATED
     except ConsumerError as error:
-        _say(error.line())
+        _say(_with_cure(error))
         return 1
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -58,9 +58,27 @@ def run(arguments: list[str]) -> int:
         return 0
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
         structlog.get_logger(__name__).debug("command_broke", exc_info=error)
+        if (known := _of_a_server(error)) is not None:
+            _say(_with_cure(known))
+            return 1
         _say(f"error[internal]: {_named(error)} (run with CONSUMER_LOG_LEVEL=debug to see where)")
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _with_cure(error: ConsumerError) -> str:
+    """The line of an error, and what mends it where the table of causes knows that."""
+    from consumer.causes import cure_of
+
+    cure = cure_of(error.code)
+    return f"{error.line()}; {cure}" if cure else error.line()
+
+
+def _of_a_server(error: BaseException) -> ConsumerError | None:
+    """What a database said that nobody foresaw, by its own code: that is no fault of ours."""
+    from consumer.causes import of_database, refused
+
+    return of_database(error) or refused(error)
 
 
 def _named(error: BaseException) -> str:

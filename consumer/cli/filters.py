@@ -11,6 +11,7 @@ from inspect import Parameter, signature
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import UsageError
 from consumer.settings import Settings
@@ -90,6 +91,15 @@ def takes(make: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[
 def near(name: str, known: Iterable[str]) -> str | None:
     """The names that look like it, at most three, or None."""
     return ", ".join(difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)) or None
+
+
+async def require_handler(session: AsyncSession, name: str) -> None:
+    """Raise UsageError for a handler that nobody has ever had."""
+    from consumer.ledger.handling import dead, handlers  # nobody needs it whose handler has something to show
+
+    known = [row.name for row in await handlers.everyone(session)]
+    if name not in known and not await dead.has_runs(session, name):
+        raise UsageError("there is no such handler", handler=name[:100], near=near(name, known))
 
 
 def require_application(name: str, settings: Settings) -> None:

@@ -1,32 +1,25 @@
-"""Output: what a command prints: text for people, or with `--json` one JSON document on stdout and nothing else."""
+"""Output: what a command prints: text for people, or with `--json` one JSON document on stdout and nothing else.
+
+Lines and tables are few words here: a library for them would be a tenth of what a command's start costs.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from consumer.cli.printable import printable
+from consumer.cli.printable import printable, printable_json
 
-TABLE_WIDTH = 1000
+GAP = "  "
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
-
-
-class Paper(Console):
-    """A console that goes on when nobody reads any more (`consumer status | head -1`): the exit code is the answer's,
-    and not the pipe's."""
-
-    def on_broken_pipe(self) -> None:
-        """What is still to be said goes nowhere. Rich would end the process with 1, which says `degraded`."""
-        nobody_listens()
 
 
 class Output:
@@ -34,23 +27,17 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        # Words are printed as they are: a handler `shop:ship:` is no ship, a reason in brackets is no style.
-        self._console = Paper(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def document(self, value: Any) -> None:
         """The answer as JSON; nothing when people read."""
         if self.as_json:
-            try:
-                sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n")
-                sys.stdout.flush()
-            except BrokenPipeError:
-                nobody_listens()
+            _written(printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z)))
 
     def line(self, text: str) -> None:
         """A line for people; blank lines may stand before it."""
         if not self.as_json:
             own = text.lstrip("\n")
-            self._console.print("\n" * (len(text) - len(own)) + printable(own))
+            _print("\n" * (len(text) - len(own)) + printable(own))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: str) -> None:
         """A table for people; `empty` when there is nothing to show."""
@@ -59,17 +46,45 @@ class Output:
         if not rows:
             self.line(empty)
             return
-        table = Table(*[printable(column) for column in columns], box=None, pad_edge=False, header_style="bold")
-        for row in rows:
-            table.add_row(*[printable(shown(cell)) for cell in row])
+        lines = [[printable(shown(cell)) for cell in row] for row in (columns, *rows)]
         # As wide as it needs to be: an id that is cut cannot be copied. A terminal wraps by itself.
-        Paper(highlight=False, markup=False, emoji=False, width=TABLE_WIDTH).print(table)
+        widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+        for number, line in enumerate(lines):
+            text = GAP.join(cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True))
+            _print(_bold(text.rstrip()) if number == 0 else text.rstrip())
 
     def fields(self, values: Mapping[str, Any]) -> None:
         """Names and values for people, one a line."""
         width = max((len(name) for name in values), default=0)
         for name, value in values.items():
             self.line(f"{name:<{width}}  {shown(value)}")
+
+
+def _print(text: str) -> None:
+    """A line as it is; letters that stdout does not have stand there as their escape."""
+    _written(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+
+
+def _written(line: bytes) -> None:
+    """A line to stdout. Goes on when nobody reads any more (`consumer status | head -1`): the exit code is the
+    answer's, and not the pipe's."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        nobody_listens()
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal it takes."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(one) in "WF" else not unicodedata.combining(one) for one in text)
+
+
+def _bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else text
 
 
 def nobody_listens() -> None:

@@ -9,3 +9,16 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def printable_json(document: bytes) -> bytes:
+    """The same JSON as a terminal may show it. Only texts hold such characters: it reads the same."""
+    text = document.decode()
+    if text.replace("\n", "").isprintable():
+        return document
+    return "".join(one if one.isprintable() or one == "\n" else _escaped(one) for one in text).encode()
+
+
+def _escaped(character: str) -> str:
+    halves = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{halves[at : at + 4]}" for at in range(0, len(halves), 4))

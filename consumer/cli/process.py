@@ -21,6 +21,7 @@ import uvloop
 
 from consumer import __version__
 from consumer.cli.output import Output
+from consumer.cli.printable import printable
 from consumer.errors import Terminated
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import lacks_nothing
@@ -64,7 +65,7 @@ def settings_looking() -> Settings:
     """The same; what is wrong with the rest is said on stderr, a line each."""
     settings, problems = looking()
     for problem in problems:
-        typer.echo(f"warning[settings_invalid]: {problem}", err=True)
+        typer.echo(printable(f"warning[settings_invalid]: {problem}"), err=True)
     return settings
 
 

@@ -1,16 +1,12 @@
-"""The roles: `serve`, `work`, `sync`, `console`, and `dev`, which is all of them; `sandbox`, `demo`."""
+"""The roles: `serve`, `work`, `sync`, `console`, each in a process of its own."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from consumer.app import App
-from consumer.cli.developing import simulator
-from consumer.cli.developing.demo import play
-from consumer.cli.developing.dev import develop
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, run_role, settings_for
 from consumer.cli.processes import serve_many
@@ -19,32 +15,8 @@ from consumer.settings import Role
 
 def add_to(app: typer.Typer) -> None:
     """Put these commands into the tree."""
-    for command in (demo, dev, serve, work, sync, console):
+    for command in (serve, work, sync, console):
         app.command()(command)
-    app.add_typer(simulator.app, name="sandbox")
-
-
-def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave it running and print the addresses.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Play only this scenario (may be given again).")] = None,
-    as_json: Json = False,
-) -> None:
-    """Everything in one process: plays named scenarios; exit 0 only if every outcome is as expected."""
-    raise typer.Exit(run(play(Output(as_json), keep=keep, only=only)))
-
-
-def dev(
-    data: Annotated[Path, typer.Option(help="Folder of the sandbox's state.")] = Path("data"),
-    sandbox_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the sandbox; 0 takes a free one.")
-    ] = 4010,
-    reload: Annotated[
-        bool, typer.Option("--reload", help="What is saved in a plugin is live a second later; what is broken is not.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Everything in one process on ./data, stays up; with the sandbox unless SVC_BASE_URL is set."""
-    run(develop(settings_for(Role.DEV), Output(as_json), data / "sandbox", sandbox_port, reload=reload))
 
 
 def serve(

@@ -12,6 +12,19 @@ import typer
 Add = Callable[[typer.Typer], None]
 
 
+def _everything(app: typer.Typer) -> None:
+    from consumer.cli.developing import everything
+
+    app.command()(everything.demo)
+    app.command()(everything.dev)
+
+
+def _sandbox(app: typer.Typer) -> None:
+    from consumer.cli.developing import simulator
+
+    app.add_typer(simulator.app, name="sandbox")
+
+
 def _roles(app: typer.Typer) -> None:
     from consumer.cli import roles
 
@@ -137,7 +150,9 @@ def _events_alone(app: typer.Typer) -> None:
 
 # In the order of the help; the words that each of them brings.
 PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
-    _roles: ("demo", "dev", "serve", "work", "sync", "console", "sandbox"),
+    _everything: ("demo", "dev"),
+    _roles: ("serve", "work", "sync", "console"),
+    _sandbox: ("sandbox",),
     _status: ("status", "quarantine"),
     _backfill: ("backfill",),
     _reconcile: ("reconcile",),

@@ -53,8 +53,11 @@ async def queues(session: AsyncSession, application: str | None = None) -> list[
     return sorted(found, key=lambda one: (one.application, one.plugin, one.kind))
 
 
-async def findings(session: AsyncSession, application: str, kind: str | None = None) -> list[dict[str, Any]]:
-    """What is open in one application, oldest first: at most `LISTED_MAX` of each plugin, of one kind or of all.
+async def findings(
+    session: AsyncSession, application: str, kind: str | None = None, subject: str | None = None
+) -> list[dict[str, Any]]:
+    """What is open in one application, oldest first: at most `LISTED_MAX` of each plugin, of one kind or of all, about
+    one subject or about all.
 
     `plugin` and `kind` are what the word `<plugin>.finding_closed` about `subject` needs to close it by hand.
     """
@@ -63,6 +66,8 @@ async def findings(session: AsyncSession, application: str, kind: str | None = N
         wanted = select(table).where(table.c.application == application, _OPEN)
         if kind is not None:
             wanted = wanted.where(table.c.kind == kind)
+        if subject is not None:
+            wanted = wanted.where(table.c.subject == subject)
         rows = await session.execute(
             wanted.order_by(table.c.opened_at, table.c.kind, table.c.subject).limit(LISTED_MAX)
         )

@@ -3,15 +3,28 @@ alerts. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from consumer.console.lives import loops, mixed
 from consumer.ledger.health import Figures
+from consumer.ledger.processes import Process
 
 DENIED_MANY: Final = 20
-CODES: Final = frozenset({"hints_denied", "records_refused", "handlers_gone", "plan_half_applied", "unproved_fills"})
+CODES: Final = frozenset(
+    {
+        "hints_denied",
+        "records_refused",
+        "handlers_gone",
+        "plan_half_applied",
+        "unproved_fills",
+        "role_restarts",
+        "workers_differ",
+    }
+)
 
 
-def wrong(figures: Figures, unproved_max_bytes: int) -> frozenset[str]:
+def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process] = ()) -> frozenset[str]:
     """Those of CODES that hold. `unproved_max_bytes`: the room for what nobody proved, of one application; 0: any."""
     found = {
         "hints_denied": figures.denied >= DENIED_MANY,
@@ -19,6 +32,8 @@ def wrong(figures: Figures, unproved_max_bytes: int) -> frozenset[str]:
         "handlers_gone": bool(figures.gone_handlers),
         "plan_half_applied": figures.half_applied is not None,
         "unproved_fills": bool(filling(figures, unproved_max_bytes)),
+        "role_restarts": bool(loops(processes, figures.at)),
+        "workers_differ": mixed(processes, figures.at) is not None,
     }
     return frozenset(code for code, holds in found.items() if holds)
 

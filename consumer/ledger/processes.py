@@ -3,13 +3,16 @@ the one that is not there. A process that plays several roles (`dev`) has a row 
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import Table, delete, select, update
+from sqlalchemy import Table, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -17,7 +20,19 @@ from consumer.ledger.tables import ProcessRow
 
 _PROCESSES: Table = ProcessRow.__table__
 FORGOTTEN_AFTER: Final = timedelta(days=7)
+REPLACED_AFTER: Final = timedelta(hours=1)
+"""Where a role was started anew, nobody asks for the dead of its host that long ago: a crash loop leaves no heap."""
+HOST_CHARS: Final = 100
+DIED_CHARS: Final = 200
 LISTED_MAX: Final = 200
+"""Of each role: one that dies again and again hides no other."""
+SAYS: Final = "says:"
+"""Before what a process says of itself, where it is stored beside the checks: an older version takes it for one."""
+HANDLERS: Final = "handlers"
+BROKEN: Final = "broken_plugins"
+READS: Final = "applications"
+SIGNATURES: Final = "signatures"
+DIED: Final = "died"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +46,9 @@ class Proof:
 @dataclass(frozen=True, kw_only=True)
 class Pulse:
     """What a process says of itself. `ready` since `since`, or not; `checks` by name; `answered` and `refused`: the
-    webhooks it answered in the last minutes, and how many of them with 503."""
+    webhooks it answered in the last minutes, and how many of them with 503. `said`: the words above to what it says
+    of itself: the handlers it runs and the plugins it cannot load, the applications it reads (names, a space between
+    two); webhooks it refused for their signature (JSON); why it ended, where nobody told it to."""
 
     process: str
     role: str
@@ -44,6 +61,7 @@ class Pulse:
     checks: Mapping[str, Proof] = field(default_factory=dict)
     answered: int = 0
     refused: int = 0
+    said: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +83,17 @@ async def beat(session: AsyncSession, pulses: Sequence[Pulse], now: datetime) ->
 
 
 def _values(pulse: Pulse, now: datetime) -> dict[str, Any]:
-    checks = {name: asdict(proof) for name, proof in pulse.checks.items()}
+    told = {f"{SAYS}{name}": Proof(reason=text) for name, text in pulse.said.items()}
+    checks = {name: asdict(proof) for name, proof in {**pulse.checks, **told}.items()}
     values = asdict(pulse) | {"checks": orjson.dumps(checks).decode(), "seen_at": now, "stopped_at": None}
-    return values | {"host": pulse.host[:100], "version": pulse.version[:40]}
+    del values["said"]
+    return values | {"host": pulse.host[:HOST_CHARS], "version": pulse.version[:40]}
+
+
+async def forget_replaced(session: AsyncSession, roles: Sequence[str], host: str, now: datetime) -> None:
+    """A process of these roles began on this host: those that ended there long ago are nobody's."""
+    where = (_PROCESSES.c.role.in_(roles), _PROCESSES.c.host == host[:HOST_CHARS])
+    await session.execute(delete(_PROCESSES).where(_PROCESSES.c.seen_at < now - REPLACED_AFTER, *where))
 
 
 async def ended(session: AsyncSession, process: str, now: datetime) -> None:
@@ -77,10 +103,19 @@ async def ended(session: AsyncSession, process: str, now: datetime) -> None:
 
 async def listed(session: AsyncSession) -> list[Process]:
     """Every process of the last week, the one seen last first; bounded."""
-    statement = select(_PROCESSES).order_by(_PROCESSES.c.seen_at.desc(), _PROCESSES.c.role).limit(LISTED_MAX)
+    turn = func.row_number().over(partition_by=_PROCESSES.c.role, order_by=_PROCESSES.c.seen_at.desc())
+    ranked = select(_PROCESSES, turn.label("turn")).subquery()
+    newest = select(*(ranked.c[column.name] for column in _PROCESSES.c)).where(ranked.c.turn <= LISTED_MAX)
+    statement = newest.order_by(ranked.c.seen_at.desc(), ranked.c.role)
     return [_process(dict(row)) for row in (await session.execute(statement)).mappings()]
 
 
 def _process(row: dict[str, Any]) -> Process:
-    checks = {name: Proof(**proof) for name, proof in orjson.loads(row.pop("checks")).items()}
-    return Process(checks=checks, **row)
+    told = {name: Proof(**proof) for name, proof in orjson.loads(row.pop("checks")).items()}
+    said = {name.removeprefix(SAYS): proof.reason or "" for name, proof in told.items() if name.startswith(SAYS)}
+    return Process(checks={name: one for name, one in told.items() if not name.startswith(SAYS)}, said=said, **row)
+
+
+def worker_id() -> str:
+    """A name for this process that no other has, at most 64 characters."""
+    return f"{socket.gethostname()[:30]}-{os.getpid()}-{secrets.token_hex(4)}"

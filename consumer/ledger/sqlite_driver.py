@@ -1,5 +1,5 @@
 """SQLite's driver with one trip to its thread for a statement instead of four: cursor, execute, fetch and close go
-together. A trip costs more than most statements do.
+together, and BEGIN of who only reads with the first of them. A trip costs more than most statements do.
 
 A result longer than `AT_ONCE` rows is fetched as it is asked for, so that a stream of a large table stays one.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import aiosqlite
 
 AT_ONCE = 500
+BEGIN = "BEGIN"
 
 
 class Cursor:
@@ -38,12 +39,12 @@ class Cursor:
 
     async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Cursor:
         """Carry it out and fetch the first rows. Raises sqlite3.Error."""
-        await self._connection.in_thread(self._executed, sql, parameters)
+        await self._connection.in_thread(self._executed, self._connection.sends(), sql, parameters)
         return self
 
     async def executemany(self, sql: str, parameters: Iterable[Sequence[Any]]) -> Cursor:
         """Carry it out for each of the parameters; it returns no rows. Raises sqlite3.Error."""
-        await self._connection.in_thread(self._executed_many, sql, parameters)
+        await self._connection.in_thread(self._executed_many, self._connection.sends(), sql, parameters)
         return self
 
     async def fetchall(self) -> list[Any]:
@@ -74,8 +75,10 @@ class Cursor:
 
     # In the driver's thread.
 
-    def _executed(self, sql: str, parameters: Sequence[Any]) -> None:
+    def _executed(self, begins: bool, sql: str, parameters: Sequence[Any]) -> None:
         cursor = self._connection.cursor_in_thread()
+        if begins:
+            cursor.execute(BEGIN)
         cursor.execute(sql, parameters)
         self.description, self.lastrowid = cursor.description, cursor.lastrowid
         self._open = cursor
@@ -92,8 +95,10 @@ class Cursor:
         self._closed(cursor)
         return rows
 
-    def _executed_many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+    def _executed_many(self, begins: bool, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
         cursor = self._connection.cursor_in_thread()
+        if begins:
+            cursor.execute(BEGIN)
         cursor.executemany(sql, parameters)
         self._closed(cursor)
 
@@ -104,6 +109,33 @@ class Cursor:
 
 class Connection(aiosqlite.Connection):
     """A connection whose cursors need one trip for a statement."""
+
+    _begins = False
+    _sent = False
+
+    def begin_with_next(self) -> None:
+        """The next statement begins a transaction; without one there is none."""
+        self._begins = True
+
+    def sends(self) -> bool:
+        """A statement goes to the thread: whether it begins the transaction. From here on there is something to end,
+        even if who waits for it is cancelled before the thread has come to it."""
+        begins, self._begins, self._sent = self._begins, False, True
+        return begins
+
+    async def rollback(self) -> None:
+        """As the driver's; where nothing was sent there is nothing to undo, and no trip."""
+        self._begins = False
+        if self._sent:
+            await super().rollback()
+            self._sent = False
+
+    async def commit(self) -> None:
+        """As the driver's; where nothing was sent there is nothing to keep, and no trip."""
+        self._begins = False
+        if self._sent:
+            await super().commit()
+            self._sent = False
 
     def cursor(self) -> Cursor:  # type: ignore[override]  # the adapter enters what it gets, and this needs no thread
         """A cursor; nothing happens before it is used."""

@@ -22,6 +22,7 @@ from consumer.errors import BadSignature
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the documented prefix, no secret
 ITEMS_MAX = 32
+UNSIGNED = "a signature header is missing"
 
 
 class Key:
@@ -80,7 +81,7 @@ class StandardWebhooks:
         timestamp = headers.get("webhook-timestamp")
         signatures = headers.get("webhook-signature")
         if not (message_id and timestamp and signatures):
-            raise BadSignature("a signature header is missing")
+            raise BadSignature(UNSIGNED)
         signed_at = _checked_time(timestamp, now_s, self._tolerance_s)
         content = b"%b.%d.%b" % (message_id.encode("utf-8", "surrogateescape"), math.floor(signed_at), body)
         given = [_from_base64(item[3:]) for item in signatures.split(" ", ITEMS_MAX)[:ITEMS_MAX] if item[:3] == "v1,"]
@@ -123,7 +124,7 @@ class HmacLayout:
         """See Signature."""
         value = headers.get(self.header)
         if not value:
-            raise BadSignature("a signature header is missing")
+            raise BadSignature(UNSIGNED)
         items = [item.strip() for item in value.split(",", ITEMS_MAX)[:ITEMS_MAX]]
         timestamp = self._timestamp(items, headers)
         if timestamp is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -58,9 +58,16 @@ class Decision(NamedTuple):
 
 
 def decide(
-    endpoint: Endpoint, body: bytes, headers: Mapping[str, str], received_at: datetime, traceparent: str
+    endpoint: Endpoint,
+    body: bytes,
+    headers: Mapping[str, str],
+    received_at: datetime,
+    traceparent: str,
+    *,
+    signed_by: Callable[[], datetime] | None = None,
 ) -> Decision:
-    """What becomes of a body that is not empty. Raises BadSignature.
+    """What becomes of a body that is not empty. Raises BadSignature. `signed_by`: the time by which a signature is old
+    or new, where that is another than the one it was received by.
 
     A checked signature makes an event, `api` makes a hint. `none`, which exists for a sandbox on the loopback only,
     makes an event that counts as signed: there is nothing to check, and handlers must see the sandbox's events.
@@ -68,7 +75,7 @@ def decide(
     """
     now_s = received_at.timestamp()
     if endpoint.signature is not None:
-        endpoint.signature.check(body, headers, now_s)
+        endpoint.signature.check(body, headers, now_s if signed_by is None else signed_by().timestamp())
     delivery_id = new_delivery_id(now_s, traceparent)
     http = kept_headers(headers)
     answer, problem, found = ACCEPTED, None, None

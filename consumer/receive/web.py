@@ -24,8 +24,10 @@ from consumer.reason import Reason
 from consumer.receive import answers
 from consumer.receive.admission import Admission
 from consumer.receive.answers import Answer, Refused
+from consumer.receive.authenticity import UNSIGNED
 from consumer.receive.body import check_declared, streamed_body, whole_body
 from consumer.receive.decide import Endpoint, decide
+from consumer.receive.refusals import Refusals
 from consumer.receive.unproved import Unproved
 from consumer.telemetry import way
 from consumer.telemetry.metrics import Metrics
@@ -62,12 +64,17 @@ class Receiver:
         endpoints: Iterable[Endpoint],
         clock: Clock,
         metrics: Metrics,
+        shared: Clock | None = None,
         tracing: Tracing | None = None,
         topic_prefix: str = "payments",
         limits: Limits | None = None,
     ) -> None:
+        """`clock`: the machine's, by which a signature is old or new. `shared`: what all processes agree on, by which
+        a delivery was received; the same as `clock` where there is none."""
         self._broker = broker
         self._clock = clock
+        self._shared = shared or clock
+        self.refusals = Refusals(clock.monotonic)
         self._tracing = tracing or Tracing()
         self.limits = limits or Limits()
         self._topics = {name: f"{topic_prefix}.{name}" for name in ("events", "deliveries")}
@@ -169,11 +176,13 @@ class Receiver:
 
     async def _taken(self, headers: Mapping[str, str], endpoint: Endpoint, body: bytes) -> Answer:
         """Decide what becomes of the body and wait until the broker has it for good (cases I1, I2)."""
-        received_at = self._clock.now()
+        received_at = self._shared.now()
         root = self._tracing.root("receive", headers.get("traceparent"))
         outcome = "refused"
         try:
-            topic, message, answer, problem = decide(endpoint, body, headers, received_at, root.traceparent)
+            topic, message, answer, problem = decide(
+                endpoint, body, headers, received_at, root.traceparent, signed_by=self._clock.now
+            )
             if topic == "events" or self._may_store(endpoint.application, message, problem):
                 await self._broker.publish(self._topics[topic], message, self.limits.publish_timeout_s)
                 if way.is_told():
@@ -181,6 +190,8 @@ class Receiver:
             outcome = answer.outcome
         finally:
             root.end(outcome)
+        if endpoint.signature is not None:
+            self.refusals.verified(endpoint.application)
         if problem is not None:
             self._figures.say(outcome, endpoint.application, problem)
         else:
@@ -204,6 +215,7 @@ class Receiver:
                 answer, reason = error.answer, error.reason
             case BadSignature():
                 answer, reason = answers.BAD_SIGNATURE, error.message
+                self.refusals.refused(application, is_signed=UNSIGNED not in reason)
             case RecordTooLarge():
                 answer, reason = answers.TOO_LARGE, error.message
             case BrokerError() | TimeoutError():

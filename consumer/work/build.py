@@ -8,6 +8,7 @@ from consumer.broker.base import Broker
 from consumer.clock import Clock
 from consumer.events import Locators
 from consumer.ledger import Database
+from consumer.ledger.processes import worker_id
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.work.dispatch.breakers import Breakers
@@ -23,7 +24,7 @@ from consumer.work.outbound.dead_letters import DeadLetters
 from consumer.work.outbound.relay import Relay
 from consumer.work.pausing.pauser import Pauser
 from consumer.work.registry import Registry
-from consumer.work.worker import Worker, WorkerConfig, worker_id
+from consumer.work.worker import Worker, WorkerConfig
 
 
 def build_worker(

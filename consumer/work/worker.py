@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -182,7 +179,8 @@ class Worker:
                 await self._poll(subscription, stop)
         finally:
             over.set()
-            self._dead_letters.wake()
+            for part in (self._dispatcher, self._relay, self._dead_letters):
+                part.wake()  # they wait for work, and shall see that it is over
             self._polling.clear()
             await subscription.stop(timeout_s=10)
 
@@ -384,11 +382,6 @@ class Worker:
             self._unmeasured.over()
         except BrokerError as error:
             self._unmeasured.lasts(error)
-
-
-def worker_id() -> str:
-    """A name for this process that no other has, at most 64 characters."""
-    return f"{socket.gethostname()[:30]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _call(loop: asyncio.AbstractEventLoop, what: Callable[[Blocked], None], found: Blocked) -> None:

@@ -22,6 +22,7 @@ FINDING_OF_HOLD: dict[Hold | None, str] = {
     Hold.UNCONFIRMED: "paid_unconfirmed",
     Hold.AMOUNT: "amount_mismatch",
 }
+LATE = "after fulfilment was requested: it may be shipped already"
 _FIELDS = tuple(field.name for field in fields(Order))
 _RECORD_MAX_BYTES = 64 * 1024
 _ORPHAN = exists().where(
@@ -119,7 +120,8 @@ async def follow(ctx: Context, event: Event, order_id: str, change: Change) -> N
     if before.hold != after.hold:
         await _hold_changed(ctx, event, order_id, change)
     elif amounts_differ(after) and not amounts_differ(before):
-        await _finding(ctx, "amount_mismatch", order_id, event.received_at, why_held(after))
+        seen = {"seen": LATE} if after.requested_at is not None else {}
+        await _finding(ctx, "amount_mismatch", order_id, event.received_at, why_held(after) | seen)
     elif amounts_differ(before) and not amounts_differ(after):
         await close_finding(ctx, FINDINGS, "amount_mismatch", order_id, event.received_at)
     if change.became("paid_at") and change.may_be_orphan:

@@ -4,8 +4,10 @@ Measured in a process that runs already. As commands, side by side at a load of 
 after what is imported was kept from the garbage collector (`cli/entry.py`): `status` 1.36 and 0.97, `events list` 1.00
 and 0.71, `explain` 1.17 and 0.83. Then `status` lost two looks at source and ORM that nobody needs. 0.6 s were wanted
 where the start was 1.5 s; it is 2.0 s on this machine, `status` then 2.2 s. What is left are imports: SQLAlchemy 0.3,
-the tables of the ledger and the plugins 0.15, structlog with rich 0.15, pydantic 0.1. `import sqlmodel` alone takes
-0.5. Not done: a process that stays and answers (it may be the one that is blind); statements as text for commands (two
+the tables of the ledger and the plugins 0.15, structlog 0.08 (0.2 with rich, which is left out), pydantic 0.1.
+`import sqlmodel` alone takes 0.5.
+
+Not done: a process that stays and answers (it may be the one that is blind); statements as text for commands (two
 truths about one table).
 """
 

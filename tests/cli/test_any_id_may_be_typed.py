@@ -72,3 +72,16 @@ def test_a_kind_without_an_id(desk: Desk) -> None:
     assert "nothing is named subscription; consumer explain subscription takes an id" in done.stderr
     assert "Subscription id." in desk.call("explain", "subscription", "--help").stdout
     assert "Any id will do" in desk.call("explain", "--help").stdout
+
+
+# case: A50
+def test_a_customer_whose_order_no_handler_took(shop: Desk, environ: dict[str, str]) -> None:
+    with sqlite3.connect(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1]) as database:
+        database.execute("UPDATE fulfilment_order SET customer = 'c1', requested_at = paid_at WHERE order_id = 'A-1'")
+    database.close()
+    done = shop.call("explain", "customer", "c1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert '"code": "no_handler"' in done.stdout
+    options = {"CONSUMER_HANDLER_OPTIONS": '{"access": {"past_due": "nonsense"}}'}
+    assert shop.call("explain", "customer", "c1", **options).returncode == 2
+    assert shop.call("explain", "order", "A-1", **options).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,29 @@ def test_a_file_that_is_no_database(desk: Desk, tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("error[")
     assert "internal" not in done.stderr
+
+
+def test_what_a_database_refuses_is_named_by_its_own_code(desk: Desk, tmp_path: Path) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    with sqlite3.connect(tmp_path / "consumer.db") as database:
+        database.execute("CREATE TRIGGER no BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'their words'); END")
+    database.close()
+    done = desk.call("say", "access.held", "c1", "--reason", "x", "--yes")
+    assert done.returncode == 1
+    assert _is_one_line(done.stderr, "ledger_error"), done.stderr
+    assert "(state=SQLITE_CONSTRAINT_TRIGGER)" in done.stderr
+    assert "their words" not in done.stderr
+
+
+def test_the_line_says_what_mends_it(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "consumer.db").write_bytes(b"this is not a database, but it is long enough to be looked at" * 100)
+    done = desk.call("find", "x")
+    assert _is_one_line(done.stderr, "ledger_corrupt"), done.stderr
+    assert "; restore the ledger from a backup" in done.stderr
+    listed = desk.call("handlers", "list")
+    assert listed.returncode == 0
+    assert "warning[ledger_corrupt]: whether they run, wait or are paused is not known" in listed.stderr
+    assert "runs" not in listed.stdout, "nobody knows that they run"
 
 
 def test_an_event_nobody_knows(desk: Desk) -> None:

@@ -14,12 +14,25 @@ from typer.testing import CliRunner
 from consumer.cli.outline import outline
 from consumer.cli.tree import PARTS, tree, trunk
 
-HEAVY = ("sqlalchemy", "sqlmodel", "pydantic", "aiohttp", "aiokafka", "alembic", "consumer.app", "consumer.sandbox")
+HEAVY = (
+    "sqlalchemy",
+    "sqlmodel",
+    "pydantic",
+    "aiohttp",
+    "aiokafka",
+    "alembic",
+    "rich",
+    "consumer.app",
+    "consumer.sandbox",
+)
+ONE_ROLES = ("consumer.console.query", "consumer.receive.web", "consumer.sync.role", "consumer.work.worker",
+             "consumer.sandbox", "opentelemetry.sdk")  # fmt: skip
+"""What only one role is made of, or none of them."""
 LOADED = f"""
 import sys
 from consumer.cli.entry import run
 code = run(sys.argv[1:])
-print(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+print(*[name for name in {HEAVY + ONE_ROLES!r} if name in sys.modules], file=sys.stderr)
 sys.exit(code)
 """
 LEDGER = {"sqlalchemy", "sqlmodel", "pydantic"}
@@ -81,3 +94,11 @@ def test_who_has_no_kafka_does_not_wait_for_its_client(words: tuple[str, ...]) -
 def test_every_word_of_events_is_still_there(word: str) -> None:
     done, _ = _called("events", word, "--help")
     assert done.returncode == (2 if word == "no-such-word" else 0), done.stderr
+
+
+@pytest.mark.parametrize("role", ["serve", "work", "sync", "console"])
+def test_a_role_does_not_wait_for_the_parts_of_another(role: str) -> None:
+    done, imported = _called(role, "--help")
+    assert done.returncode == 0
+    assert "consumer.app" in imported
+    assert not imported & set(ONE_ROLES)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from consumer.cli.output import Output
+from consumer.cli.walking.each import Failure, told
+from consumer.errors import ConsumerError
 
 ODD = ["shop:ship: paused", "[red]alert[/red]", "no end [/b]", "[SQL: SELECT 1]", ":warning:"]
 
@@ -39,3 +43,21 @@ def test_what_would_move_the_cursor_is_shown_as_its_escape(
     printed = capsys.readouterr().out
     assert printed.count(shown) == 5
     assert len(printed.splitlines()) == 5
+
+
+def test_json_says_the_same_and_moves_no_cursor(capfd: pytest.CaptureFixture[str]) -> None:
+    odd = {"order": "\x9b2J\x7f\u202e\x1b[2J", "far": "\U000e0001", "plain": "Zoë ✓ 😀", "line": "a\nb\u2028c"}
+    Output(as_json=True).document(odd)
+    printed = capfd.readouterr().out
+    assert printed.replace("\n", "").isprintable()
+    assert len(printed.splitlines()) == 2 + len(odd)
+    assert "Zoë ✓ 😀" in printed
+    assert json.loads(printed) == odd
+
+
+def test_a_failed_walk_is_one_line_whatever_the_error_says(capsys: pytest.CaptureFixture[str]) -> None:
+    told([Failure("default", ConsumerError("odd\x1b[2J", order="A1\nall is well"))])
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "odd\\x1b[2J" in printed
+    assert "A1\\nall is well" in printed

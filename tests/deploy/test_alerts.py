@@ -25,6 +25,8 @@ RECORDED: list[dict[str, Any]] = yaml.safe_load((RULES / "recording.yml").read_t
 Series = dict[str, str]
 SHOP = 'application="shop"'
 ACCEPTED = f'consumer_receive_requests_total{{{SHOP},outcome="accepted"}}'
+FORGED = f'consumer_receive_requests_total{{{SHOP},outcome="bad_signature"}}'
+LOOKED = 'consumer_sync_last_seen_timestamp_seconds{application="shop",kind="%s"}'
 LOST = f'consumer_receive_requests_total{{{SHOP},outcome="not_durable"}}'
 HELD_UP = 'consumer_sync_held_up{application="shop",stage="%s"}'
 LEFT_OUT = 'consumer_status_code{code="built_in_left_out",plugin="%s",instance="%s"}'
@@ -85,6 +87,16 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerSecretFileBroken": ("30m", {HELD_UP % "credentials": "1x60"}, {HELD_UP % "events": "1x60"}),
     "ConsumerNoCredentials": _flag("consumer_sync_credentials_missing"),
     "ConsumerWebhooksSilent": _flag("consumer_sync_webhooks_silent"),
+    "ConsumerSignaturesRefused": (
+        "30m",
+        {FORGED: "0+3x60", ACCEPTED: "7x60", f"consumer_sync_webhooks_silent{{{SHOP}}}": "1x60"},
+        {FORGED: "0+3x60", ACCEPTED: "7x60", f"consumer_sync_webhooks_silent{{{SHOP}}}": "0x60"},
+    ),
+    "ConsumerComparisonLate": (
+        "90m",
+        {LOOKED % "event": "0+60x100", LOOKED % "order": "60x100"},
+        {LOOKED % "event": "0+60x100", LOOKED % "order": "0+60x100"},
+    ),
     "ConsumerRetentionGap": _flag("consumer_sync_gap_open"),
     "ConsumerPaidThereNotHere": _above("consumer_sync_missing_here_seconds", 180),
     "ConsumerLedgerUnavailable": (
@@ -182,6 +194,8 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerUnprovedFills", "unproved_fills"),
             ("ConsumerRecordsRefused", "records_refused"),
             ("ConsumerHandlersGone", "handlers_gone"),
+            ("ConsumerRoleRestarts", "role_restarts"),
+            ("ConsumerWorkersDiffer", "workers_differ"),
             ("ConsumerPlanHalfApplied", "plan_half_applied"),
             ("ConsumerPluginsBroken", "plugins_broken"),
             ("ConsumerTopicsMissing", "topics_missing"),
@@ -200,6 +214,15 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
         {f'consumer_unknown_enums_total{{{SHOP},field="order.status"}}': "3x60"},
     ),
 }
+
+
+@pytest.mark.slow
+def test_forged_webhooks_beside_good_ones_page_nobody(tmp_path: Path) -> None:
+    asked = [
+        _asked("ConsumerSignaturesRefused", "1m", "30m", {FORGED: "0+3x60", ACCEPTED: accepted}, fires)
+        for accepted, fires in (("0+1x60", 0), ("7x60", 1))
+    ]
+    _test_rules(asked, "1m", tmp_path)
 
 
 def test_every_alert_has_examples() -> None:

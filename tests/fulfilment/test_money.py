@@ -9,6 +9,7 @@ import pytest
 
 from consumer.errors import ConsumerError
 from consumer.events import Event
+from handlers.fulfilment.store import LATE
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
 from tests.support.handling.projections import Projections, observed, own
@@ -143,6 +144,17 @@ async def test_a_wrong_amount_seen_after_fulfilment_is_reported(orders: Projecti
     await orders.feed(observed("order:A1", 1, {"status": "PAID", "amount": "4"}))
     assert len(orders.emitted) == 1
     assert await open_kinds(orders) == {("amount_mismatch", "A1")}
+    assert (await orders.row(FINDINGS))["detail"]["seen"] == LATE
+
+
+async def test_an_order_that_is_registered_after_it_went_out_is_reported_as_that(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(said("order.paid", "evt_1", order_id="A1", amount="1.00"))
+    assert len(orders.of_type("fulfilment.requested")) == 1
+    await orders.feed(registered(expected_amount="99.00"))
+    assert len(orders.of_type("fulfilment.requested")) == 1
+    detail = (await orders.row(FINDINGS))["detail"]
+    assert detail == {"expected_amount": "99.00", "amount": "1.00", "seen": LATE}
 
 
 async def test_two_payments_of_one_order_are_one_fulfilment_and_a_report(orders: Projections) -> None:

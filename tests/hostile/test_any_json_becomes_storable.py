@@ -62,6 +62,13 @@ def test_of_a_number_beyond_all_floats_the_word_stays() -> None:
     assert read["small"] == 12
 
 
+def test_a_text_that_never_ends_costs_little() -> None:
+    began = time.perf_counter()
+    with pytest.raises(ValueError, match="Unterminated"):
+        parse(b'{"description":"' + rb"\"" * 2**17, tolerant=True)
+    assert time.perf_counter() - began < 1.0
+
+
 def test_a_body_of_brackets_costs_little() -> None:
     for raw in (b"[" * 2**20, b"[]," * 2**18, b'"\\' * 2**19, b'[["' * 2**18):
         began = time.perf_counter()

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from tests.mutants import plan
-from tests.mutants.lines import look
+from tests.mutants.look.lines import LookFailed, look
 from tests.mutants.session import Judging, Tally, TestsFail, checkout, equivalents, known, play
+from tests.mutants.warm import NotCollected
 
 BAR = 0.95
 MINUTES = 480.0
@@ -33,7 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds: the copy is removed
-    tallies = _reported(modules) if asked.report else _played(modules, asked.minutes * 60, asked.one_in)
+    try:
+        tallies = _reported(modules) if asked.report else _played(modules, asked.minutes * 60, asked.one_in)
+    except (LookFailed, NotCollected) as error:
+        _say(f"nothing is judged: {error}")
+        return 1
     _show(tallies)
     judged, killed = sum(one.judged for one in tallies), sum(one.killed for one in tallies)
     _say(f"all: {killed} of {judged} noticed" + (f" ({killed / judged:.1%})" if judged else ""))

@@ -25,7 +25,7 @@ from cosmic_ray.mutating import MutationVisitor, use_mutation
 from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
 
-from tests.mutants.lines import AT_IMPORT, FOLDER, Lines, statement_lines
+from tests.mutants.look.lines import AT_IMPORT, FOLDER, Lines, statement_lines
 from tests.mutants.operators import Own, Source
 from tests.mutants.plan import ROOT
 from tests.mutants.testing import load_libraries, passes

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 from coverage import CoverageData
 
-from tests.mutants import lines
-from tests.mutants.lines import AT_IMPORT, Lines, statement_lines
+from tests.mutants.look import lines
+from tests.mutants.look.lines import AT_IMPORT, Lines, statement_lines
 from tests.mutants.swap import functions_by_file, swap
 
 TEXT = """

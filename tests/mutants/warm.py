@@ -37,18 +37,29 @@ class CannotSwap(Exception):
     """The mutant's code cannot take the place of what is loaded: it has to be imported."""
 
 
+class NotCollected(Exception):
+    """Tests that could not be collected would judge nothing, and nobody would know."""
+
+
 class Warm:
     """The process, seen from outside."""
 
     def __init__(self, tree: Path) -> None:
-        """Starts it; returns when it has collected the tests of `tree`."""
+        """Starts it; returns when it has collected the tests of `tree`. Raises NotCollected."""
         self._ours, theirs = Pipe()
         self._pid = os.fork()
         if self._pid == 0:
             self._ours.close()
             _collect(tree, theirs)
         theirs.close()
-        self.tests: frozenset[str] = frozenset(self._ours.recv())
+        try:
+            tests, missing = self._ours.recv()
+        except EOFError:
+            tests, missing = [], ["anything: pytest ended before its tests"]
+        if missing:
+            os.waitpid(self._pid, 0)
+            raise NotCollected(f"pytest cannot collect {', '.join(missing)}")
+        self.tests: frozenset[str] = frozenset(tests)
 
     def failing(self, change: Change | None, tests: Tests) -> str | None:
         """The first of these tests to fail after this change, or `UNFINISHED`; None: all pass. Raises CannotSwap."""
@@ -80,8 +91,14 @@ class Judge:
     def __init__(self, asked: Connection) -> None:
         self._asked = asked
         self._failed: str | None = None
+        self._missing: list[str] = []
         self._items: dict[str, pytest.Item] = {}
         self._functions: Functions = {}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Remember what could not be collected."""
+        if report.failed:
+            self._missing.append(report.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember what failed."""
@@ -90,13 +107,16 @@ class Judge:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Answer until nobody asks."""
+        """Answer until nobody asks; only say what is missing where anything is."""
+        if self._missing:
+            self._asked.send(([], self._missing))
+            return True
         first = next(one for one in session.items if LEDGER in getattr(one, "fixturenames", ()))
         session.config.hook.pytest_runtest_protocol(item=first, nextitem=_other(first))
         self._items, self._functions = {one.nodeid: one for one in session.items}, functions_by_file()
         gc.collect()
         gc.freeze()  # a child that collects would copy every page
-        self._asked.send(list(self._items))
+        self._asked.send((list(self._items), []))
         while True:
             self._asked.send(self._answer(*self._asked.recv()))
 

@@ -116,6 +116,12 @@ async def test_any_id_leads_to_the_cause_and_one_command_mends_it(phone: Phone, 
     words = [word for one in said for word in ("--set", one)]
     done = await phone.call("say", "checkout.registered", session.order_id, *words, "--reason", "a test", "--yes")
     assert done.returncode == 0, done.stderr
+
+    async def is_registered() -> bool:
+        told = await phone.call("explain", "order", session.order_id, "--json")
+        return told.returncode == 0 and json.loads(told.stdout)["state"]["registered_at"] is not None
+
+    await eventually(is_registered, within_s=40, every_s=0.2, what="the registration is known")
     shop.pay(session)
     phone.found.paid.append(session.order_id)
     cures = {await phone.told(one, "held.") for one in phone.ids(session.order_id)}

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
+import aiohttp
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.app import App
 from consumer.app.heartbeat import Heartbeat
+from consumer.broker import Message
 from consumer.clock import AGREES, SharedClock, SystemClock
+from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.engine.database_time import shared_time
+from consumer.settings import Role, load_settings
 from consumer.telemetry.internal import Readiness
 from consumer.telemetry.metrics import Metrics
+from consumer.wire import unpack_delivery, unpack_event
+from tests.receive.rig import BODY
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -132,3 +140,38 @@ async def test_a_beat_that_was_held_up_moves_no_clock(tmp_path: Path, monkeypatc
         assert clock.ahead == timedelta(0)
     finally:
         await pulse.stop()
+
+
+@pytest.mark.parametrize("off", [timedelta(minutes=10), timedelta(minutes=-10)], ids=["ahead", "behind"])
+@pytest.mark.parametrize("authenticity", ["api", "none"])
+async def test_what_serve_takes_is_received_by_the_ledgers_time(
+    off: timedelta, authenticity: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = RightClock()
+    machine.late = off
+    monkeypatch.setattr("consumer.app.root.SystemClock", lambda: machine)
+    environ = {
+        "CONSUMER_DATABASE_URL": database_url,
+        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
+        "CONSUMER_AUTHENTICITY": authenticity,
+        "CONSUMER_PORT": "0",
+        "CONSUMER_LINGER_S": "0",
+        "SVC_APP_SECRET": "svc_sk_live_x",
+        "SVC_BASE_URL": "http://127.0.0.1:9",
+        "SVC_APP_ID": "svc_app_x",
+    }
+    taken: list[Message] = []
+
+    async def publish(topic: str, message: Message, timeout_s: float = 5.0) -> None:
+        taken.append(message)
+
+    async with App(load_settings(environ, Role.SERVE)) as app, aiohttp.ClientSession() as http:
+        monkeypatch.setattr(app.broker, "publish", publish)
+        await app.receive()
+        headers = {"content-type": "application/json"}
+        async with http.post(f"{app.public_url}/webhooks", data=BODY, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+    [message] = taken
+    unpack = unpack_delivery if authenticity == "api" else partial(unpack_event, locators=Locators())
+    received_at = unpack(message.key, message.value, message.headers).received_at
+    assert abs(received_at - datetime.now(UTC)) < timedelta(seconds=30)

@@ -33,7 +33,6 @@ from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge, TopicUnknown
 from consumer.telemetry.logs import Condition
 
-WATCH_EVERY_S = 0.05
 RETENTION_EVERY_S = 60.0
 RETENTION_STEP_RECORDS = 2_000
 GROUP_FORGOTTEN_AFTER_S = 30 * 86_400.0
@@ -71,6 +70,7 @@ class EmbeddedBroker:
         self._subscriptions: list[EmbeddedSubscription] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._written_at = float("-inf")
+        self._watches = False
 
     async def start(self) -> None:
         """Open or create the file. Raises BrokerUnavailable, LogCorrupt, BrokerError (somebody else's file)."""
@@ -83,7 +83,7 @@ class EmbeddedBroker:
             await file.close(0)
             raise
         self._file = file
-        self._tasks = [asyncio.create_task(self._watch(file)), asyncio.create_task(self._retain(file))]
+        self._tasks = [asyncio.create_task(self._retain(file))]
 
     async def stop(self, timeout_s: float = 10.0) -> None:
         """Stop the subscriptions that still run, write what is pending, close; each bounded by `timeout_s`."""
@@ -98,6 +98,7 @@ class EmbeddedBroker:
         await asyncio.gather(*(member.stop(max(0.1, deadline - time.monotonic())) for member in running))
         self._subscriptions.clear()
         self._layouts.clear()
+        self._watches = False
         await file.close(max(0.1, deadline - time.monotonic()))
 
     async def ensure_topics(self, topics: Iterable[TopicConfig]) -> None:
@@ -159,6 +160,10 @@ class EmbeddedBroker:
         drain_s: float = 20.0,
     ) -> EmbeddedSubscription:
         """See the Protocol."""
+        file = self._open_file()
+        if not self._watches:
+            self._watches = True
+            self._tasks.append(asyncio.create_task(self._watch(file)))
         self._subscriptions = [member for member in self._subscriptions if not member.stopped]
         membership = Membership(
             topics=tuple(topics),
@@ -170,7 +175,7 @@ class EmbeddedBroker:
             session_s=self._session_s,
         )
         subscription = EmbeddedSubscription(
-            self._open_file(),
+            file,
             membership,
             clock=self._clock,
         )
@@ -227,11 +232,8 @@ class EmbeddedBroker:
         seen = -1
         blind = Condition("log_not_watched")
         while True:
-            await asyncio.sleep(WATCH_EVERY_S)
-            if not self._subscriptions:
-                continue
             try:
-                version = await file.read(data_version)
+                version = await file.changed(seen)
             except BrokerError as error:
                 blind.lasts(error)
                 await asyncio.sleep(1.0)

@@ -1,4 +1,4 @@
-"""LogFile: the SQLite file of the embedded log, one thread that writes and one that reads, and group commit.
+"""LogFile: the SQLite file of the embedded log, a thread that writes, one that reads, one that watches; group commit.
 
 Every piece of work is a plain function of a connection that runs to its end in one hop to a thread, so a cancelled
 caller never leaves a transaction half open. Calls to `append` and `write` that arrive while a transaction is on its
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from consumer.broker.embedded.schema import SCHEMA, append_rows
+from consumer.broker.embedded.schema import SCHEMA, append_rows, data_version
 from consumer.causes import of_log_file
 from consumer.errors import BrokerError, BrokerUnavailable, LogNotOpened, LogReplaced
 
@@ -29,6 +29,8 @@ T = TypeVar("T")
 APPLICATION_ID = 0x70636C67
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 4.0
+WATCH_EVERY_S = 0.05
+WATCH_AT_ONCE_S = 1.0
 WAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 TRANSACTION_MAX_JOBS = 2_000
 TRANSACTION_MAX_BYTES = 16 * 1024 * 1024
@@ -77,8 +79,11 @@ class LogFile:
         self._max_pending_bytes = max_pending_bytes
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
+        self._watcher: sqlite3.Connection | None = None
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="log-write")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="log-read")
+        self._watching = ThreadPoolExecutor(1, thread_name_prefix="log-watch")
+        self._is_watched = False
         self._identity: tuple[int, int] | None = None
         self._pending: deque[_Job] = deque()
         self._pending_bytes = 0
@@ -110,14 +115,18 @@ class LogFile:
         self._pending_bytes = 0
         # One after the other: the last to close folds the write-ahead log into the file, and of two that close at the
         # same moment each takes the other for one that still uses it.
-        for executor, connection in ((self._reading, self._reader), (self._writing, self._writer)):
-            if connection is not None:
-                closing = asyncio.get_running_loop().run_in_executor(executor, connection.close)
+        for executor, close in (
+            (self._watching, self._end_watch if self._is_watched else None),
+            (self._reading, None if self._reader is None else self._reader.close),
+            (self._writing, None if self._writer is None else self._writer.close),
+        ):
+            if close is not None:
+                closing = asyncio.get_running_loop().run_in_executor(executor, close)
                 closed, _ = await asyncio.wait({closing}, timeout=max(deadline - time.monotonic(), 0.5))
                 for found in closed:
                     found.exception()
             executor.shutdown(wait=False)
-        self._reader = self._writer = None
+        self._watcher = self._reader = self._writer = None
 
     # --- what callers do -------------------------------------------------------------------------------------
 
@@ -144,6 +153,17 @@ class LogFile:
                 return await asyncio.get_running_loop().run_in_executor(self._reading, run, reader)
         except TimeoutError as error:
             raise BrokerUnavailable("the log file was not read in time", path=str(self.path)) from error
+        except sqlite3.Error as error:
+            raise as_broker_error(error, self.path) from error
+
+    async def changed(self, seen: int) -> int:
+        """The file's version, as soon as it is another than `seen`; the same one when that takes long. Whoever wrote,
+        here or in another process. It is looked at in a thread of its own, which costs the loop nothing."""
+        if self._closing or self._reader is None:
+            raise BrokerUnavailable("the log is not open", path=str(self.path))
+        self._is_watched = True
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._watching, self._watch, seen)
         except sqlite3.Error as error:
             raise as_broker_error(error, self.path) from error
 
@@ -227,6 +247,24 @@ class LogFile:
                 connection.execute("ROLLBACK")
             raise
         return results
+
+    def _watch(self, seen: int) -> int:
+        until = time.monotonic() + WATCH_AT_ONCE_S
+        version = seen
+        while version == seen and time.monotonic() < until and not self._closing:
+            time.sleep(WATCH_EVERY_S)
+            self._watcher = self._watcher or self._looking()
+            version = data_version(self._watcher)
+        return version
+
+    def _looking(self) -> sqlite3.Connection:
+        """One that takes no lock and makes no file: who is stopped while it opens keeps nobody from writing."""
+        address = f"{self.path.absolute().as_uri()}?mode=rw"
+        return sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+    def _end_watch(self) -> None:
+        if self._watcher is not None:
+            self._watcher.close()
 
     def _check_identity(self) -> None:
         """SQLite goes on writing to a file that was moved or deleted; nobody would find those records again."""

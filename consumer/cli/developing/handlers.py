@@ -18,7 +18,7 @@ from consumer.cli.developing.unmigrated import unmigrated
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for, settings_looking
-from consumer.errors import LedgerError, NotFound
+from consumer.errors import DatabaseMissing, LedgerError, NotFound
 from consumer.ledger import audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import handlers as ledger_handlers
@@ -68,7 +68,7 @@ def list_handlers(as_json: Json = False) -> None:
         ["name", "plugin", "types", "kind", "attempts", "timeout", "state"],
         [
             [row["name"], row["plugin"], " ".join(row["types"]), row["kind"], row["attempts"], f"{row['timeout_s']:g}s",
-             "paused" if row["paused"] else "waits" if row["waiting_since"] else "runs"]
+             "paused" if row["paused"] else "waits" if row["waiting_since"] else "runs" if known else "-"]
             for row in rows
         ],
         empty="no handler is installed",
@@ -190,7 +190,11 @@ async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, Hand
                 since = known[one.name].first_seen_at if one.name in known else None
                 missed[one.name] = await candidates.missed(session, one.name, one.types, since, MISSED_MAX)
             return known, missed
-    except LedgerError:
+    except DatabaseMissing:
+        return {}, {}
+    except LedgerError as error:
+        unknown = "whether they run, wait or are paused is not known"
+        typer.echo(f"warning[{error.code}]: {unknown}: {error.message}", err=True)
         return {}, {}
 
 

@@ -22,6 +22,7 @@ from consumer.cli.filters import (
     Type,
     Until,
     moments,
+    require_handler,
 )
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
@@ -154,6 +155,8 @@ async def _search(wanted: EventFilter) -> tuple[Found, States]:
         found = await events.search(session, wanted)
         if wanted.handler is None:
             return found, {}
+        if not found.rows:
+            await require_handler(session, wanted.handler)
         ids = [(row.application, row.id) for row in found.rows]
         return found, await runs.of_handler(session, wanted.handler, ids)
 

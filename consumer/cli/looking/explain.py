@@ -10,12 +10,9 @@ import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 from typer.core import TyperGroup
 
-from consumer.app.options import option_problems
-from consumer.cli.cures import replay_command, who_fulfils
 from consumer.cli.filters import Application
 from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
-from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
 from consumer.console.mentions import SUBJECTS
@@ -80,6 +77,7 @@ def subscription(
             session, application, subscription_id, policy, now, is_read=is_read
         ),
         as_json,
+        by_policy=True,
     )
 
 
@@ -96,6 +94,7 @@ def customer(
             session, application, reference, policy, now, is_read=is_read
         ),
         as_json,
+        by_policy=True,
     )
 
 
@@ -116,8 +115,10 @@ def anything(name: Name, application: Application = None, as_json: Json = False)
     {"order": order, "subscription": subscription, "customer": customer}[kind](id_, where, as_json)
 
 
-def _explain(application: str, explain: Explain, as_json: bool) -> None:
-    found = run(_look(settings := settings_looking(), application, explain))
+def _explain(application: str, explain: Explain, as_json: bool, *, by_policy: bool = False) -> None:
+    settings = settings_looking()
+    policy = _policy(settings) if by_policy else Policy()
+    found = run(_look(settings, application, explain, policy))
     _name_cures(found["next"], found["state"], settings)
     output = Output(as_json)
     output.document(found)
@@ -137,17 +138,30 @@ def _explain(application: str, explain: Explain, as_json: bool) -> None:
 
 def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], settings: Settings) -> None:
     """What nobody handled and somebody could now: the command for it."""
-    for entry in entries:
-        if entry["code"] == "no_handler":
-            names = who_fulfils(registry_of(settings).handlers)
-            entry["run"] = [replay_command(name, order=state["order_id"]) for name in names]
+    untaken = [entry for entry in entries if entry["code"] == "no_handler"]
+    if not untaken:
+        return
+    from consumer.cli.cures import replay_command, who_fulfils
+    from consumer.cli.plugins import registry_of  # every plugin: only where one is to be named
+
+    names = who_fulfils(registry_of(settings).handlers)
+    for entry in untaken:
+        order_id = entry.get("order_id") or state["order_id"]
+        entry["run"] = [replay_command(name, order=order_id) for name in names]
 
 
-async def _look(settings: Settings, application: str, explain: Explain) -> dict[str, Any]:
+def _policy(settings: Settings) -> Policy:
+    """What the options of `access` say, which decide about access and about nothing else. Raises SettingsError."""
+    from consumer.app.options import option_problems
+    from consumer.cli.plugins import registry_of
+
     problems = option_problems(registry_of(settings), settings.handler_options)
     if problems:
         raise SettingsError(problems)
-    policy = Policy.model_validate(settings.handler_options.get("access", {}))
+    return Policy.model_validate(settings.handler_options.get("access", {}))
+
+
+async def _look(settings: Settings, application: str, explain: Explain, policy: Policy) -> dict[str, Any]:
     one = settings.application(application)
     async with ledger(settings) as database, database.reading() as session:
         now = await shared_time(session)

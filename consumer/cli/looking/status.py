@@ -18,6 +18,7 @@ from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import EARLIEST, Application, Limit
+from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.log import ask, judge_log, remembered
 from consumer.cli.looking.room import judge_room, rooms
 from consumer.cli.looking.status_finding import Finding, Grade, worst
@@ -153,7 +154,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             found.processes = await processes.listed(session)
             found.waiting = await unfulfilled(session)
             found.held = await longest_held(session)
-            found.reading = await application_statuses(session, await _read(session, settings), figures.at)
+            found.reading = await _reading(session, settings, found.processes, figures.at)
             without = [one.name for one in settings.applications if not one.has_credentials]
             found.lost = await unread(session, without, figures.at)
             open_queues = await queues(session)
@@ -190,16 +191,15 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     return found
 
 
-async def _read(session: AsyncSession, settings: Settings) -> list[tuple[str, str | None]]:
-    """The applications to judge, as (name, app id or None): this shell need not have what `sync` was given. Where none
-    has credentials and nothing was kept, nobody meant to read: signed webhooks are all there is."""
-    has_any = any(one.has_credentials for one in settings.applications)
-    kept = await sync_state.applications(session)
-    return [
-        (one.name, one.app_id if one.has_credentials else None)
-        for one in settings.applications
-        if has_any or one.name in kept
-    ]
+async def _reading(
+    session: AsyncSession, settings: Settings, known: Sequence[Process], now: datetime
+) -> list[ApplicationStatus]:
+    """How the service is read, of each application that is."""
+    ever = await sync_state.applications(session)
+    lately = await sync_state.applications(session, now - processes.FORGOTTEN_AFTER)
+    kept = kept_now(known, now, ever=ever, lately=lately)
+    judged = to_judge(settings.applications, ever=ever, kept=kept)
+    return await application_statuses(session, judged, now, kept=kept)
 
 
 @asynccontextmanager

@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from consumer.cli.cures import replay_command
-from consumer.cli.looking.alive import alive
+from consumer.cli.looking.evidence.alive import alive
+from consumer.cli.looking.evidence.signatures import ADVICE, Refused, are_ours, look_ours, refused_signatures
+from consumer.cli.looking.evidence.workers import judge_workers
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console import standing
 from consumer.console.queues import Queue
@@ -27,6 +29,7 @@ QUARANTINE_GROWS = 20
 REFUSED_STUCK = 3
 UNFULFILLED_LATE_S = 300.0
 WALK_LATE_S = 900.0
+LOOKED_LATE_S = 900.0
 HELD_UP_S = 30.0
 CERTAIN = frozenset({WrongApplication.code})
 """What is no passing trouble, however short it has lasted."""
@@ -61,8 +64,10 @@ def judge(
     else:
         found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
     found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
+    signatures = refused_signatures(processes)
     for one in application_statuses:
-        found += _reading(one, figures.at, walk_late_s)
+        found += _reading(one, figures.at, walk_late_s, signatures.get(one.application))
+    found += _unlisted(signatures, application_statuses, figures.at)
     for queue in queues:
         text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
         found.append(Finding(Grade.DEGRADED, "findings_open", text))
@@ -71,8 +76,6 @@ def judge(
         found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
         found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
-    for plugin in left_out:
-        found.append(Finding(Grade.DEGRADED, "built_in_left_out", f"CONSUMER_HANDLERS leaves out {plugin}"))
     if figures.dead:
         found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
     if figures.paused_handlers:
@@ -88,8 +91,7 @@ def judge(
         found.append(Finding(Grade.DEGRADED, "plan_half_applied", text))
     if last_pass is not None and last_pass.code is not None:
         found.append(Finding(Grade.DEGRADED, "archive_failing", _unarchived(last_pass)))
-    if broken_plugins:
-        found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
+    found += judge_workers(processes, figures.at, left_out=left_out, broken_plugins=broken_plugins)
     found += _deliveries(figures, wrong)
     for application, size in sorted(standing.filling(figures, unproved_max_bytes).items()):
         text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
@@ -158,15 +160,32 @@ def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
             return ""
 
 
-def _reading(one: ApplicationStatus, now: datetime, walk_late_s: float) -> list[Finding]:
+def _unlisted(
+    signatures: Mapping[str, Refused], application_statuses: Sequence[ApplicationStatus], now: datetime
+) -> list[Finding]:
+    """Refused signatures of applications that nobody reads: no list says whether they were forged."""
+    listed = {one.application for one in application_statuses if one.has_credentials and one.walked_at is not None}
+    return [
+        Finding(Grade.DEGRADED, "signatures_refused", f"{application}: {refused.text}, and none verified; {ADVICE}")
+        for application, refused in sorted(signatures.items())
+        if application not in listed and look_ours(refused, now)
+    ]
+
+
+def _reading(
+    one: ApplicationStatus, now: datetime, walk_late_s: float, refused: Refused | None = None
+) -> list[Finding]:
     """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32)."""
     if not one.has_credentials:
         wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
         text = f"{one.application}: no API credentials: {wait}what webhooks lose stays lost"
         return [Finding(Grade.DEGRADED, "no_credentials", text)]
+    unsigned = refused if refused is not None and are_ours(refused, one.silent_since, now) else None
     found = {
         "credentials_refused": one.refused_at and "the service refuses the credentials: `consumer doctor` says why",
+        "signatures_refused": unsigned and f"{unsigned.text}, none verified, and the list finds events; {ADVICE}",
         "webhooks_silent": one.silent_since
+        and unsigned is None
         and f"no webhook since {one.silent_since:%Y-%m-%d %H:%M} while the list finds events: is the endpoint or the "
         "application disabled?",
         "retention_gap": one.gap_at and "events were forgotten before they were read; `consumer reconcile` heals",
@@ -174,6 +193,9 @@ def _reading(one: ApplicationStatus, now: datetime, walk_late_s: float) -> list[
         "reconcile_braked": one.reconcile_braked and "too many changes, none made: `consumer reconcile --dry-run`",
         "walk_late": _age_s(one.walked_at, now) > walk_late_s
         and f"the last complete walk is {_age_s(one.walked_at, now) / 60:.0f} min old",
+        "comparison_late": _age_s(one.looked_at, now) > LOOKED_LATE_S >= _age_s(one.walked_at, now)
+        and f"the service's newest were not compared with the ledger for {_age_s(one.looked_at, now) / 60:.0f} min, "
+        "although the events are walked: restart `sync`",
         "reading_held_up": _held_up(one, now),
         "never_walked": one.walked_at is None and "the events were never walked to the end: does `sync` run?",
     }

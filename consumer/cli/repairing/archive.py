@@ -33,10 +33,10 @@ from consumer.ledger import Database, audit
 from consumer.ledger.archiving.bodies import Brought
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.leases import LEASE_S
+from consumer.ledger.processes import worker_id
 from consumer.settings import Settings
 from consumer.settings.values import age
 from consumer.sync.leader import Leader
-from consumer.work.worker import worker_id
 
 T = TypeVar("T")
 

@@ -26,6 +26,7 @@ from consumer.cli.filters import (
     moments,
     near,
     require_application,
+    require_handler,
     takes,
 )
 from consumer.cli.output import Json, Output, shown
@@ -33,7 +34,7 @@ from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.errors import UsageError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import dead, events, handlers
+from consumer.ledger.handling import dead, events
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.tables import RunStatus
@@ -233,17 +234,11 @@ async def _require_known(wanted: DeadFilter) -> None:
         require_application(wanted.application, settings)
     async with ledger(settings) as database, database.reading() as session:
         if wanted.handler is not None:
-            await _require_handler(session, wanted.handler)
+            await require_handler(session, wanted.handler)
         if wanted.order_id is not None:
             await _require_order(session, wanted.order_id)
         if wanted.fingerprint is not None:
             await _require_fingerprint(session, wanted.fingerprint, discarded=wanted.discarded)
-
-
-async def _require_handler(session: AsyncSession, name: str) -> None:
-    known = [row.name for row in await handlers.everyone(session)]
-    if name not in known and not await dead.has_runs(session, name):
-        raise UsageError("there is no such handler", handler=name[:100], near=near(name, known))
 
 
 async def _require_order(session: AsyncSession, order_id: str) -> None:

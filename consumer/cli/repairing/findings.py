@@ -12,7 +12,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say
 from consumer.console.cure import command
-from consumer.console.queues import KINDS, findings
+from consumer.console.queues import KINDS, findings, queues
 from consumer.errors import NotFound, UsageError
 
 app = typer.Typer(help="What waits for a person's decision.", no_args_is_help=True)
@@ -24,23 +24,23 @@ Subject = Annotated[str, typer.Argument(help="What it is about, as `findings lis
 @app.command("list")
 def list_findings(application: In = "default", kind: Kind = None, limit: Limit = 50, as_json: Json = False) -> None:
     """What is open, oldest first."""
-    found = run(_open(application, kind))
+    found, total = run(_open(application, kind))
     if not found:
         require_application(application, looking()[0])
         if kind is not None and kind not in KINDS:
             raise UsageError("there is no such kind of finding", kind=kind[:40], near=near(kind, KINDS))
     output = Output(as_json)
-    output.document({"findings": found[:limit], "total": len(found)})
+    output.document({"findings": found[:limit], "total": total})
     columns = ["opened_at", "plugin", "kind", "subject", "detail"]
     output.table(columns, [[one[name] for name in columns] for one in found[:limit]], empty="nothing is open")
-    if len(found) > limit:
-        output.line(f"{len(found) - limit} more: --limit {len(found)}")
+    if total > (shown := min(limit, len(found))):
+        output.line(f"{total - shown} more: these are the oldest {shown} (--limit, --kind)")
 
 
 @app.command()
 def show(subject: Subject, application: In = "default", as_json: Json = False) -> None:
     """What is open about one order, payment, subscription or customer, and how to close it."""
-    found = [one for one in run(_open(application, None)) if one["subject"] == subject]
+    found, _ = run(_open(application, None, subject))
     if not found:
         raise NotFound("nothing is open about this", subject=subject[:100])
     output = Output(as_json)
@@ -60,13 +60,15 @@ def close(
     as_json: Json = False,
 ) -> None:
     """Say that one is settled; audited. It closes when `work` has handled the word."""
-    found = [one for one in run(_open(application, kind)) if one["subject"] == subject]
+    found, _ = run(_open(application, kind, subject))
     if not found:
         raise NotFound("no such finding is open", subject=subject[:100], kind=kind[:40])
     word = f"{found[0]['plugin']}.finding_closed"
     say(word, subject, reason, data=[f"kind={kind}"], application=application, yes=yes, as_json=as_json)
 
 
-async def _open(application: str, kind: str | None) -> list[dict[str, Any]]:
+async def _open(application: str, kind: str | None, subject: str | None = None) -> tuple[list[dict[str, Any]], int]:
+    """The oldest that are open, and how many there are, whatever their subject."""
     async with ledger(settings_looking()) as database, database.reading() as session:
-        return await findings(session, application, kind)
+        found = await findings(session, application, kind, subject)
+        return found, sum(one.count for one in await queues(session, application) if kind in (None, one.kind))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consumer.app.parts import sync_policy
+from consumer.app.sync_parts import sync_policy
 from consumer.app.syncing import Syncing, open_syncing
 from consumer.cli.consent import Yes, consent
 from consumer.cli.filters import Application, Since, Until, parse_moment

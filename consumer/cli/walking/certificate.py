@@ -14,6 +14,7 @@ import typer
 
 from consumer.app.syncing import Syncing, open_syncing
 from consumer.cli.output import Output
+from consumer.cli.printable import printable
 from consumer.cli.process import settings_for
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar
 from consumer.errors import UsageError
@@ -115,7 +116,7 @@ async def certify(
     output.document(document)
     _say(document, output)
     if problem is not None:
-        typer.echo(problem.line(), err=True)
+        typer.echo(printable(problem.line()), err=True)
         return 1
     typer.echo(f"{file.path}: {'the certificate that was there is replaced' if file.replaces else 'written'}", err=True)
     return 0 if document["verdict"] == "complete" else 1

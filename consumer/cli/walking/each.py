@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from consumer.cli.printable import printable
 from consumer.errors import ConsumerError, UsageError
 
 One = TypeVar("One")
@@ -52,7 +53,7 @@ def told(failures: Sequence[Failure], *, walked: bool = False) -> int:
     """Say on stderr, a line each, what failed. The exit code: 0 nothing did, 2 all there was to do was misuse, else 1;
     `walked` says that something was done."""
     for one in failures:
-        typer.echo(one.line(), err=True)
+        typer.echo(printable(one.line()), err=True)
     if not failures:
         return 0
     return MISUSED if not walked and all(isinstance(one.error, UsageError) for one in failures) else FAILED

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from consumer.cli.printable import printable
 from consumer.sync.backfill import report
 
 PREDICT_PAGES = 1000
@@ -92,7 +93,7 @@ class ProgressBar:
     def say(self, text: str) -> None:
         """A line of its own, at once."""
         self._said_at = self._monotonic()
-        line = f"{self._title}: {text}"
+        line = printable(f"{self._title}: {text}")
         if self._is_bar:
             self._bar.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
         else:

@@ -48,8 +48,13 @@ async def count_between(session: AsyncSession, span: Span) -> int:
 
 async def each_of(session: AsyncSession, column: Column[Any], *where: Any) -> Sequence[Any]:
     """The values of a column by an index that begins with it: one probe for each value, however many rows have it."""
+    return (await session.scalars(each_statement(column, *where))).all()
+
+
+def each_statement(column: Column[Any], *where: Any) -> Select[Any]:
+    """What `each_of` asks, for who asks it often."""
     first = select(func.min(column)).where(*where)
     names = select(first.scalar_subquery().label("name")).cte("names", recursive=True)
     following = first.where(column > names.c.name).scalar_subquery()
     names = names.union_all(select(following).where(names.c.name.is_not(None)))
-    return (await session.scalars(select(names.c.name).where(names.c.name.is_not(None)))).all()
+    return select(names.c.name).where(names.c.name.is_not(None))

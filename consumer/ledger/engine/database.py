@@ -60,6 +60,10 @@ class Database:
         self._engine, self.dialect = _engine(url, pool_size, create=create, durable=durable, lock_s=lock_s)
         # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
         self._write_failed = False
+        # What BEGIN is to say travels with SQLite's engine: made once, not for each session.
+        self._engines = dict.fromkeys((True, False), self._engine)
+        if self.dialect == "sqlite":
+            self._engines = {writes: self._engine.execution_options(consumer_writes=writes) for writes in (True, False)}
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
 
     @property
@@ -136,8 +140,7 @@ class Database:
             return False
 
     def _session(self, *, writes: bool) -> AsyncSession:
-        engine = self._engine.execution_options(consumer_writes=writes) if self.dialect == "sqlite" else self._engine
-        return AsyncSession(engine, expire_on_commit=False, autoflush=True)
+        return AsyncSession(self._engines[writes], expire_on_commit=False, autoflush=True)
 
 
 class translated:  # noqa: N801 - reads as a word: with translated():
@@ -253,8 +256,12 @@ def _sqlite(url: str, pool_size: int, *, durable: bool) -> AsyncEngine:
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         # IMMEDIATE: a transaction that will write takes the lock first, so it can never fail half way with "locked".
-        writes = connection.get_execution_options().get("consumer_writes", True)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        # One that only reads takes its snapshot with its first statement anyway: BEGIN goes there in the same trip.
+        if connection.get_execution_options().get("consumer_writes", True):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            driver: Any = connection.connection.driver_connection
+            driver.begin_with_next()
 
     return engine
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import ScalarSelect, Select, Table, and_, func, insert, or_, select, text, update
+from sqlalchemy import ScalarSelect, Select, Table, and_, bindparam, func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
@@ -104,10 +104,14 @@ async def bury(session: AsyncSession, ids: Collection[RunId], now: datetime) -> 
         await session.execute(insert(_LETTERS), rows)
 
 
+_UNPUBLISHED = (
+    select(DeadLetterRow).where(_LETTERS.c.published_at.is_(None)).order_by(_LETTERS.c.id).limit(bindparam("most"))
+)
+
+
 async def unpublished(session: AsyncSession, limit: int) -> Sequence[Letter]:
     """Letters that the topic does not have yet, oldest first."""
-    statement = select(DeadLetterRow).where(_LETTERS.c.published_at.is_(None)).order_by(_LETTERS.c.id).limit(limit)
-    rows = (await session.execute(statement)).scalars().all()
+    rows = (await session.execute(_UNPUBLISHED, {"most": limit})).scalars().all()
     return [await _letter(session, row) for row in rows]
 
 

@@ -14,6 +14,8 @@ from consumer.plugin import Handler
 
 _HANDLERS: Table = HandlerRow.__table__
 
+_PAUSED = select(_HANDLERS.c.name).where(_HANDLERS.c.paused_at.is_not(None))
+
 LIVE_S = 120.0
 """A handler that no worker has registered for so long is one that no living worker has."""
 
@@ -47,7 +49,7 @@ async def register(session: AsyncSession, handlers: Sequence[Handler], now: date
 
 async def paused(session: AsyncSession) -> frozenset[str]:
     """The handlers that must not run now."""
-    return frozenset(await session.scalars(select(_HANDLERS.c.name).where(_HANDLERS.c.paused_at.is_not(None))))
+    return frozenset(await session.scalars(_PAUSED))
 
 
 async def waiting(session: AsyncSession) -> frozenset[str]:

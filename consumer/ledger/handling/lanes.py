@@ -89,17 +89,24 @@ def _first_handler(application: str, key: Any, after: Any = None) -> ScalarSelec
     return (first if after is None else first.where(_AHEAD.c.handler > after)).scalar_subquery()
 
 
+_PLACE = (_RUNS.c.handler, _RUNS.c.application, _RUNS.c.key)
+_PARKED = (
+    select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.key,
+           head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head"))
+    .where(is_status(RunStatus.PARKED))
+    .order_by(*_PLACE, _RUNS.c.seq)
+    .limit(bindparam("most"))
+)  # fmt: skip
+
+
 async def parked(session: AsyncSession, after: Lane | None, limit: int) -> Page:
     """The next `limit` parked runs by index `ix_runs_parked`, and which of them nothing leads. A lane that does not
     end in the page is done with: only its first can lead it."""
-    place = (_RUNS.c.handler, _RUNS.c.application, _RUNS.c.key)
-    columns = (_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.key)
-    head = head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head")
-    wanted = select(*columns, head).where(is_status(RunStatus.PARKED)).order_by(*place, _RUNS.c.seq).limit(limit)
+    wanted = _PARKED
     if after is not None:
         application, handler, key = after
-        wanted = wanted.where(tuple_(*place) > tuple_(handler, application, key))
-    rows = (await session.execute(wanted)).all()
+        wanted = wanted.where(tuple_(*_PLACE) > tuple_(handler, application, key))
+    rows = (await session.execute(wanted, {"most": limit})).all()
     stranded = [(row.application, row.event_id, row.handler) for row in rows if row.head == row.event_id]
     last = rows[-1] if len(rows) == limit else None
     return Page(stranded, None if last is None else (last.application, last.handler, last.key))

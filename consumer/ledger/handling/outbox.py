@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
-from sqlalchemy import Table, select, update
+from sqlalchemy import Table, bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into, unindexed
@@ -20,6 +20,11 @@ from consumer.telemetry.way import onwards
 _OUTBOX: Table = OutboxRow.__table__
 
 WINDOW = 2000
+
+# Asked several times a second, also where nothing happens: built once.
+_IS_DUE = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= bindparam("now"))
+_LONGEST_FIRST = select(_OUTBOX.c.not_before).where(*_IS_DUE).order_by(_OUTBOX.c.not_before)
+_LONGEST = select(_OUTBOX.c.seq).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +64,7 @@ def _values(one: Emitted, now: datetime) -> dict[str, object]:
 async def due(session: AsyncSession, now: datetime, limit: int) -> Sequence[OutboxRow]:
     """What is to be published now, in the order it was emitted; with a long backlog, in that order among those that
     are due for longest."""
-    longest = select(_OUTBOX.c.seq).where(_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= now)
-    found = await session.scalars(longest.order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(max(limit, WINDOW)))
+    found = await session.scalars(_LONGEST, {"now": now, "most": max(limit, WINDOW)})
     numbers = sorted(found)[:limit]
     if not numbers:
         return ()
@@ -78,7 +82,5 @@ async def mark_published(session: AsyncSession, rows: Sequence[OutboxRow], now: 
 
 async def waiting(session: AsyncSession, now: datetime) -> tuple[int, datetime | None]:
     """How many derived events are due and not published, at most COUNT_MAX, and since when the oldest is due."""
-    due_at = select(_OUTBOX.c.not_before).where(_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= now)
-    longest_first = due_at.order_by(_OUTBOX.c.not_before)
-    oldest: datetime | None = await session.scalar(longest_first.limit(1))
-    return await up_to(session, longest_first), oldest
+    oldest: datetime | None = await session.scalar(_LONGEST_FIRST.limit(1), {"now": now})
+    return (await up_to(session, _LONGEST_FIRST.params(now=now)) if oldest is not None else 0), oldest

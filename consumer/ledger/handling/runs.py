@@ -35,7 +35,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among_given, insert_into
 from consumer.ledger.engine.chunks import grouped, matching
-from consumer.ledger.engine.counting import each_of, up_to
+from consumer.ledger.engine.counting import each_statement, up_to
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import REASON_CHARS, AttemptRow, HandlerRow, RunRow, RunStatus
 from consumer.retry import OnDead
@@ -454,12 +454,17 @@ async def attempts_of(session: AsyncSession, application: str, event_id: str) ->
     return (await session.execute(statement.order_by(_ATTEMPTS.c.id))).scalars().all()
 
 
+_HANDLERS_WITH = {
+    status: each_statement(_RUNS.c.handler, lanes.is_status(status))
+    for status in (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD)
+}
+
+
 async def count_by_status(session: AsyncSession) -> dict[tuple[str, str], int]:
     """(handler, status) to how many runs wait or are dead, at most COUNT_MAX; what is done with is left out."""
     found: dict[tuple[str, str], int] = {}
-    for status in (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD):
-        is_status = lanes.is_status(status)
-        for handler in await each_of(session, _RUNS.c.handler, is_status):
-            of_handler = select(_RUNS.c.handler).where(is_status, _RUNS.c.handler == handler)
+    for status, handlers in _HANDLERS_WITH.items():
+        for handler in await session.scalars(handlers):
+            of_handler = select(_RUNS.c.handler).where(lanes.is_status(status), _RUNS.c.handler == handler)
             found[handler, status.value] = await up_to(session, of_handler)
     return found

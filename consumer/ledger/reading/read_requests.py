@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, case, delete, func, select, update
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into, unindexed
@@ -72,12 +74,19 @@ async def due(
     *kinds: str,
 ) -> Sequence[ReadRow]:
     """The reads to do now, oldest first: of these kinds, or of any."""
-    statement = select(ReadRow).where(_READS.c.due_at <= now).order_by(_READS.c.due_at).limit(limit)
-    if application is not None:
-        statement = statement.where(unindexed(_READS.c.application) == application)
+    statement = _due(application is not None, kinds)
+    found: Sequence[ReadRow] = (await session.scalars(statement, {"now": now, "of": application, "most": limit})).all()
+    return found
+
+
+@cache
+def _due(is_of_one: bool, kinds: tuple[str, ...]) -> Select[Any]:  # asked every second: built once
+    statement = select(ReadRow).where(_READS.c.due_at <= bindparam("now")).order_by(_READS.c.due_at)
+    if is_of_one:
+        statement = statement.where(unindexed(_READS.c.application) == bindparam("of"))
     if kinds:
         statement = statement.where(_READS.c.kind.in_(kinds))
-    return (await session.execute(statement)).scalars().all()
+    return statement.limit(bindparam("most"))
 
 
 async def count_due(session: AsyncSession, now: datetime, application: str, kind: str) -> int:

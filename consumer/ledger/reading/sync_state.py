@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
 from consumer.errors import LeaseLost
+from consumer.ledger.reading import heard
 from consumer.ledger.tables import BookmarkRow
 
 _BOOKMARKS: Table = BookmarkRow.__table__
@@ -57,9 +58,11 @@ async def load(session: AsyncSession, application: str, walk: str) -> dict[str, 
     return found if isinstance(found, dict) else None
 
 
-async def applications(session: AsyncSession) -> frozenset[str]:
-    """Those for which something was kept: somebody reads them, or did."""
-    return frozenset(await session.scalars(select(_BOOKMARKS.c.application).distinct()))
+async def applications(session: AsyncSession, since: datetime | None = None) -> frozenset[str]:
+    """Those for which something was kept (`since` then): somebody reads them, or did. What a worker noted is no
+    reading."""
+    kept = select(_BOOKMARKS.c.application).where(_BOOKMARKS.c.walk != heard.WALK).distinct()
+    return frozenset(await session.scalars(kept if since is None else kept.where(_BOOKMARKS.c.updated_at >= since)))
 
 
 async def keep(

@@ -99,7 +99,12 @@ class Confirm:
         """
         async with self._app.database.reading() as session:
             waiting = await hints.count(session, self._app.name)
-            due = dict(await hints.due_ids(session, self._app.name, self._app.clock.now(), self._policy.batch))
+            found = (
+                await hints.due_ids(session, self._app.name, self._app.clock.now(), self._policy.batch)
+                if waiting
+                else ()
+            )
+            due = dict(found)
         self._app.metrics.gauge("hints_waiting", self._app.name, waiting)
         self._cooldown.check()
         settled = await self._drop_known(due)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -33,7 +33,7 @@ class ApplicationStatus:
     silent (O1). `gap_at`: events were forgotten before they were read, and state is not yet reconciled (B13).
     `refused_at`: the service refused the credentials then, and has not taken any since (O3). `missing`: what the
     service shows and the ledger has lacked for too long. `held_up`: stages of `sync` that fail again and again, with
-    the reason (B7, B32)."""
+    the reason (B7, B32). `looked_at`: when the two ends were compared last."""
 
     application: str
     has_credentials: bool = True
@@ -46,6 +46,7 @@ class ApplicationStatus:
     refused_at: datetime | None = None
     missing: Late | None = None
     held_up: tuple[StalledStage, ...] = ()
+    looked_at: datetime | None = None
 
 
 async def application_status(
@@ -65,6 +66,7 @@ async def application_status(
     else:
         circuit = await budgets.load(session, f"circuit/{app_id}")
         refused = refused_at(circuit, now, walked_at=bookmark.walked_at)
+    seen = Sightings.load(await sync_state.load(session, application, sightings.WALK))
     return ApplicationStatus(
         application=application,
         hints=waiting,
@@ -74,16 +76,22 @@ async def application_status(
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
         refused_at=refused,
-        missing=Sightings.load(await sync_state.load(session, application, sightings.WALK)).late(),
+        missing=seen.late(),
         held_up=held_up,
+        looked_at=seen.looked_at,
     )
 
 
 async def application_statuses(
-    session: AsyncSession, app_ids: Sequence[tuple[str, str | None]], now: datetime
+    session: AsyncSession,
+    app_ids: Sequence[tuple[str, str | None]],
+    now: datetime,
+    *,
+    kept: Collection[str] | None = None,
 ) -> list[ApplicationStatus]:
-    """Of several applications, given as (name, app id or None)."""
-    kept = await sync_state.applications(session)
+    """Of several applications, given as (name, app id or None). `kept`: those that some `sync` reads, by what it
+    keeps; None: all for which something was ever kept."""
+    kept = await sync_state.applications(session) if kept is None else kept
     return [await application_status(session, name, app_id, now, is_kept=name in kept) for name, app_id in app_ids]
 
 

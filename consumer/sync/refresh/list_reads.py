@@ -75,8 +75,8 @@ class ListReads:
         return row.due_at <= (since if began is None else max(since, began))
 
     async def work_off(self, kind: ListedKind, due: Sequence[ReadRow], this: Round) -> list[ReadRow]:
-        """Page the list of this kind; returns which of the due reads are to be done singly in this round: none of this
-        kind while its walk goes on, and not all when they are many, for they may be listed by the next round."""
+        """Page the list of this kind; returns which of the due reads may be done singly in this round: none of this
+        kind while its walk goes on. `RefreshPolicy.singles` bounds how many are: they may be listed by the next one."""
         if kind == "order" and not self._singles.order_shapes:  # shows how full one is
             await self._singles.work_off(iter([row for row in due if row.kind == kind][:1]), this)
         if this.held_up is None:
@@ -85,8 +85,7 @@ class ListReads:
         mine = [row for row in due if row.kind == kind and not self._turns.has_done(row)]
         walk = self._walks.get(kind)
         is_walking = walk is not None and self._app.clock.monotonic() >= walk.rests_until
-        singly = [] if is_walking else mine[: max(self._page_from(kind), self._policy.batch // 5)]
-        return [*(row for row in due if row.kind != kind), *singly]
+        return [*(row for row in due if row.kind != kind), *([] if is_walking else mine)]
 
     def _page_from(self, kind: ListedKind) -> int:
         return self._policy.page_orders_from if kind == "order" else self._policy.page_from

@@ -72,6 +72,8 @@ class Refresh:
         that became known at once nor thousands of older subscriptions may keep the others waiting (case B23)."""
         now, batch = self._app.clock.now(), self._policy.batch
         async with self._app.database.reading() as session:
+            if not await read_requests.due(session, now, 1):
+                return []
             listed = [await read_requests.due(session, now, batch, self._app.name, kind) for kind in LISTED]
             rest = await read_requests.due(session, now, batch, self._app.name, *UNLISTED)
         found = [*(row for rows in listed for row in rows), *rest]

@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from consumer.clock import Clock
+from consumer.clock import Clock, Pace
 from consumer.errors import LedgerError
 from consumer.events import Event
 from consumer.ledger import Database
@@ -37,7 +37,7 @@ from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.unit_of_work import UnitOfWork
 
-IDLE_S = 0.5
+IDLE_S, QUIET_S = 0.5, 1.0
 RETRY_S = 0.5
 
 _log = structlog.get_logger(__name__)
@@ -71,6 +71,7 @@ class Dispatcher:
         self._observe = observe
         self._on_emitted = on_emitted
         self._wake = asyncio.Event()
+        self._pace = Pace(clock, first_s=IDLE_S, most_s=QUIET_S)
         self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
         self._unclaimed = Condition("claim_failed")
         self._ahead = Ahead()
@@ -88,6 +89,7 @@ class Dispatcher:
 
     def wake(self) -> None:
         """There may be due runs: look now."""
+        self._pace.stir()
         self._wake.set()
 
     def go_singly(self, handler: str) -> None:
@@ -140,9 +142,10 @@ class Dispatcher:
 
     async def _wait_for_work(self) -> None:
         """Until woken, until the next run is due, or a short while: other processes leave work too."""
-        soonest_s = min(((at - self._clock.now()).total_seconds() for at in self._upcoming), default=IDLE_S)
+        most_s = self._pace.wait_s
+        soonest_s = min(((at - self._clock.now()).total_seconds() for at in self._upcoming), default=most_s)
         try:
-            async with asyncio.timeout(max(0.01, min(soonest_s, IDLE_S))):
+            async with asyncio.timeout(max(0.01, min(soonest_s, most_s))):
                 await self._wake.wait()
         except TimeoutError:
             return

@@ -12,7 +12,7 @@ import orjson
 import structlog
 
 from consumer.broker.base import Broker, Message
-from consumer.clock import Clock
+from consumer.clock import Clock, Pace
 from consumer.errors import BrokerError, LedgerError
 from consumer.events import Event, Source
 from consumer.ledger import Database
@@ -25,7 +25,8 @@ from consumer.telemetry.logs import Condition
 from consumer.wire import own_event, pack_event
 
 ROLE = "relay"
-IDLE_S = 0.25
+IDLE_S, QUIET_S = 0.25, 0.5
+FOLLOWS_S = 1.0
 RETRY_S = 0.5
 BATCH = 500
 
@@ -49,11 +50,14 @@ class Relay:
         self._topic = topic
         self._clock = clock
         self._wake = asyncio.Event()
+        self._pace = Pace(clock, first_s=IDLE_S, most_s=QUIET_S)
+        self._asked_s = float("-inf")
         self._waits = Condition("relay_waits")
         self._tenure = Tenure(database, role=ROLE, holder=worker, clock=clock, lease_s=RELAY_LEASE_S)
 
     def wake(self) -> None:
         """There may be something to publish: look now."""
+        self._pace.stir()
         self._wake.set()
 
     @property
@@ -83,6 +87,7 @@ class Relay:
         async with self._database.reading() as session:
             rows = await outbox.due(session, self._clock.now(), BATCH)
         if rows:
+            self._pace.stir()
             await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
             await self._mark(rows)
         for row in rows if way.is_told() else ():
@@ -90,7 +95,14 @@ class Relay:
         return len(rows)
 
     async def _lead(self) -> bool:
-        return self._tenure.left_s > self._tenure.lease_s / 2 or await self._tenure.take()
+        """Whether this process leads. One that does not asks for the lease, which is a write, once in FOLLOWS_S."""
+        if self._tenure.left_s > self._tenure.lease_s / 2:
+            return True
+        now_s = self._clock.monotonic()
+        if not self.leads and now_s - self._asked_s < FOLLOWS_S * 0.9:
+            return False
+        self._asked_s = now_s
+        return await self._tenure.take()
 
     async def _mark(self, rows: Sequence[OutboxRow]) -> None:
         async with self._database.transaction() as session:
@@ -101,8 +113,9 @@ class Relay:
         return Message(key=packed.key, value=packed.value, headers=packed.headers)
 
     async def _wait(self) -> None:
+        """Until woken, or a short while: other processes emit, too."""
         try:
-            async with asyncio.timeout(IDLE_S):
+            async with asyncio.timeout(self._pace.wait_s if self.leads else FOLLOWS_S):
                 await self._wake.wait()
         except TimeoutError:
             return

@@ -9,23 +9,25 @@ from typing import Any
 
 import typer.main
 
-from consumer.cli.looking import alive, verdict
+from consumer.cli.looking import verdict
+from consumer.cli.looking.evidence import alive
 from consumer.cli.tree import tree
 from consumer.reason import Reason
 from consumer.sync.health.stalled import STAGES
 from consumer.telemetry.metrics import Metrics
 
-LOOKING = Path(alive.__file__ or "").parent
+LOOKING = Path(verdict.__file__ or "").parent
 RUNBOOK = (Path(__file__).resolve().parents[3] / "deploy" / "README.md").read_text().partition("## Alarms")[2]
 TABLE, _, ADVICE = RUNBOOK.partition("\n\nStart with")
 
 
 # case: O1, O2, O3, O5, S7
 def test_every_code_of_status_has_its_line_and_its_advice() -> None:
-    source = "\n".join(path.read_text() for path in LOOKING.glob("*.py"))
+    source = "\n".join(path.read_text() for path in LOOKING.rglob("*.py"))
     codes = {*re.findall(r'(?:Grade\.[A-Z]+|grade), "([a-z_]+)"', source)}
     codes |= {*re.findall(r'(?m)^ {8}"([a-z_]+)":', (LOOKING / "verdict.py").read_text())}
     codes |= {f"no_{role}" for role in alive.MISSED} | {f"{role}_not_ready" for role in alive.MISSED}
+    assert {"role_restarts", "workers_differ", "signatures_refused"} <= codes
     assert {"credentials_refused", "webhooks_silent", "no_credentials", "outbox_stuck", "topics_missing"} <= codes
     assert {code for code in codes if f"`{code}`" not in TABLE} == set()
     assert {code for code in codes if f"`{code}`" not in ADVICE} == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def test_a_handler_that_does_not_exist_is_refused(desk: Desk) -> None:
     ("words", "said"),
     [
         (("dead", "list", "--handler", "shop:shpi"), "there is no such handler"),
+        (("events", "list", "--handler", "shop:shpi"), "there is no such handler"),
         (("dead", "list", "--application", "nope"), "there is no such application"),
         (("dead", "redrive", "--order", "ordr-1", "--reason", "x", "--yes"), "no event names this order"),
         (("dead", "redrive", "--fingerprint", "TYPO", "--reason", "x", "--yes"), "no run died of this"),
@@ -47,6 +49,20 @@ def test_every_kind_of_finding_may_be_asked_for(desk: Desk) -> None:
     assert opened | set(FINDING_OF_HOLD.values()) == KINDS
     desk.call("db", "upgrade")
     assert desk.ask("findings", "list", "--kind", "orphan_payment")["total"] == 0
+
+
+def test_what_waits_behind_two_hundred_others_can_be_closed_too(desk: Desk, environ: dict[str, str]) -> None:
+    desk.call("db", "upgrade")
+    with sqlite3.connect(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1]) as database:
+        columns = "application, kind, subject, detail, opened_at"
+        given = [("default", "orphan_payment", f"p{n}", "{}", f"2026-01-01 00:00:00.{n:06}") for n in range(205)]
+        database.executemany(f"INSERT INTO fulfilment_finding ({columns}) VALUES (?, ?, ?, ?, ?)", given)
+    database.close()
+    assert desk.ask("findings", "list", "--limit", "3")["total"] == 205
+    assert "202 more: these are the oldest 3" in desk.call("findings", "list", "--limit", "3").stdout
+    assert desk.ask("findings", "show", "p204")["findings"][0]["kind"] == "orphan_payment"
+    done = desk.call("findings", "close", "p204", "orphan_payment", "--reason", "refunded", "--yes")
+    assert done.returncode == 0, done.stderr
 
 
 # case: F8

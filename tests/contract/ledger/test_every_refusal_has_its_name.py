@@ -11,12 +11,16 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import IntegrityError
 
 from consumer import errors
 from consumer.causes import KAFKA, SQLITE, SQLSTATES, cure_of, every
+from consumer.causes import refused as refused_by_a_server
 from consumer.errors import LedgerError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from tests.faults.server import PASSWORD, postgres
+from tests.support.ports import eventually
 from tests.support.postgres import StoppableServer, create_database, stoppable_server
 
 
@@ -51,6 +55,7 @@ async def test_a_file_that_is_no_database_one_that_is_locked_and_one_in_no_folde
     broken.write_bytes(b"this is not a database, however long it may be" * 100)
     assert isinstance(await refused(f"sqlite+aiosqlite:///{broken}"), errors.LedgerCorrupt)
     full = f"sqlite+aiosqlite:///{tmp_path}/full.db"
+    assert isinstance(await refused(f"sqlite+aiosqlite:///{tmp_path}"), errors.LedgerNotOpened)
     found = Database(full)
     async with found.transaction() as session:
         await session.execute(text("CREATE TABLE t (x)"))
@@ -62,6 +67,14 @@ async def test_a_file_that_is_no_database_one_that_is_locked_and_one_in_no_folde
 
     with pytest.raises(errors.LedgerDiskFull):
         await write("INSERT INTO t VALUES (zeroblob(100000))")
+    holder = sqlite3.connect(tmp_path / "full.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    other = Database(full, lock_s=0.1)
+    with pytest.raises(errors.LedgerLocked):
+        async with other.transaction() as session:
+            await session.execute(text("CREATE TABLE u (x)"))
+    await other.stop()
+    holder.close()
     async with found.reading() as session:
         await session.execute(text("PRAGMA query_only = 1"))
     with pytest.raises(errors.LedgerReadOnly):
@@ -110,6 +123,35 @@ async def test_on_a_real_server(owned: tuple[str, asyncpg.Connection]) -> None:
         await session.execute(text("LOCK TABLE till"))
         assert isinstance(await refused(url, "LOCK TABLE till NOWAIT"), errors.LedgerLocked)
     await own.stop()
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+async def test_a_real_server_that_asks_for_a_password_speaks_no_tls_and_is_about_to_stop() -> None:
+    async with postgres() as found:
+        assert (await refused(found.url.replace(PASSWORD, "wrong"))).fields == {"state": "28P01"}
+        secured = await refused(found.url.replace("ssl=disable", "ssl=require"))
+        assert isinstance(secured, errors.DatabaseTlsFailed)
+        lost = await refused(found.url.replace("127.0.0.1", "no-such-host.invalid"))
+        assert lost.fields == {"reason": "nobody knows the server's name"}
+        own = Database(found.url)
+        async with own.transaction() as session:
+            await session.execute(text("CREATE TABLE till (x integer CHECK (x > 0))"))
+        with pytest.raises(IntegrityError) as told:
+            async with own.transaction() as session:
+                await session.execute(text("INSERT INTO till VALUES (-1)"))
+        named = refused_by_a_server(told.value)
+        assert named is not None
+        assert named.line() == "error[ledger_error]: The ledger refused. (state=23514)"
+        await own.stop()
+        await found.hold("till", gently=True)
+        await found.begin_to_stop()
+
+        async def stops() -> bool:
+            return isinstance(await refused(found.url), errors.DatabaseNotUp)
+
+        await eventually(stops, within_s=20, every_s=0.2, what="57P03 is told")
+        await found.let_go()
 
 
 @pytest.mark.postgres

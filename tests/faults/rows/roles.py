@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 from tests.faults.scene import ROLES, Fault, Scene, fault
+
+LIVES_S = 5.0
+READY_WITHIN_S = 60.0
+LOOP_WITHIN_S = 90.0
+"""Once is no loop: it has to die, be started, and die again."""
 
 
 def _killed(role: str) -> Fault:
@@ -43,7 +49,49 @@ async def _no_typo(scene: Scene) -> None:
     del scene.found.environ["CONSUMER_WORK_BATCH"]
 
 
+def _dies_again_and_again(role: str) -> Fault:
+    """It is killed as soon as it is up, and its supervisor starts it anew."""
+
+    async def strike(scene: Scene) -> None:
+        scene.kept["supervisor"] = asyncio.create_task(_kill_and_start(scene, role))
+
+    async def cure(scene: Scene) -> None:
+        supervisor = scene.kept.pop("supervisor")
+        supervisor.cancel()
+        await asyncio.gather(supervisor, return_exceptions=True)
+        await scene.stop(role)
+        await scene.start(role)
+
+    return fault(role, "dies again and again", "role_restarts", strike=strike, cure=cure, within_s=LOOP_WITHIN_S)
+
+
+async def _kill_and_start(scene: Scene, role: str) -> None:
+    while True:
+        await asyncio.to_thread(scene.processes[role].kill)
+        await scene.start(role)
+        await scene.processes[role].ready(within_s=READY_WITHIN_S)
+        await asyncio.sleep(LIVES_S)
+
+
+async def _without_fulfilment(scene: Scene) -> None:
+    """The worker's allow-list lacks it; who looks has another."""
+    scene.found.environ["CONSUMER_HANDLERS"] = "access,warehouse:ship"
+    await scene.stop("work")
+    await scene.start("work")
+    del scene.found.environ["CONSUMER_HANDLERS"]
+
+
+async def _as_before(scene: Scene) -> None:
+    await scene.stop("work")
+    await scene.start("work")
+
+
 OF_ROLES = tuple(make(role) for make in (_killed, _stopped, _hung) for role in ROLES)
 OF_DEPLOYS = (
     fault("settings", "with a bad value", "settings_invalid", strike=_settings_typo, cure=_no_typo),
 )  # fmt: skip
+OF_WORKERS = (
+    fault("work", "without the plugin fulfilment", "built_in_left_out", strike=_without_fulfilment, cure=_as_before),
+    _dies_again_and_again("work"),
+)
+"""Last in a scene: a loop is remembered for a quarter of an hour, and what is killed meanwhile counts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,9 @@ from tests.support.ports import eventually
 
 SHIP = "warehouse:ship"
 FORGED = 40
+OTHER_SECRET = "whsec_c29tZWJvZHkgZWxzZSdzIHNlY3JldA=="
+WALKS = 3
+WALK_S = 6.0
 PATIENCE_S = 20
 
 
@@ -148,6 +152,21 @@ OF_THE_CANARY = (
     fault("API", "tells nobody that an order was paid", "paid_there_but_not_here", strike=_forget_paid,
           cure=_reconcile, within_s=300),
 )  # fmt: skip
+
+
+async def _other_secret(scene: Scene) -> None:
+    """`serve` checks signatures, with a secret that is not the service's; customers go on buying."""
+    await scene.restart("serve", CONSUMER_AUTHENTICITY="signature", CONSUMER_WEBHOOK_SECRETS=OTHER_SECRET)
+    await scene.processes["serve"].ready()
+    for _ in range(WALKS):
+        scene.pay(2)
+        await asyncio.sleep(WALK_S)
+
+
+async def _no_secret(scene: Scene) -> None:
+    await scene.as_before("serve")
+
+
 OF_WEBHOOKS = (
     fault(
         "webhooks",
@@ -156,6 +175,7 @@ OF_WEBHOOKS = (
         strike=lambda scene: scene.found.fall_silent(),
         cure=lambda scene: scene.found.hear_again(),
     ),
+    fault("webhooks", "signed with another secret", "signatures_refused", strike=_other_secret, cure=_no_secret),
     fault("webhooks", "forged", "hints_denied", "quarantine_grows", strike=_forge, cure=_throw_away),
 )
 OF_HANDLERS = (

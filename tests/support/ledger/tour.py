@@ -132,6 +132,7 @@ BY_NAME: Mapping[str, Any] = {
     "source": Source.WEBHOOK, "deliveries": _DELIVERIES, "reads": [_READ], "read": _READ, "is_read": True,
     "observed": [_OBSERVED], "letters": [_LETTER], "page": lanes.Page([("default", "evt_5", HANDLER)], None),
     "times": {"default": AT}, "lease": Lease("sync/default", "h", 1, AT), "pulses": [_PULSE],
+    "roles": ["work"], "host": "h",
     "requests": [ReadRequest(kind="order", object_id="x")], "emitted": [_EMITTED], "body": _BODY,
     "checkout": Checkout(
         application="default", session_id="s", mode="payment", order_id="o", customer="c", expected_amount=None

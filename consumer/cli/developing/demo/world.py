@@ -15,7 +15,8 @@ import aiohttp
 from pydantic import SecretStr
 from standardwebhooks import Webhook
 
-from consumer.app import App, log_parts, parts
+from consumer.app import App, log_parts
+from consumer.app.sync_parts import sync_policy
 from consumer.cli.developing.demo import shop
 from consumer.cli.developing.dev import SandboxTime, build_everything
 from consumer.console.invariants.check import Check as Accounts
@@ -151,9 +152,7 @@ class World:
         client = (await self._app.payments())["default"]
         api = ApplicationApi(application="default", client=client, locators=self._app.locators["default"])
         publisher = EventPublisher(self._app.broker, log_parts.topic(settings, "events"))
-        sync = ApplicationSync(
-            api, database, publisher, clock=clock, holder="account", policy=parts.sync_policy(settings)
-        )
+        sync = ApplicationSync(api, database, publisher, clock=clock, holder="account", policy=sync_policy(settings))
         await sync.reconcile_once()
         await self.quiet()
         service = FreshWalk(database, {"default": ServiceLists(sync.app)})

@@ -82,3 +82,37 @@ async def test_a_statement_is_one_trip(sqlite_ledger: Database, monkeypatch: pyt
             await connection.execute(text("SELECT n FROM numbers"))
         monkeypatch.undo()
     assert trips == {"_executed": 5}
+
+
+async def test_who_only_reads_begins_with_the_first_statement(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips: Counter[str] = Counter()
+    real = sqlite_driver.Connection._execute
+
+    async def counted(self: Any, function: Any, *given: Any, **named: Any) -> Any:
+        trips[getattr(function, "__name__", "?")] += 1
+        return await real(self, function, *given, **named)  # type: ignore[no-untyped-call]  # aiosqlite has no types for it
+
+    async with sqlite_ledger.reading() as session:
+        await session.execute(text("SELECT 1"))  # the connection is there
+    monkeypatch.setattr(sqlite_driver.Connection, "_execute", counted)
+    async with sqlite_ledger.reading() as session:
+        await session.execute(text("SELECT 1"))
+    async with sqlite_ledger.reading() as session:
+        await session.connection()
+    monkeypatch.undo()
+    assert trips == {"_executed": 1, "rollback": 1}
+
+
+async def test_all_that_is_read_in_one_session_is_of_one_moment(sqlite_ledger: Database) -> None:
+    async with sqlite_ledger.engine.begin() as connection:
+        await _filled(connection, 3)
+    counted = text("SELECT count(*) FROM numbers")
+    async with sqlite_ledger.reading() as session:
+        assert await session.scalar(counted) == 3
+        async with sqlite_ledger.transaction() as writing:
+            await writing.execute(text("DELETE FROM numbers"))
+        assert await session.scalar(counted) == 3
+    async with sqlite_ledger.reading() as session:
+        assert await session.scalar(counted) == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from consumer.app.heartbeat import NOT_DURABLE
-from consumer.cli.looking.alive import alive
+from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Grade
 from consumer.ledger.processes import Process, Proof
 from consumer.receive import answers

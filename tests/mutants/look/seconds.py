@@ -12,6 +12,13 @@ import pytest
 FILE = "MUTANTS_SECONDS"
 _seconds: Counter[str] = Counter()
 _failed: set[str] = set()
+_missing: list[str] = []
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Remember what could not be collected."""
+    if report.failed:
+        _missing.append(report.nodeid)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -22,7 +29,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In the process that was started: those of xdist write nothing."""
-    if not hasattr(session.config, "workerinput"):
+    """In the process that was started: those of xdist write nothing. Nothing is written either when a file could not be
+    collected: a look without it is none."""
+    if not hasattr(session.config, "workerinput") and not _missing:
         passed = {test: round(took, 3) for test, took in _seconds.items() if test not in _failed}
         Path(os.environ[FILE]).write_text(json.dumps(passed))

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.ledger.processes import FORGOTTEN_AFTER, Process
+from consumer.console.lives import GONE_AFTER, Loop, is_living, loops
+from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, Process
 
-GONE_AFTER: Final = timedelta(seconds=30)
 SEEN_WITHIN: Final = FORGOTTEN_AFTER
 STOPPED_WITHIN: Final = timedelta(days=1)
 UNREADY_AFTER: Final = timedelta(seconds=20)
@@ -39,20 +39,34 @@ def alive(
     found: list[Finding] = []
     for role, (grade, harm) in MISSED.items():
         played = [one for one in processes if one.role == role]
-        living = [one for one in played if one.stopped_at is None and now - one.seen_at <= GONE_AFTER]
+        living = [one for one in played if is_living(one, now)]
         if living:
             found += _unready(role, living, now, grade) + _told(role, living, grade)
             continue
         if role == "work" and worker_seen_at is not None and now - worker_seen_at <= GONE_AFTER:
             continue
         last = max((one.seen_at for one in played), default=worker_seen_at if role == "work" else None)
-        is_missed = role in expected if expected is not None else _was_there(played, now)
+        is_missed = role in expected if expected is not None else was_there(played, now)
         if is_missed or role == "work":
             found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}"))
+    found += [_looping(loop) for loop in loops(processes, now) if loop.role in MISSED]
     return found + _refusing(processes, now)
 
 
-def _was_there(played: Sequence[Process], now: datetime) -> bool:
+def _looping(loop: Loop) -> Finding:
+    """A role that dies, is started anew, and dies: what it has in hand is done late, if at all."""
+    one, (grade, harm) = loop.last, MISSED[loop.role]
+    why = one.said.get(DIED, "it did not say why: see how its supervisor says that it ended")
+    text = (
+        f"`{loop.role}` died {loop.deaths} times soon after its start, the last time at {one.seen_at:%H:%M:%S} after "
+        f"{(one.seen_at - one.started_at).total_seconds():.0f} s (pid {one.pid} on {one.host}): {why}"
+    )
+    if loop.alone:
+        return Finding(grade, "role_restarts", f"{text}; {harm} in between")
+    return Finding(Grade.DEGRADED, "role_restarts", text)
+
+
+def was_there(played: Sequence[Process], now: datetime) -> bool:
     """A death is told for as long as it is known, over a weekend too; who was stopped was meant to go."""
     newest = max(played, key=lambda one: one.seen_at, default=None)
     if newest is None:
@@ -71,7 +85,7 @@ def _gone(role: str, played: Sequence[Process], last: datetime | None) -> str:
 
 def _unready(role: str, living: Sequence[Process], now: datetime, grade: Grade) -> list[Finding]:
     """Those that live and cannot work, told once by what is wrong; stuck only when none of the role can."""
-    waiting = [one for one in living if not one.ready and now - one.since >= UNREADY_AFTER]
+    waiting = [one for one in living if not one.ready and now - one.since >= UNREADY_AFTER and DIED not in one.said]
     if not waiting:
         return []
     whole = grade if len(waiting) == len(living) else Grade.DEGRADED
@@ -104,7 +118,7 @@ def _told(role: str, living: Sequence[Process], grade: Grade) -> list[Finding]:
 
 def _refusing(processes: Sequence[Process], now: datetime) -> list[Finding]:
     """Webhooks that were answered 503 in the last two minutes."""
-    living = [one for one in processes if one.stopped_at is None and now - one.seen_at <= GONE_AFTER]
+    living = [one for one in processes if is_living(one, now)]
     answered, refused = sum(one.answered for one in living), sum(one.refused for one in living)
     if refused < REFUSED_MIN:
         return []

@@ -22,24 +22,32 @@ BUDGET_S = 120.0
 """What the tests of one mutant may take together: the nearest and quickest of those that run its line."""
 UNKNOWN_S = 1.0
 AT_IMPORT = ""
+RAN = (0, 1)
+"""How pytest ends when it ran every test, be it that some fail: those are left out."""
+
+
+class LookFailed(Exception):
+    """Not every test was run: what was seen is not what the tests do."""
 
 
 def look(modules: Iterable[str]) -> None:
-    """See what each fast test runs, unless what was seen is of these modules as they are. Takes minutes."""
+    """See what each fast test runs, unless what was seen is of these modules as they are. Takes minutes. Raises
+    LookFailed."""
     known = json.loads(TEXTS.read_text()) if TEXTS.exists() else {}
     if all(known.get(one) == _hash(ROOT / one) for one in modules):
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
-    SEEN.unlink(missing_ok=True)
+    for old in (SEEN, SECONDS, TEXTS):
+        old.unlink(missing_ok=True)
     texts = {path.relative_to(ROOT).as_posix(): _hash(path) for path in _sources()}
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--timeout", "60"),
         *(
             "-p",
-            "tests.mutants.seconds",
+            "tests.mutants.look.seconds",
             "--cov",
             "--cov-config",
-            "tests/mutants/coverage.ini",
+            "tests/mutants/look/coverage.ini",
             "--cov-context",
             "test",
             "--cov-report=",
@@ -47,7 +55,17 @@ def look(modules: Iterable[str]) -> None:
         ),
     ]
     environment = {**os.environ, "COVERAGE_FILE": str(SEEN), "MUTANTS_SECONDS": str(SECONDS)}
-    subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)  # a red test is left out
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if ended.returncode not in RAN or not SECONDS.exists():
+        raise LookFailed(f"pytest did not run every test (exit {ended.returncode}):\n{ended.stdout[-2000:]}")
     TEXTS.write_text(json.dumps(texts))
 
 

@@ -1,0 +1,1 @@
+"""Evidence: what processes say of themselves and of each other, judged for `status`. Pure."""

@@ -1,0 +1,41 @@
+"""Readers: which applications somebody reads, so that how they are read can be judged: by the word of the `sync` that
+lives, by what one kept, and by the settings of who looks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from consumer.cli.looking.evidence.alive import was_there
+from consumer.console.lives import is_living
+from consumer.ledger.processes import READS, Process
+from consumer.settings import ApplicationSettings, Authenticity
+
+
+def kept_now(
+    processes: Sequence[Process], now: datetime, *, ever: Collection[str], lately: Collection[str]
+) -> frozenset[str]:
+    """Of the applications for which a `sync` kept something `ever`, those that are read still. One that lives says
+    which it reads; else those kept `lately` are, as long as a `sync` is missed at all: who stopped it for good, or
+    moved away, is told of no late walk."""
+    played = [one for one in processes if one.role == "sync"]
+    telling = [one for one in played if READS in one.said and is_living(one, now)]
+    if telling:
+        return frozenset(ever) & {name for one in telling for name in one.said[READS].split()}
+    return frozenset(lately) if not played or was_there(played, now) else frozenset()
+
+
+def to_judge(
+    applications: Sequence[ApplicationSettings], *, ever: Collection[str], kept: Collection[str]
+) -> list[tuple[str, str | None]]:
+    """The applications to judge, as (name, app id or None): this shell need not have what `sync` was given, nor name
+    all that it reads. Where none has credentials and nothing is kept, nobody meant to read: signed webhooks are all
+    there is. One that lives on them and was read once is read no more."""
+    has_any = any(one.has_credentials for one in applications)
+    found: list[tuple[str, str | None]] = []
+    for one in applications:
+        needs_reads = one.has_credentials and one.authenticity is Authenticity.API
+        is_left = one.name in ever and one.name not in kept and one.authenticity is not Authenticity.API
+        if needs_reads or one.name in kept or (has_any and not is_left):
+            found.append((one.name, one.app_id if one.has_credentials else None))
+    return [*found, *((name, None) for name in sorted(set(kept) - {one.name for one in applications}))]

@@ -1,0 +1,104 @@
+"""Lives: what processes tell by how they live, and the workers by what they run: one answer for `status` and for the
+alerts. A role that dies and is started again and again; workers that run different handlers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from consumer.ledger.processes import DIED, HANDLERS, Process
+
+GONE_AFTER: Final = timedelta(seconds=30)
+UNHEARD_AFTER: Final = timedelta(seconds=12)
+"""Who was not heard for two beats, while another began after it, is replaced."""
+LOOP_WITHIN: Final = timedelta(minutes=15)
+DEATHS_MIN: Final = 2
+STEADY_MIN: Final = timedelta(minutes=1)
+STEADY_MAX: Final = timedelta(minutes=10)
+MIXED_FOR: Final = timedelta(minutes=15)
+"""A rolling deploy has workers of both sorts for so long, and that is no finding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A role that died `deaths` times, each time soon after it had been started anew; `last`: the one that did last.
+    `alone`: no other process of that role goes on meanwhile."""
+
+    role: str
+    deaths: int
+    last: Process
+    alone: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """Of `workers` workers, some do not run `handlers`; `lacking`: one that does not."""
+
+    workers: int
+    handlers: tuple[str, ...]
+    lacking: Process
+
+
+def is_living(one: Process, now: datetime) -> bool:
+    """Whether it was neither stopped nor lost."""
+    return one.stopped_at is None and now - one.seen_at <= GONE_AFTER
+
+
+def loops(processes: Sequence[Process], now: datetime) -> list[Loop]:
+    """The roles in a crash loop. A stop is no death, however often (a deploy, rolling or not); neither is the end of
+    one that had lived for long. Over, when who was started last has lived twice as long as those that died."""
+    return [
+        found
+        for role in sorted({one.role for one in processes})
+        if (found := _loop([one for one in processes if one.role == role], now)) is not None
+    ]
+
+
+def _loop(played: Sequence[Process], now: datetime) -> Loop | None:
+    newest = max(played, key=lambda one: one.started_at)
+    died = [one for one in played if now - one.started_at <= LOOP_WITHIN and _has_died(one, played, now)]
+    chain = _one_after_the_other(died)
+    if len(chain) < DEATHS_MIN or newest.stopped_at is not None:
+        return None
+    longest = max(one.seen_at - one.started_at for one in chain)
+    steady = min(max(2 * longest, STEADY_MIN), STEADY_MAX)
+    if newest not in died and newest.seen_at - newest.started_at >= steady:
+        return None
+    going_on = [one for one in played if is_living(one, now) and one.started_at < chain[0].started_at]
+    return Loop(role=newest.role, deaths=len(chain), last=chain[-1], alone=not going_on)
+
+
+def _has_died(one: Process, played: Sequence[Process], now: datetime) -> bool:
+    if one.stopped_at is not None:
+        return False
+    is_replaced = any(other.host == one.host and other.started_at > one.seen_at for other in played)
+    return DIED in one.said or now - one.seen_at > (UNHEARD_AFTER if is_replaced else GONE_AFTER)
+
+
+def _one_after_the_other(died: Sequence[Process]) -> list[Process]:
+    """The most of them that did not live at once: what takes several down at a time is one death."""
+    chain: list[Process] = []
+    for one in sorted(died, key=lambda one: one.seen_at):
+        if not chain or one.started_at >= chain[-1].seen_at:
+            chain.append(one)
+    return chain
+
+
+def mixed(processes: Sequence[Process], now: datetime) -> Mixed | None:
+    """Workers that run different handlers, for longer than a deploy takes; None where all run the same. Those of a
+    version that says nothing of it are left out."""
+    settled = [
+        one
+        for one in processes
+        if one.role == "work" and HANDLERS in one.said and is_living(one, now) and now - one.started_at >= MIXED_FOR
+    ]
+    sets = [frozenset(one.said[HANDLERS].split()) for one in settled]
+    if all(one == other for one, other in pairwise(sets)):
+        return None
+    every = frozenset[str]().union(*sets)
+    lacking = min(zip(sets, settled, strict=True), key=lambda one: (len(one[0]), one[1].process))
+    some = every - frozenset.intersection(*sets)
+    return Mixed(workers=len(settled), handlers=tuple(sorted(some)), lacking=lacking[1])

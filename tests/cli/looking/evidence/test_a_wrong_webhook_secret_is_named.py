@@ -1,0 +1,55 @@
+"""Webhooks that are all refused for their signature are named where the list proves them real; forged ones are not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from consumer.cli.looking.status_finding import Finding, Grade
+from consumer.cli.looking.verdict import judge
+from consumer.ledger.processes import SIGNATURES, Process
+from consumer.sync.health.status import ApplicationStatus
+from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import ALL, living
+from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import LONG_AGO, NOW, WELL
+
+READ = ApplicationStatus(application="shop", walked_at=NOW)
+
+
+def serve(name: str = "front", **tally: Any) -> Process:
+    told = {"refused": 5, "signed": 5, "last_s": 20.0, "verified_s": None, **tally}
+    return living("serve", process=name, said={SIGNATURES: json.dumps({"shop": told})})
+
+
+def found(*processes: Process, reading: ApplicationStatus | None = None) -> list[Finding]:
+    others = [one for one in ALL if one.role != "serve"]
+    statuses = () if reading is None else (reading,)
+    return judge(WELL, processes=[*others, *processes], application_statuses=statuses)
+
+
+# case: O1
+def test_events_in_the_list_prove_that_the_secret_is_wrong() -> None:
+    silent = replace(READ, silent_since=NOW - timedelta(minutes=2))
+    [finding] = found(serve(signed=0), reading=silent)
+    assert (finding.code, finding.grade) == ("signatures_refused", Grade.DEGRADED)
+    assert "CONSUMER_WEBHOOK_SECRETS" in finding.text
+    [finding] = found(serve(last_s=4000.0), reading=silent)
+    assert finding.code == "webhooks_silent", "nothing was refused lately: they do not come at all"
+
+
+# case: I20
+def test_a_flood_of_forgeries_is_no_finding_where_the_list_shows_nothing_new() -> None:
+    assert found(serve(refused=9999, signed=9999), reading=READ) == []
+    assert found(serve(refused=9999, signed=9999, verified_s=15.0), reading=READ) == []
+
+
+def test_where_nobody_reads_a_list_several_signed_ones_and_no_good_one_degrade() -> None:
+    [finding] = found(serve())
+    assert (finding.code, finding.grade) == ("signatures_refused", Grade.DEGRADED)
+    assert found(serve(signed=2, refused=50)) == [], "visitors who sign nothing"
+    assert found(serve(verified_s=60.0)) == [], "forged, beside good ones"
+    assert found(serve(), serve("other", refused=0, signed=0, last_s=None, verified_s=60.0)) == [], "of another process"
+    assert found(serve(last_s=700.0)) == [], "long ago"
+    stopped = replace(serve("old", refused=0, signed=0, last_s=None, verified_s=5.0), stopped_at=NOW, seen_at=LONG_AGO)
+    assert [one.code for one in found(serve(), stopped)] == ["signatures_refused"]

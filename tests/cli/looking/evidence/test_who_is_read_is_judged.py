@@ -1,0 +1,86 @@
+"""Which applications are judged by how they are read: those that a `sync` reads, and no other for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from consumer.cli.looking.evidence.readers import kept_now, to_judge
+from consumer.cli.looking.verdict import judge
+from consumer.clock import SystemClock
+from consumer.ledger import Database
+from consumer.ledger.processes import READS, Process
+from consumer.ledger.reading import heard, sync_state
+from consumer.settings import ApplicationSettings, Authenticity
+from consumer.sync.health.status import ApplicationStatus
+from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import living
+from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import LONG_AGO, NOW, WELL
+
+BOTH = ("club", "shop")
+DAYS_AGO = NOW - timedelta(days=2)
+
+
+def kept(*processes: Process, lately: Collection[str] = BOTH) -> set[str]:
+    return set(kept_now(processes, NOW, ever=BOTH, lately=lately))
+
+
+def test_who_is_read_says_the_sync_that_lives() -> None:
+    assert kept(living("sync", said={READS: "shop"})) == {"shop"}
+    assert kept(living("sync", said={READS: "shop"}), living("sync", process="b", said={READS: "club"})) == set(BOTH)
+    assert kept(living("sync")) == set(BOTH), "of an older version"
+
+
+def test_a_sync_that_is_missed_leaves_what_it_kept_and_one_that_was_given_up_does_not() -> None:
+    assert kept() == set(BOTH)
+    assert kept(living("sync", said={READS: "shop"}, seen_at=LONG_AGO)) == set(BOTH)
+    assert kept(living("sync", seen_at=DAYS_AGO, stopped_at=DAYS_AGO)) == set()
+    assert kept(lately=()) == set(), "its process is forgotten, and nothing was kept for a week"
+
+
+def application(name: str, authenticity: Authenticity, *, secret: bool = False) -> ApplicationSettings:
+    more: dict[str, Any] = {"app_id": f"id-{name}", "base_url": "http://x"} if secret else {}
+    found = ApplicationSettings(name=name, authenticity=authenticity, **more)
+    return replace(found, app_secrets=(SecretStr("s"),)) if secret else found
+
+
+def test_what_is_read_and_not_named_here_is_judged() -> None:
+    shop = application("shop", Authenticity.API)
+    assert to_judge([shop], ever=BOTH, kept=BOTH) == [("shop", None), ("club", None)]
+    assert to_judge([shop], ever=BOTH, kept=("club",)) == [("club", None)]
+
+
+def test_one_that_lives_on_signatures_and_is_read_no_more_is_not_judged() -> None:
+    shop = application("shop", Authenticity.SIGNATURE, secret=True)
+    assert to_judge([shop], ever=("shop",), kept=("shop",)) == [("shop", "id-shop")]
+    assert to_judge([shop], ever=("shop",), kept=()) == []
+    hinted = application("shop", Authenticity.API, secret=True)
+    assert to_judge([hinted], ever=("shop",), kept=()) == [("shop", "id-shop")], "nothing is confirmed without it"
+
+
+async def test_what_a_worker_noted_is_no_reading(database: Database) -> None:
+    now = SystemClock().now()
+    async with database.transaction() as session:
+        await heard.note(session, {"shop": now})
+        await sync_state.keep(session, "club", "events", {}, token=1, now=now - timedelta(days=8))
+    async with database.reading() as session:
+        assert await sync_state.applications(session) == {"club"}
+        assert await sync_state.applications(session, now - timedelta(days=7)) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("looked", "walked", "codes"),
+    [
+        (NOW - timedelta(minutes=16), NOW, ["comparison_late"]),
+        (NOW - timedelta(minutes=14), NOW, []),
+        (None, NOW, []),
+        (LONG_AGO, LONG_AGO, ["walk_late"]),
+    ],
+)
+def test_a_comparison_that_stands_still_is_told(looked: Any, walked: Any, codes: list[str]) -> None:
+    one = ApplicationStatus(application="shop", walked_at=walked, looked_at=looked)
+    assert [finding.code for finding in judge(WELL, application_statuses=[one])] == codes

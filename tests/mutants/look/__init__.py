@@ -1,0 +1,1 @@
+"""The look: which test runs which line, taken once before mutants are played."""
