@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from tests.drills.scene import Drill, Scene, drill
 
+OTHER_SECRET = "whsec_c29tZWJvZHkgZWxzZSdzIHNlY3JldA=="
+AN_HOUR_WITHIN_S = 420.0
 OTHER = '{"other": {"authenticity": "signature", "webhook_secrets": ["whsec_b3RoZXItb3RoZXItb3RoZXItb3RoZXI="]}}'
 
 
@@ -49,6 +52,33 @@ async def _right_application(scene: Scene) -> None:
     await scene.as_before("sync")
 
 
+async def _other_secret(scene: Scene) -> None:
+    """`serve` checks signatures, with a secret that is not the service's; customers go on buying."""
+    await scene.restart("serve", CONSUMER_AUTHENTICITY="signature", CONSUMER_WEBHOOK_SECRETS=OTHER_SECRET)
+    scene.noise = asyncio.create_task(_buy_and_wait(scene))
+
+
+async def _buy_and_wait(scene: Scene) -> None:
+    """Some orders for each walk: silence is events of several walks."""
+    while True:
+        scene.pay(3)
+        await scene.found.shipped(within_s=60)
+
+
+async def _right_secret(scene: Scene) -> None:
+    await scene.be_quiet()
+    await scene.as_before("serve")
+    await scene.found.hear_again()
+
+
+async def _answer_503(scene: Scene) -> None:
+    scene.found.sandbox.engine.faults.set({"server_error": 1})
+
+
+async def _answer_again(scene: Scene) -> None:
+    scene.found.sandbox.engine.faults.set({"server_error": 0})
+
+
 READING: tuple[Drill, ...] = (
     _secret(lambda secret: secret[:-4] + "xxxx", "the API secret is wrong", "CredentialsRefused"),
     _secret(lambda _: "", "the file of the API secret is empty", "SecretFileBroken"),
@@ -62,6 +92,13 @@ READING: tuple[Drill, ...] = (
         cure=lambda scene: scene.as_before("sync"),
     ),
     _service("the API answers 503", "server_error", "ReadingHeldUp", "WalkLate", "HintsLate", orders=2),
+    drill(
+        "the service's newest cannot be compared for an hour", "ComparisonLate",
+        strike=_answer_503, cure=_answer_again, fires_within_s=AN_HOUR_WITHIN_S,
+    ),
+    drill(
+        "webhooks are signed with another secret", "SignaturesRefused", strike=_other_secret, cure=_right_secret,
+    ),
     drill(
         "webhooks go nowhere", "WebhooksSilent",
         strike=lambda scene: scene.found.fall_silent(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 
@@ -11,6 +12,8 @@ from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 
 SHIP = "warehouse:ship"
+LIVES_S = 5.0
+LONG_AGO = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-20 minutes')"
 LABELS = """
 from pathlib import Path
 from consumer.plugin import Reject, handles
@@ -138,11 +141,54 @@ async def _leave_a_plan(scene: Scene) -> None:
     scene.names["PLAN"] = plan
 
 
+async def _die_again_and_again(scene: Scene) -> None:
+    """It is killed as soon as it is up, and its supervisor starts it anew."""
+    scene.noise = asyncio.create_task(_kill_and_start(scene))
+    scene.names["NAME"] = SHIP
+
+
+async def _kill_and_start(scene: Scene) -> None:
+    while True:
+        await asyncio.to_thread(scene.processes["work"].kill)
+        await scene.start("work")
+        await asyncio.sleep(LIVES_S)
+
+
+async def _live(scene: Scene) -> None:
+    await scene.be_quiet()
+    await scene.stop("work")
+    await scene.start("work")
+
+
+async def _deploy_half(scene: Scene) -> None:
+    """A second worker lacks a handler, and both have run for longer than a deploy takes."""
+    scene.found.environ["CONSUMER_HANDLERS"] = "fulfilment,access"
+    second = scene.found.process("work", "work-2")
+    del scene.found.environ["CONSUMER_HANDLERS"]
+    await scene.join("work-2", second)
+    scene.in_ledger(
+        "CREATE TRIGGER drill AFTER UPDATE ON processes WHEN new.role = 'work' BEGIN UPDATE processes "
+        f"SET started_at = {LONG_AGO} WHERE process = new.process AND role = new.role; END"
+    )
+
+
+async def _end_the_old(scene: Scene) -> None:
+    scene.in_ledger("DROP TRIGGER drill")
+    await scene.stop("work-2")
+    del scene.processes["work-2"]
+    scene.look()
+
+
 WORK: tuple[Drill, ...] = (
     drill(
         "a handler is paused", "HandlerPaused", "PaidUnfulfilled",
         strike=_pause, cure=nothing, names=("NAME", "ORDER_ID"),
     ),
+    drill(
+        "work dies again and again", "RoleRestarts",
+        strike=_die_again_and_again, cure=_live, names=("NAME",),
+    ),
+    drill("a worker lacks a handler", "WorkersDiffer", strike=_deploy_half, cure=_end_the_old),
     drill("the warehouse is away", "HandlerWaiting", strike=_close_warehouse, cure=_open_warehouse),
     drill("a handler gave up", "DeadRuns", strike=_no_paper, cure=_paper, names=("NAME",)),
     drill(

@@ -16,7 +16,7 @@ QUIET_SPEED = 5
 RANGE_LEAST_S = 5
 FOR_MOST_S = 30
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_SECONDS = re.compile(r"(?<=> )(60|120|180|300|900)\b|(?<=> bool )(60)\b")
+_SECONDS = re.compile(r"(?<=> )(60|120|180|300|900|3600)\b|(?<=> bool )(60)\b")
 """What a threshold in seconds looks like; the others are shares and counts."""
 
 

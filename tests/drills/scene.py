@@ -33,7 +33,11 @@ class Scene:
 
     async def start(self, role: str) -> None:
         """Start the role anew, as its supervisor would, and wait until it is watched."""
-        process = self.processes[role] = self.found.process(role)
+        await self.join(role, self.found.process(role))
+
+    async def join(self, name: str, process: ConsumerProcess) -> None:
+        """Start the process, and wait until it is watched."""
+        self.processes[name] = process
         process.spawn()
         await process.ready(READY_WITHIN_S)
         self.look()
@@ -41,7 +45,7 @@ class Scene:
         async def is_seen() -> bool:
             return await self.watcher.sees(process.addresses["internal_url"])
 
-        await eventually(is_seen, within_s=60, every_s=0.2, what=f"Prometheus sees the new {role}")
+        await eventually(is_seen, within_s=60, every_s=0.2, what=f"Prometheus sees the new {name}")
 
     async def stop(self, role: str) -> None:
         """Have it end, as its supervisor would."""
