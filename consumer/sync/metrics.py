@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 Listener = Callable[[str, str, float | None, float | None], None]
 """(name, application, what was added or None for a gauge, the value now or None for a gauge that is gone)."""
 
 
-@dataclass(frozen=True)
-class StageMetric:
-    """One number. `kind` is `counter` (only goes up in one process) or `gauge`; never a payload or an id in it."""
-
-    name: str
-    kind: str
-    application: str
-    value: float
+def _nobody(name: str, application: str, by: float | None, value: float | None) -> None:
+    """Before somebody listens."""
 
 
 class StageMetrics:
@@ -25,34 +18,33 @@ class StageMetrics:
     def __init__(self) -> None:
         self._counters: dict[tuple[str, str], float] = {}
         self._gauges: dict[tuple[str, str], float] = {}
-        self.listener: Listener | None = None
+        self._tell: Listener = _nobody
+
+    def listen(self, listener: Listener) -> None:
+        """Tell of what was counted and gauged until now, and of each change from now on."""
+        self._tell = listener
+        for key, value in self._counters.items():
+            listener(*key, value, value)
+        for key, value in self._gauges.items():
+            listener(*key, None, value)
 
     def count(self, name: str, application: str, by: float = 1) -> None:
         """Add to a counter."""
         value = self._counters.get((name, application), 0) + by
         self._counters[name, application] = value
-        if self.listener is not None:
-            self.listener(name, application, by, value)
+        self._tell(name, application, by, value)
 
     def gauge(self, name: str, application: str, value: float) -> None:
         """Set a gauge."""
         self._gauges[name, application] = value
-        if self.listener is not None:
-            self.listener(name, application, None, value)
+        self._tell(name, application, None, value)
 
     def forget(self, name: str, application: str) -> None:
         """A gauge that nobody here knows any more: it is not shown."""
         self._gauges.pop((name, application), None)
-        if self.listener is not None:
-            self.listener(name, application, None, None)
+        self._tell(name, application, None, None)
 
     def value(self, name: str, application: str) -> float:
         """One number; 0 when nothing was counted yet."""
         key = (name, application)
         return self._counters.get(key, self._gauges.get(key, 0))
-
-    def __iter__(self) -> Iterator[StageMetric]:
-        for (name, application), value in sorted(self._counters.items()):
-            yield StageMetric(name, "counter", application, value)
-        for (name, application), value in sorted(self._gauges.items()):
-            yield StageMetric(name, "gauge", application, value)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from consumer.clock import Clock
 from consumer.reason import Reason
@@ -14,8 +10,6 @@ from consumer.sync.health.stalled import STAGES
 from consumer.sync.metrics import StageMetrics
 from consumer.sync.observation import STATUSES
 from consumer.telemetry.metrics import Metrics
-
-PREFIX: Final = "consumer_sync_"
 
 # Figure to the declared metric that shows it, and its labels after the application's.
 COUNTERS: Final = {
@@ -65,33 +59,13 @@ GAUGES: Final = {
 APART: Final = frozenset({"leads", "last_walk_at", "walk_s"})
 
 
-class Exposition(Collector):
-    """Shows on the metrics' registry what has no metric of its own, and keeps those that have one up to date."""
+class Exposition:
+    """Keeps the declared metrics up to date. Each number of a stage has one: a test says so."""
 
     def __init__(self, stage_metrics: StageMetrics, metrics: Metrics, clock: Clock) -> None:
-        self._stage_metrics = stage_metrics
         self._metrics = metrics
         self._clock = clock
-        for one in stage_metrics:
-            self._changed(one.name, one.application, one.value if one.kind == "counter" else None, one.value)
-        stage_metrics.listener = self._changed
-        metrics.registry.register(self)
-
-    def collect(self) -> Iterator[Metric]:
-        """The numbers without a declared metric, as `consumer_sync_…` by application."""
-        families: dict[str, Metric] = {}
-        for metric in self._stage_metrics:
-            if metric.name in COUNTERS or metric.name in GAUGES or metric.name in APART:
-                continue
-            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            meaning = f"Sync: {metric.name.replace('_', ' ')}"
-            family = families.setdefault(metric.name, kind(PREFIX + metric.name, meaning, labels=["application"]))
-            family.add_metric([metric.application], metric.value)  # type: ignore[attr-defined] # both kinds have it
-        yield from families.values()
-
-    def describe(self) -> list[Metric]:
-        """Nothing is known before it is counted."""
-        return []
+        stage_metrics.listen(self._changed)
 
     def _changed(self, name: str, application: str, by: float | None, value: float | None) -> None:
         if value is None:
