@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
@@ -44,7 +45,6 @@ from consumer.sync.refresh.stage import Refresh
 from consumer.sync.settlement import Settlement
 
 LOG = structlog.get_logger()
-T = TypeVar("T")
 
 REFRESH_PER_S_MIN: Final = 0.3
 REFRESH_BURST_MIN: Final = 6
@@ -152,29 +152,20 @@ class ApplicationSync:
             await self.identity.check(remember=leads and not options.dry_run, priority=Priority.BACKFILL)
             return await self.backfill.once(options, on_progress)
 
-        found = await self._leading(walk)
-        if found is not None:
-            return found
-        sets_cut_over = options.seed and not options.dry_run and await self.backfill.first_walk.began() is None
-        if options.follows_bookmark or sets_cut_over:
-            raise AnotherLeads(role=self.leader.role)
+        try:
+            return await self.leader.once(walk)
+        except AnotherLeads:
+            sets_cut_over = options.seed and not options.dry_run and await self.backfill.first_walk.began() is None
+            if options.follows_bookmark or sets_cut_over:
+                raise
         return await walk(leads=False)
 
     async def reconcile_once(self, *, dry_run: bool = False, max_changes: int | None = None) -> DriftReport:
         """`consumer reconcile`: one walk, beside the leader's own if there is one."""
-
         once = partial(self.reconcile.once, dry_run=dry_run, max_changes=max_changes)
-        found = await self._leading(once)
-        return await once(leads=False) if found is None else found
-
-    async def _leading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Do it with the lead; None when another process has it."""
-        results: list[T] = []
-
-        async def keep() -> None:
-            results.append(await work())
-
-        return results[0] if await self.leader.once(keep) else None
+        with suppress(AnotherLeads):
+            return await self.leader.once(once)
+        return await once(leads=False)
 
     @property
     def failures(self) -> Mapping[str, str]:
