@@ -17,10 +17,10 @@ from consumer.payments import (
     RateLimitError,
     UnexpectedAnswer,
 )
-from consumer.sync.backfill.bookmark import AHEAD_MAX
-from consumer.sync.backfill.recent_pages import PageRead
+from consumer.sync.backfill.bookmark import AHEAD_MAX, PageRef
 
 EMPTY_PAGES_MAX: Final = 10
+PAGES_MAX: Final = 200_000
 
 
 class EventLister(Protocol):
@@ -38,12 +38,11 @@ class CursorRefused(Exception):
 class Pager:
     """The pages of one walk that began at `now`. `newest_at`, `oldest_at`: the times of the events seen so far."""
 
-    def __init__(self, lister: EventLister, locators: Locators, *, now: datetime, limit: int, pages_max: int) -> None:
+    def __init__(self, lister: EventLister, locators: Locators, *, now: datetime, limit: int) -> None:
         self._lister = lister
         self._locators = locators
         self._now = now
         self._limit = limit
-        self._pages_max = pages_max
         self._walked: set[str] = set()
         self._ahead: dict[str, Page[EventRecord]] = {}
         self._empty = 0
@@ -66,7 +65,7 @@ class Pager:
 
     async def look(self, cursor: Cursor | None) -> Page[EventRecord]:
         """A page beside the walk. Raises CursorRefused, and what the lister raises."""
-        if self.pages_read >= self._pages_max:
+        if self.pages_read >= PAGES_MAX:
             raise UnexpectedAnswer("the list does not end", pages=self.pages_read)
         try:
             page = await self._lister.list(limit=self._limit, cursor=cursor)
@@ -100,9 +99,9 @@ class Pager:
         self._ahead.clear()
         self.has_jumped = False
 
-    def read(self, cursor: Cursor | None, page: Page[EventRecord]) -> PageRead:
+    def read(self, cursor: Cursor | None, page: Page[EventRecord]) -> PageRef:
         """A page of the walk, to remember."""
-        return PageRead(cursor=cursor, ids=ids_of(page), newest_at=max(self.times(page), default=None))
+        return PageRef(cursor=cursor, ids=ids_of(page), newest_at=max(self.times(page), default=None))
 
     def times(self, page: Page[EventRecord]) -> list[datetime]:
         """The times of its events, of those that show one."""

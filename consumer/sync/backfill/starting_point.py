@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -37,16 +38,14 @@ class StartingPoint:
         walk = replace(self._walk(lister, bookmark, now), since=since, sweeps=sweeps)
         return self._begun(walk, options, floor, cut_over)
 
-    async def begin_look(
-        self, lister: EventLister, order: ListOrder, *, stop_ids: frozenset[str], pages_max: int
-    ) -> Begun:
-        """Begin to look from the head down to one of `stop_ids`, `pages_max` pages at most; the bookmark stays. Raises
-        LedgerError."""
-        options = BackfillOptions(full=True)
+    async def begin_look(self, lister: EventLister, known: Iterable[str]) -> Begun:
+        """Begin to look from the head of a newest-first list down to the first of the `known`; the bookmark stays.
+        Raises LedgerError."""
         now = self._app.clock.now()
-        floor = await self._floor(options, now)
-        walk = replace(self._walk(lister, Bookmark(order=order), now), stop_ids=stop_ids, pages_max=pages_max)
-        return self._begun(walk, options, floor)
+        seen = Bookmark(order=ListOrder.NEWEST_FIRST, head_ids=tuple(known), walked_at=now, swept_at=now)
+        options, policy = BackfillOptions(full=True), replace(self._policy.walk, overlap_pages=0)
+        walk = replace(self._walk(lister, seen, now), policy=policy)
+        return self._begun(walk, options, await self._floor(options, now))
 
     def _walk(self, lister: EventLister, bookmark: Bookmark, now: datetime) -> Walk:
         return Walk(lister=lister, locators=self._app.locators, bookmark=bookmark, now=now, policy=self._policy.walk)
