@@ -88,24 +88,27 @@ class OrderedWalk(ABC):
 
     # --- what the orders differ in ------------------------------------------------------------------------------
 
-    @abstractmethod
-    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:
+    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:  # noqa: ARG002 - oldest first the news are at the end
         """Whether a pass from the head, `beyond` pages past the bookmark, need not go on."""
+        return False
 
     @abstractmethod
     def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
         """What is stored should this pass be cut now."""
 
-    @abstractmethod
-    def _begun_to(self) -> datetime | None:
-        """When this walk began, by the service's clock."""
-
     def _joined(self) -> Bookmark:
         return self.walk.bookmark
 
-    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:  # noqa: ARG002 - newest first it hangs on them
-        """Whether the walk that began at `begun_to` saw all events from this page on."""
-        return True
+    def _begun_to(self) -> datetime | None:
+        """When this walk began, by the service's clock."""
+        return self.walk.bookmark.begun_to(self.pager.newest_at, self.walk.now) if self.walk.timed else None
+
+    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:
+        """Whether the walk that began at `begun_to` saw all events from this page on, newest first. Without times only
+        pages count, and never more than `overlap_pages_max` of them."""
+        if begun_to is None or pages > self.walk.policy.overlap_pages_max:
+            return True
+        return all(time <= begun_to - self.overlap for time in self.pager.times(page))
 
     # --- going on where an interrupted walk was cut -------------------------------------------------------------
 
@@ -219,17 +222,8 @@ class NewestFirst(OrderedWalk):
     def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:  # noqa: ARG002 - where a walk is is where it goes on
         return self._cut_at(cursor, self._begun_to())
 
-    def _begun_to(self) -> datetime | None:
-        return self.walk.bookmark.begun_to(self.pager.newest_at, self.walk.now) if self.walk.timed else None
-
     def _next_sweep_from(self, recent: RecentPages, begun_to: datetime | None) -> PageRef | None:  # noqa: ARG002 - it begins at the head
         return self.walk.bookmark.sweep_from
-
-    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:
-        """Without times only pages count, and never more than `overlap_pages_max` of them."""
-        if begun_to is None or pages > self.walk.policy.overlap_pages_max:
-            return True
-        return all(time <= begun_to - self.overlap for time in self.pager.times(page))
 
     def _is_before_since(self, page: Page[EventRecord]) -> bool:
         if self.walk.since is None or not page.items:
@@ -288,14 +282,13 @@ class _WithTail(OrderedWalk):
         page = await self.pager.page(cursor)
         recent = self._recent_pages(cursor, page)
         while page.next_cursor is not None:
-            yield self._walk_page(page, self._moved(recent))
+            sweep_from = self._next_sweep_from(recent, self.walk.now - SERVICE_SKEW)
+            at = replace(self.walk.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
+            yield self._walk_page(page, at)
             cursor = page.next_cursor
             page = await self.pager.page(cursor)
             recent.add(self.pager.read(cursor, page))
         yield self._walk_page(page, self._finished(recent))
-
-    def _moved(self, recent: RecentPages) -> Bookmark:  # noqa: ARG002 - oldest first it moves with each page
-        return self.walk.bookmark
 
     def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
         """Before what is young, not where this walk is: it may have come too early for what is listed there."""
@@ -306,14 +299,6 @@ class _WithTail(OrderedWalk):
         if begin is None:
             return self.walk.bookmark if recent.has_forgotten(old) else self._cut_at(cursor)
         return self.walk.bookmark if begin.cursor is None else self._cut_at(begin.cursor)
-
-    def _begun_to(self) -> datetime | None:
-        newest_at = self.pager.newest_at
-        if newest_at is not None:
-            newest_at = min(
-                newest_at, self.walk.now
-            )  # it came to the newest last, and some may be younger than the walk
-        return self.walk.bookmark.begun_to(newest_at, self.walk.now) if self.walk.timed else None
 
 
 @dataclass(kw_only=True)
@@ -331,13 +316,6 @@ class OldestFirst(_WithTail):
         if not leads and self.walk.bookmark.tail_cursors and self.walk.bookmark.walked_at is not None:
             self.walk.refused += 1
         return leads
-
-    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:  # noqa: ARG002 - the news are at the end
-        return False
-
-    def _moved(self, recent: RecentPages) -> Bookmark:
-        sweep_from = self._next_sweep_from(recent, self.walk.now - SERVICE_SKEW)
-        return replace(self.walk.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
 
 
 @dataclass(kw_only=True)
