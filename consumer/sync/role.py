@@ -34,7 +34,6 @@ from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity
 from consumer.sync.leader import Leader
 from consumer.sync.loop import REFUSED, StageFailure, rest
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile import state as reconcile_state
 from consumer.sync.reconcile.drift import DriftReport
@@ -43,6 +42,7 @@ from consumer.sync.reconcile.stage import Reconcile
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.stage import Refresh
 from consumer.sync.settlement import Settlement
+from consumer.telemetry.metrics import Metrics
 
 LOG = structlog.get_logger()
 
@@ -96,7 +96,7 @@ class ApplicationSync:
         *,
         clock: Clock,
         holder: str,
-        metrics: StageMetrics | None = None,
+        metrics: Metrics | None = None,
         policy: SyncPolicy | None = None,
     ) -> None:
         policy = policy or SyncPolicy()
@@ -108,7 +108,7 @@ class ApplicationSync:
             database=database,
             clock=clock,
             token=lambda: self.leader.token,
-            metrics=metrics or StageMetrics(),
+            metrics=metrics or Metrics(),
         )
         self.identity = Identity(app)
         self.reconcile = Reconcile(app, publisher, policy=policy.reconcile)
@@ -190,7 +190,7 @@ class ApplicationSync:
         return self.failures
 
     async def _lead(self, stop: asyncio.Event) -> None:
-        self.app.metrics.gauge("leads", self.app.name, 1)
+        self.app.metrics.leader.labels(self.leader.role).set(1)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch.run(stop))
@@ -202,7 +202,7 @@ class ApplicationSync:
                         group.create_task(stage.run(stop))
         finally:
             self._leader_gauges.drop()
-            self.app.metrics.gauge("leads", self.app.name, 0)
+            self.app.metrics.leader.labels(self.leader.role).set(0)
 
     async def _through(self, step: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> bool:
         """Try until it went through; False when told to stop before."""
@@ -237,9 +237,10 @@ class Sync:
         applications: Collection[str],
         clock: Clock,
         holder: str,
+        metrics: Metrics | None = None,
         policy: SyncPolicy | None = None,
     ) -> None:
-        self.metrics = StageMetrics()
+        self.metrics = metrics or Metrics()
         self.unread = tuple(sorted(set(applications) - {api.application for api in apis}))
         publisher, policy = EventPublisher(broker, events_topic), policy or SyncPolicy()
         sharing = Counter(api.address for api in apis)
@@ -272,7 +273,7 @@ class Sync:
         for name in self.unread:
             LOG.warning("application_without_credentials", application=name, code="no_credentials")
         for name in (*self.applications, *self.unread):
-            self.metrics.gauge("credentials_missing", name, int(name in self.unread))
+            self.metrics.credentials_missing.labels(name).set(int(name in self.unread))
         async with asyncio.TaskGroup() as group:
             group.create_task(self.hint_consumer.run(stop))
             for one in self.applications.values():

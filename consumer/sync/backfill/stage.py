@@ -165,9 +165,9 @@ class Backfill:
         silent = health.silent_since is not None
         often = min(self._policy.silent_interval_s, self._policy.interval_s)
         self.interval_s = often if silent else self._policy.interval_s
-        self.app.metrics.gauge("webhooks_silent", self.app.name, int(silent))
-        self.app.metrics.gauge("gap_open", self.app.name, int(health.gap_at is not None))
-        self.app.metrics.gauge("events_history", self.app.name, left_alone)
+        self.app.metrics.webhooks_silent.labels(self.app.name).set(int(silent))
+        self.app.metrics.gap_open.labels(self.app.name).set(int(health.gap_at is not None))
+        self.app.metrics.events_history.labels(self.app.name).set(left_alone)
         if report.gap:
             self._gap_found.set()
         return left_alone
@@ -179,5 +179,5 @@ class Backfill:
             self._say_history_at = now_s + SAY_HISTORY_EVERY_S
         say(report, self.app.metrics, left_alone=left_alone if says_history else 0)
         if not report.dry_run:
-            self.app.metrics.count("walk_s", self.app.name, report.seconds)
-            self.app.metrics.gauge("last_walk_at", self.app.name, self.app.clock.now().timestamp())
+            self.app.metrics.walk_seconds.labels("events").observe(report.seconds)
+            self.app.walked(self.app.clock.now())

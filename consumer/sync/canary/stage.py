@@ -144,13 +144,13 @@ class Canary:
     def _show(self, found: Sightings) -> None:
         late = found.late()
         orders = sum(name.startswith(ORDER) for name in found.missing)
-        self._app.metrics.gauge("missing_order", self._app.name, orders)
-        self._app.metrics.gauge("missing_event", self._app.name, len(found.missing) - orders)
+        self._app.metrics.missing_here.labels(self._app.name, "order").set(orders)
+        self._app.metrics.missing_here.labels(self._app.name, "event").set(len(found.missing) - orders)
         age_s = 0.0 if late is None else (self._app.clock.now() - late.since).total_seconds()
-        self._app.metrics.gauge("missing_s", self._app.name, age_s)
+        self._app.metrics.missing_here_seconds.labels(self._app.name).set(age_s)
         for listed, place in found.places.items():
             if place.seen_at is not None:
-                self._app.metrics.gauge(f"last_seen_{listed}", self._app.name, place.seen_at.timestamp())
+                self._app.metrics.last_seen.labels(self._app.name, listed).set(place.seen_at.timestamp())
         self._say(late)
 
     def _say(self, late: Late | None) -> None:

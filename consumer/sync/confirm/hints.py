@@ -21,9 +21,9 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.retry import Lasting
 from consumer.sync.loop import StageFailure, run_repeatedly
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.provenance import other_body
 from consumer.telemetry import way
+from consumer.telemetry.metrics import Metrics
 from consumer.wire import unpack_delivery
 
 LOG = structlog.get_logger()
@@ -97,7 +97,7 @@ class HintConsumer:
         topic: str,
         applications: Collection[str],
         clock: Clock,
-        metrics: StageMetrics | None = None,
+        metrics: Metrics | None = None,
         wakes: Mapping[str, asyncio.Event] | None = None,
         group: str = GROUP,
         batch: int = 500,
@@ -110,10 +110,10 @@ class HintConsumer:
         self._group = group
         self._applications = frozenset(applications)
         self._clock = clock
-        self.metrics = metrics or StageMetrics()
+        self.metrics = metrics or Metrics()
         for application in self._applications:
             for reason in Reason:  # a counter that begins with its first count shows no increase
-                self.metrics.count(f"quarantined_{reason}", application, 0)
+                self.metrics.quarantined.labels(application, reason).inc(0)
         self._wakes = wakes or {}
         self._batch = batch
         self._max_hints = max_hints
@@ -187,9 +187,9 @@ class HintConsumer:
             await hints.keep(session, kept, now)
             await quarantine.put(session, refused, now)
         for delivery, reason in refused:
-            self.metrics.count(f"quarantined_{reason}", self._known(delivery.application))
+            self.metrics.quarantined.labels(self._known(delivery.application), reason).inc()
         for delivery in kept:
-            self.metrics.count("hints_taken", delivery.application)
+            self.metrics.hints_taken.labels(delivery.application).inc()
             way.tell("hint_kept", delivery)
         self._say_flooded(len(flooded), len(kept))
         for name in {delivery.application for delivery in kept} & self._wakes.keys():
@@ -208,7 +208,7 @@ class HintConsumer:
         if self._clock.monotonic() - self._counted_at >= COUNT_EVERY_S:
             self._held, self._counted_at = await hints.held(session), self._clock.monotonic()
             for application in self._applications:
-                self.metrics.gauge("unproved_hint_bytes", application, self._held.get(application, (0, 0))[1])
+                self.metrics.unproved_bytes.labels(application, "hints").set(self._held.get(application, (0, 0))[1])
         return self._held
 
     def _admitted(
@@ -231,7 +231,7 @@ class HintConsumer:
         self._pruned_at = self._clock.monotonic()
         async with self._database.transaction() as session:
             for application, size in (await quarantine.unproved_bytes(session)).items():
-                self.metrics.gauge("unproved_quarantine_bytes", self._known(application), size)
+                self.metrics.unproved_bytes.labels(self._known(application), "quarantine").set(size)
                 if size > self._max_bytes:
                     gone = await quarantine.prune(session, application, size - self._max_bytes)
                     LOG.warning("quarantine_pruned", application=self._known(application), deliveries=gone)

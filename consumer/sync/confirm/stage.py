@@ -105,7 +105,7 @@ class Confirm:
                 else ()
             )
             due = dict(found)
-        self._app.metrics.gauge("hints_waiting", self._app.name, waiting)
+        self._app.metrics.hints_waiting.labels(self._app.name).set(waiting)
         self._cooldown.check()
         settled = await self._drop_known(due)
         if not due:
@@ -127,7 +127,7 @@ class Confirm:
             await self._settle_known(some)
         for event_id in there:
             del due[event_id]
-        self._app.metrics.count("hints_known", self._app.name, len(there))
+        self._app.metrics.confirmed.labels(self._app.name, "known").inc(len(there))
         return len(there)
 
     async def _settle_known(self, event_ids: Sequence[str]) -> None:
@@ -231,7 +231,7 @@ class Confirm:
         refused = await self._settlement.settle(confirmed_hints, list(found.values()))
         denied |= {event.id: Reason.TOO_LARGE for event in refused}
         good = len(found) - len(refused)
-        self._app.metrics.count("hints_confirmed", self._app.name, good)
+        self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(good)
         if failed:
             await self._denials.failed(failed)
         if denied:

@@ -124,7 +124,7 @@ class Reconcile:
         )
         if leads:
             await self._keep(state)
-            self._app.metrics.gauge("last_reconcile_at", self._app.name, now.timestamp())
+            self._app.metrics.last_reconcile.labels(self._app.name).set(now.timestamp())
         elif not report.braked:
             async with self._app.database.transaction() as session:
                 await note_beside(session, self._app.name, before, now)
@@ -157,13 +157,13 @@ class Reconcile:
         self._say(report, terms)
 
     def _show(self, state: ReconcileState) -> None:
-        self._app.metrics.gauge("reconcile_braked", self._app.name, int(state.braked))
-        self._app.metrics.gauge("reconcile_unplaced_paid", self._app.name, state.unplaced_paid)
-        self._app.metrics.gauge("reconcile_unplaced_other", self._app.name, state.unplaced - state.unplaced_paid)
+        self._app.metrics.reconcile_braked.labels(self._app.name).set(int(state.braked))
+        self._app.metrics.reconcile_unplaced.labels(self._app.name, "paid").set(state.unplaced_paid)
+        self._app.metrics.reconcile_unplaced.labels(self._app.name, "other").set(state.unplaced - state.unplaced_paid)
 
     def _say(self, report: DriftReport, terms: Terms) -> None:
         for drift in DRIFTED:
-            self._app.metrics.count(f"drift_{drift.value}", self._app.name, report.found[drift])
+            self._app.metrics.drift.labels(self._app.name, drift.value).inc(report.found[drift])
         log = LOG.bind(application=self._app.name, dry_run=report.dry_run)
         if report.unplaced:
             say = log.error if report.unplaced_paid else log.warning
