@@ -16,7 +16,7 @@ from typing import Final
 from consumer.events import Locators
 from consumer.payments import CursorsRefused, EventRecord, Page
 from consumer.sync.backfill.bookmark import ListOrder, order_of
-from consumer.sync.backfill.pager import CursorRefused, EventLister, Pager, ids_of, meets
+from consumer.sync.backfill.pager import CursorRefused, Lister, Pager, ids_of, meets
 from consumer.sync.backfill.walk_orders import BothEnds, NewestFirst, OldestFirst, OrderedWalk, WalkPage, WalkState
 
 PASSES: Final[dict[ListOrder, type[OrderedWalk]]] = {
@@ -39,7 +39,7 @@ class Walk(WalkState):
     CursorsRefused.
     """
 
-    lister: EventLister
+    lister: Lister
     locators: Locators
     sweeps: bool = True
 

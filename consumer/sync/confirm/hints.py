@@ -20,7 +20,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.retry import Lasting
-from consumer.sync.loop import StageFailure, run_repeatedly
+from consumer.sync.loop import Stage
 from consumer.sync.provenance import other_body
 from consumer.telemetry import way
 from consumer.telemetry.metrics import Metrics
@@ -81,7 +81,7 @@ def _unreadable(record: Record) -> Delivery:
     return Delivery(application=application, id=where, raw=record.value, received_at=record.published_at)
 
 
-class HintConsumer:
+class HintConsumer(Stage):
     """Reads topic `deliveries` in group `confirm`. Every process may run one; it needs no API.
 
     `wakes` are set, by application, when hints of it were stored. `max_hints` and `max_bytes` bound what waits of each
@@ -104,12 +104,12 @@ class HintConsumer:
         max_hints: int = MAX_HINTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
+        super().__init__("intake of deliveries", clock)
         self._broker = broker
         self._database = database
         self._topic = topic
         self._group = group
         self._applications = frozenset(applications)
-        self._clock = clock
         self.metrics = metrics or Metrics()
         for application in self._applications:
             for reason in Reason:  # a counter that begins with its first count shows no increase
@@ -122,12 +122,11 @@ class HintConsumer:
         self._counted_at = self._pruned_at = float("-inf")
         self._subscription: Subscription | None = None
         self._flooded = Lasting()
-        self.failure = StageFailure("intake of deliveries")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; leaves the group at the end."""
         try:
-            await run_repeatedly(self._step, stop=stop, clock=self._clock, failure=self.failure)
+            await super().run(stop)
         finally:
             await self.close()
 

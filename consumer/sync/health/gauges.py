@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from consumer.sync.application import Application
-from consumer.sync.backfill import history
+from consumer.sync.backfill import cutover
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.health.status import application_status
 from consumer.sync.reconcile.state import load_state
@@ -51,7 +51,7 @@ class LeaderGauges:
         async with self._app.database.reading() as session:
             found = await application_status(session, self._app.name, self._app.client.credentials.app_id, now)
             ended = (await load_state(session, self._app.name)).ended
-            left_alone = await history.left_alone(session, self._app.name)
+            left_alone = await cutover.left_alone(session, self._app.name)
         self._app.walked(found.walked_at or await self._first_walk.began() or now)
         if ended is not None:
             self._set("last_reconcile", ended.timestamp())

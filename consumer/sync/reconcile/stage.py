@@ -6,7 +6,6 @@ handlers' business, and absence never means anything (G7).
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import structlog
@@ -14,7 +13,7 @@ import structlog
 from consumer.payments import Priority
 from consumer.sync.application import Application
 from consumer.sync.identity import Identity
-from consumer.sync.loop import StageFailure, run_repeatedly
+from consumer.sync.loop import Stage
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.comparison import Comparison
 from consumer.sync.reconcile.drift import DRIFTED, DriftReport
@@ -26,24 +25,19 @@ from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state
 LOG = structlog.get_logger()
 
 
-class Reconcile:
-    """Reconcile of one application. `report`: of the walk under way or the last one, as far as it came; None when it
+class Reconcile(Stage):
+    """Reconcile of one application: walks when it is due, or at once after a retention gap, and looks at the newest
+    payments in between. `report`: of the walk under way or the last one, as far as it came; None when it
     found nothing yet."""
 
     def __init__(self, app: Application, publisher: EventPublisher, *, policy: ReconcilePolicy | None = None) -> None:
+        super().__init__(f"reconcile {app.name}", app.clock)
         self._app = app
         self._policy = policy or ReconcilePolicy()
         self._comparison = Comparison(app, publisher, self._policy)
         self._newest = NewestPayments(app, self._comparison)
         self._identity = Identity(app)
         self.report: DriftReport | None = None
-        self.wake = asyncio.Event()
-        self.failure = StageFailure(f"reconcile {app.name}")
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Walk when it is due, or at once after a retention gap, and look at the newest payments in between; until
-        `stop`."""
-        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._app.clock, failure=self.failure)
 
     async def _step(self) -> float:
         async with self._app.database.transaction() as session:
@@ -94,7 +88,7 @@ class Reconcile:
             baseline=is_unlimited and not before.baselined,
             has_gap=before.gap_at is not None,
         )
-        await self._comparison.weigh(report, terms)
+        report = self.report = await self._comparison.weigh(report, terms)
         await self._comparison.ask_absent(report, began)
         state = None if dry_run else await self._finish(report, before, terms, leads=leads)
         try:

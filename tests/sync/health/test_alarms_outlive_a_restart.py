@@ -15,7 +15,7 @@ from consumer.ledger.tables import LeaseRow
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import bookmark as events_bookmark
-from consumer.sync.backfill import history, silence
+from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.canary.stage import KINDS
@@ -108,7 +108,7 @@ async def _leave_alarms(world: World) -> None:
         events_bookmark.WALK: Bookmark(walked_at=ago).dump(),
         silence.WALK: delivery_health.dump(),
         reconcile.WALK: reconciled,
-        history.LEFT: {"events": 7},
+        cutover.LEFT: {"events": 7},
     }
     async with world.database.transaction() as session:
         await hints.keep(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
