@@ -73,6 +73,7 @@ class Canary:
 
     async def _is_urgent(self) -> bool:
         before = Sightings.load(await self._app.kept(WALK))
+        self._show_places(before)
         return bool(before.missing) or before.looked_at is None
 
     async def look(self) -> None:
@@ -148,10 +149,14 @@ class Canary:
         self._app.metrics.gauge("missing_event", self._app.name, len(found.missing) - orders)
         age_s = 0.0 if late is None else (self._app.clock.now() - late.since).total_seconds()
         self._app.metrics.gauge("missing_s", self._app.name, age_s)
+        self._show_places(found)
+        self._say(late)
+
+    def _show_places(self, found: Sightings) -> None:
+        """When the newest of each list were looked at, by whoever looked."""
         for listed, place in found.places.items():
             if place.seen_at is not None:
                 self._app.metrics.gauge(f"last_seen_{listed}", self._app.name, place.seen_at.timestamp())
-        self._say(late)
 
     def _say(self, late: Late | None) -> None:
         if late is None:
