@@ -149,9 +149,10 @@ def _unarchived(last: LastPass) -> str:
 
 def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> Finding | None:
     """Money was taken and nothing shipped: the business's own alarm (case O5). What is held waits for a decision; all
-    else is stuck."""
+    else is stuck. Orders that no handler took although one could now are told at once: no time mends that."""
     age_s = _age_s(waiting.oldest_at, now)
-    if age_s < UNFULFILLED_LATE_S:
+    is_passed_over = waiting.reason == "no_handler" and shippers
+    if age_s < UNFULFILLED_LATE_S and not is_passed_over:
         return None
     text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
     grade = Grade.DEGRADED if waiting.reason == HELD else Grade.STUCK
