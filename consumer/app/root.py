@@ -321,6 +321,7 @@ class App:
     async def work(self) -> None:
         """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
         from consumer.app.give_up import leave
+        from consumer.app.taking import note_taken
         from consumer.work.build import build_worker
         from consumer.work.execution.contexts import Contexts
         from consumer.work.observer import Observer
@@ -365,7 +366,12 @@ class App:
         async def polls() -> bool:
             return self.worker is not None and self.worker.check()
 
+        async def note(stop: asyncio.Event) -> None:
+            if await self._persist(lambda: schema.require_current(database), "ledger_not_ready", stop):
+                await note_taken(database, self.clock, stop)
+
         self._readiness.add("group", polls)
+        self._stoppable(note, "taking", STOP_SLACK_S)
         self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S)
 
     def check_plugins(self) -> None:

@@ -65,6 +65,7 @@ class Canary(Stage):
 
     async def _is_urgent(self) -> bool:
         before = Sightings.load(await self._app.kept(WALK))
+        self._show_places(before)
         return bool(before.missing) or before.looked_at is None
 
     async def look(self) -> None:
@@ -140,10 +141,14 @@ class Canary(Stage):
         self._app.metrics.missing_here.labels(self._app.name, "event").set(len(found.missing) - orders)
         age_s = 0.0 if late is None else (self._app.clock.now() - late.since).total_seconds()
         self._app.metrics.missing_here_seconds.labels(self._app.name).set(age_s)
+        self._show_places(found)
+        self._say(late)
+
+    def _show_places(self, found: Sightings) -> None:
+        """When the newest of each list were looked at, by whoever looked."""
         for listed, place in found.places.items():
             if place.seen_at is not None:
                 self._app.metrics.last_seen.labels(self._app.name, listed).set(place.seen_at.timestamp())
-        self._say(late)
 
     def _say(self, late: Late | None) -> None:
         if late is None:
