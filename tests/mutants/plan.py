@@ -4,7 +4,6 @@ first, for a mutant is over with the first test that fails."""
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -85,14 +84,15 @@ def tests_of(module: str) -> tuple[str, ...]:
 
 
 def places(asked: Iterable[str], modules: Iterable[str]) -> Places:
-    """Where the tests are that judge: everywhere, or for what was asked for by name the tests mirroring these modules
-    and those that import one. A mutant that others alone would notice is called a survivor then, never the reverse."""
+    """Where the tests are that judge: everywhere, or for what was asked for by name the tests mirroring these modules,
+    and those that import one, or what they share with others that do. A mutant that others alone would notice is called
+    a survivor then, never the reverse."""
     if not list(asked):
         return EVERYWHERE
-    names = "|".join(sorted(re.escape(one.removesuffix(".py").replace("/", ".")) for one in modules))
-    imports = re.compile(rf"^\s*(?:from|import) (?:{names})\b", re.MULTILINE)
+    names = {_dotted(one) for one in modules}
+    names |= {_dotted(one) for one, text in _fast_files() if not _is_test(one) and _imports(text, names)}
     near = {place for module in modules for place in _narrowest(tests_of(module))}
-    near |= {one for one, text in _fast_files() if imports.search(text)}
+    near |= {one for one, text in _fast_files() if _is_test(one) and _imports(text, names)}
     return tuple(sorted(one for one in near if not any(_is_in(one, other) for other in near)))
 
 
@@ -103,9 +103,22 @@ def _narrowest(places: Places) -> set[str]:
 
 @functools.cache
 def _fast_files() -> list[tuple[str, str]]:
-    every = [path for folder in EVERYWHERE for path in (ROOT / folder).rglob("test_*.py")]
+    """The tests, and what they share beside what most of them do: by their paths, with their texts."""
+    every = [path for folder in EVERYWHERE for path in (ROOT / folder).rglob("*.py") if path.name != "conftest.py"]
     named = [(path.relative_to(ROOT).as_posix(), path.read_text()) for path in every]
-    return [(name, text) for name, text in named if not _is_in(name, "tests/deploy", "tests/mutants")]
+    return [(name, text) for name, text in named if not _is_in(name, "tests/deploy", "tests/mutants", "tests/support")]
+
+
+def _is_test(name: str) -> bool:
+    return name.rpartition("/")[2].startswith("test_")
+
+
+def _imports(text: str, names: set[str]) -> bool:
+    return any(line.split()[1] in names for line in text.splitlines() if line.lstrip().startswith(("from ", "import ")))
+
+
+def _dotted(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
 
 
 def _is_in(name: str, *folders: str) -> bool:

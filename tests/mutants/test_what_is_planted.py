@@ -91,6 +91,8 @@ def test_a_part_is_judged_by_its_mirror_and_by_what_imports_it_all_by_everything
     confirm = plan.places(["consumer/sync/confirm"], modules(["consumer/sync/confirm"]))
     assert "tests/sync/confirm" in confirm
     assert "tests/sync" not in confirm
+    reconcile = plan.places(["consumer/sync/reconcile"], modules(["consumer/sync/reconcile"]))
+    assert "tests/sync/test_one_odd_record_stops_no_reading.py" in reconcile, "by what it shares with the others"
     assert "tests/sync" in plan.places(["consumer/sync"], modules(["consumer/sync"]))
     assert plan.places([], modules([])) == plan.EVERYWHERE
 
