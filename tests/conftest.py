@@ -10,12 +10,17 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.telemetry.logs import configure_logging
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.postgres import copy_database, create_database, postgres_server
+
+# How long an example takes is the machine's business, which may be busy with other tests.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture

@@ -1,22 +1,31 @@
-"""Accounting: the invariants of money and access as metrics, looked at now and then by the role `console`."""
+"""Accounting: the invariants of money and access as metrics, and kept for `status`, looked at now and then by the role
+`console`."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from consumer.clock import Clock
+from consumer.console.invariants import kept
 from consumer.console.invariants.check import Check
-from consumer.console.invariants.report import Report
+from consumer.console.invariants.kept import SUBJECTS_MAX, Account
+from consumer.console.invariants.report import Problem, Report
 from consumer.console.invariants.service import LastObservations
 from consumer.ledger import Database
+from consumer.ledger.engine.database_time import shared_time
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 3600.0
+AGAIN_S = 120.0
+"""While something is broken; and never more than a share of the time is spent on it."""
+SHARE = 20
 FIRST_LOOK_S = 30.0
 REST_S = 0.02
 """Between two pages: a look at everything is in no hurry, and takes no more than its share of the database."""
@@ -25,7 +34,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Accounting:
-    """Looks at each application, an hour apart. `options`: each plugin's own, as the workers have them."""
+    """Looks at each application, an hour apart, and sooner while something is broken. What two looks in a row find is
+    told by `status`: one alone may have met what is under way. `options`: each plugin's own, as the workers have them.
+    """
 
     def __init__(
         self,
@@ -44,6 +55,7 @@ class Accounting:
         self._options = options
         self._rest_s = rest_s
         self._shown: set[tuple[str, str]] = set()
+        self._before: dict[str, Report] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
@@ -55,19 +67,35 @@ class Accounting:
                 return
             except TimeoutError:
                 wait_s = LOOK_EVERY_S
+            began = self._clock.monotonic()
             try:
-                await self.look()
+                if not await self.look():
+                    wait_s = min(LOOK_EVERY_S, max(AGAIN_S, SHARE * (self._clock.monotonic() - began)))
             except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
                 unknown.lasts(error)
             else:
                 unknown.over()
 
-    async def look(self) -> None:
-        """Set the gauges; what is whole again goes back to 0. Raises LedgerError."""
-        service = LastObservations(self._database)
+    async def look(self) -> bool:
+        """Set the gauges; what is whole again goes back to 0. Whether all is as it should be. Raises LedgerError."""
+        service, holds = LastObservations(self._database), True
         for application in self._applications:
             check = Check(self._database, service, self._options, self._clock.now(), rest=self._rest)
-            self._show(await check.run(application))
+            found = await check.run(application)
+            self._show(found)
+            await self._keep(found)
+            holds = holds and found.holds
+        return holds
+
+    async def _keep(self, found: Report) -> None:
+        """For `status`: that all is well at once; what is not, when it was so before."""
+        before = self._before.get(found.application)
+        self._before[found.application] = found
+        if before is None and not found.holds:
+            return
+        async with self._database.transaction() as session:
+            account = Account() if before is None else lasting(before, found)
+            await kept.keep(session, found.application, replace(account, at=await shared_time(session)))
 
     def _show(self, found: Report) -> None:
         application = found.application
@@ -83,3 +111,19 @@ class Accounting:
 
     async def _rest(self) -> None:
         await self._clock.sleep(self._rest_s)
+
+
+def lasting(before: Report, found: Report) -> Account:
+    """What both say. Pure."""
+    known = {_name(one) for one in before.problems}
+    same = [one for one in found.problems if _name(one) in known]
+    subjects: dict[str, tuple[str, ...]] = {}
+    for one in same:
+        subjects[one.code] = (*subjects.get(one.code, ()), one.subject)[:SUBJECTS_MAX]
+    return Account(
+        residual=min(before.residual, found.residual), broken=Counter(one.code for one in same), subjects=subjects
+    )
+
+
+def _name(one: Problem) -> tuple[str, str, str]:
+    return one.code, one.kind, one.subject

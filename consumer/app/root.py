@@ -321,6 +321,7 @@ class App:
     async def work(self) -> None:
         """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
         from consumer.app.give_up import leave
+        from consumer.app.taking import note_taken
         from consumer.work.build import build_worker
         from consumer.work.execution.contexts import Contexts
         from consumer.work.observer import Observer
@@ -365,7 +366,12 @@ class App:
         async def polls() -> bool:
             return self.worker is not None and self.worker.check()
 
+        async def note(stop: asyncio.Event) -> None:
+            if await self._persist(lambda: schema.require_current(database), "ledger_not_ready", stop):
+                await note_taken(database, self.clock, stop)
+
         self._readiness.add("group", polls)
+        self._stoppable(note, "taking", STOP_SLACK_S)
         self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S)
 
     def check_plugins(self) -> None:
@@ -389,7 +395,6 @@ class App:
         from consumer.app.sealing import seal_trail
         from consumer.app.sync_parts import sync_policy
         from consumer.sync.api import ApplicationApi
-        from consumer.sync.health.prometheus import Exposition
         from consumer.sync.role import Sync
 
         self._heartbeat.roles.add(Role.SYNC.value)
@@ -410,9 +415,9 @@ class App:
             applications=list(self.locators),
             clock=self.clock,
             holder=worker_id(),
+            metrics=self.metrics,
             policy=sync_policy(self.settings),
         )
-        Exposition(sync.metrics, self.metrics, self.clock)
 
         async def run(stop: asyncio.Event) -> None:
             if await self._ready_to_work(stop):

@@ -11,6 +11,7 @@ from consumer.clock import Clock
 from consumer.console import standing
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import unfulfilled
+from consumer.console.unread import overdue
 from consumer.ledger import Database, health, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.engine.size import size_bytes
@@ -29,6 +30,7 @@ async def watch_unfulfilled(
     queued: set[tuple[str, str, str]] = set()
     kept: set[str] = set()
     hinted: set[str] = set()
+    asked: set[str] = set()
     unknown = Condition("unfulfilled_unknown")
     while not stop.is_set():
         try:
@@ -36,6 +38,7 @@ async def watch_unfulfilled(
             queued = await _show_queues(database, metrics, queued)
             kept = await _show_quarantine(database, metrics, kept)
             hinted = await _show_hints(database, metrics, clock, hinted)
+            asked = await _show_reads(database, metrics, asked)
             await _show_standing(database, metrics, unproved_max_bytes)
             async with database.reading() as session:
                 metrics.ledger_bytes.set(await size_bytes(session))
@@ -96,6 +99,16 @@ async def _show_hints(database: Database, metrics: Metrics, clock: Clock, shown:
     for application in shown | found.keys():
         age_s = (now - found.get(application, now)).total_seconds()
         metrics.hint_seconds.labels(application).set(max(0.0, age_s))
+    return set(found)
+
+
+async def _show_reads(database: Database, metrics: Metrics, shown: set[str]) -> set[str]:
+    """Set the gauges; an application of which no read is due any more goes back to 0."""
+    async with database.reading() as session:
+        now = await shared_time(session)
+        found = {one.application: (now - one.since).total_seconds() for one in await overdue(session, now)}
+    for application in shown | found.keys():
+        metrics.read_seconds.labels(application).set(found.get(application, 0.0))
     return set(found)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
-from consumer.console.cure import command
+from consumer.console.cure import command, release
 from consumer.console.timeline import timeline, wait_of, waits_of
 from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
@@ -25,7 +25,7 @@ from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
 from handlers.access import tables as access
 from handlers.access.policy import Policy
 from handlers.fulfilment import tables as fulfilment
-from handlers.fulfilment.order import Hold
+from handlers.fulfilment.order import FINDING_OF_HOLD, Hold
 
 OUTBOX: Table = OutboxRow.__table__
 READS: Table = ReadRow.__table__
@@ -206,11 +206,16 @@ def _unserved(state: Mapping[str, Any]) -> list[Entry]:
     return [{"at": None, "code": "no_handler", "detail": NOBODY}] if is_due and not served else []
 
 
-def _held(order_id: str, hold: str | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    """What only an operator can move, and the command that does."""
+def _held(order_id: str, hold: Hold | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """What only an operator can move, and the command that does. The finding that stands for the hold is the same
+    matter: it closes when the order goes, and closing it by hand moves nothing."""
+    if hold is None:
+        return _found(order_id, findings)
     who = "an operator" if hold != Hold.ASKED else "the service's answer, or an operator"
-    waits = f"{who}: {command('consumer say fulfilment.released', order_id, options='--reason …')}"
-    return ([{"at": None, "code": f"held.{hold}", "waits": waits}] if hold else []) + _found(order_id, findings)
+    entry = {"at": None, "code": f"held.{hold}", "waits": f"{who}: {release(order_id)}"}
+    same = [one for one in findings if one["kind"] == FINDING_OF_HOLD.get(hold)]
+    others = [one for one in findings if one not in same]
+    return ([entry | {"detail": one["detail"]} for one in same] or [entry]) + _found(order_id, others)
 
 
 def _found(subject: str, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
@@ -222,9 +227,9 @@ def _found(subject: str, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
 
 
 def _in_order(*parts: list[Entry]) -> list[Entry]:
-    """By time; what has none waits for an operator, and comes last."""
+    """By time; what has none waits for an operator, and comes last: what holds an order before what is only found."""
     entries = [entry for part in parts for entry in part]
-    return sorted(entries, key=lambda entry: (entry["at"] is None, entry["at"] or 0, entry["code"]))
+    return sorted(entries, key=lambda entry: (entry["at"] is None, entry["at"] or 0))
 
 
 async def _newest(session: AsyncSession, table: Table, order: Any, where: Any) -> list[Mapping[str, Any]]:

@@ -14,11 +14,13 @@ from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
+from consumer.console.cure import release, unfulfillable
 from consumer.console.find import near as near_names
 from consumer.errors import NotFound, UsageError
 from consumer.ledger.tables import OutboxRow
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
+from handlers.fulfilment.order import FINDING_OF_HOLD
 
 OUTBOX: Table = OutboxRow.__table__
 LISTED_MAX = 5
@@ -37,6 +39,7 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
             await _order(session, word, subject, application)
         case "fulfilment.finding_closed":
             await _finding(session, fulfilment.FINDINGS, subject, data["kind"], application)
+            await _not_held(session, subject, data["kind"], application)
         case "access.finding_closed":
             await _finding(session, access.FINDINGS, subject, data["kind"], application)
         case "access.customer_attached":
@@ -60,6 +63,12 @@ async def require_known_order(session: AsyncSession, order_id: str, *, applicati
         )
 
 
+async def held_by(session: AsyncSession, application: str, order_id: str) -> str | None:
+    """The finding that stands for what holds the order; None where nothing does."""
+    found = await _rows(session, fulfilment.ORDERS, application, order_id=order_id)
+    return FINDING_OF_HOLD.get(found[0]["hold"]) if found else None
+
+
 async def _order(session: AsyncSession, word: str, order_id: str, application: str) -> None:
     found = await _rows(session, fulfilment.ORDERS, application, order_id=order_id)
     if not found:
@@ -77,6 +86,15 @@ async def _finding(session: AsyncSession, table: Table, subject: str, kind: str,
     found = [row["kind"] for row in await _rows(session, table, application, subject=subject, closed_at=None)]
     if kind not in found:
         raise NotFound("no such finding is open about this", open=", ".join(found) or "none")
+
+
+async def _not_held(session: AsyncSession, order_id: str, kind: str, application: str) -> None:
+    """Closing what stands for a hold would leave a paid order held, and nothing that says so."""
+    if await held_by(session, application, order_id) == kind:
+        raise UsageError(
+            "the order is held: this closes when it is let go, or said to be unfulfillable",
+            next=f"{release(order_id)}, or {unfulfillable(order_id)}",
+        )
 
 
 async def _subscription(session: AsyncSession, subscription_id: str, application: str) -> None:

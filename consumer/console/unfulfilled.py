@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Table, and_, func, select, text
+from sqlalchemy import Select, Table, and_, func, select, text, union
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.console import taken
+from consumer.console.taken import taker
 from consumer.ledger.handling import lanes, runs
 from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow, RunStatus
@@ -59,7 +61,8 @@ async def longest_held(session: AsyncSession, limit: int = HELD_SHOWN) -> list[H
 async def unfulfilled(session: AsyncSession) -> list[Waiting]:
     """Per application and reason: held, unsent, retrying, parked, dead, no_handler. Empty when all is well."""
     found: list[Waiting] = []
-    for reason, statement in ((HELD, _held()), ("unsent", _unsent()), ("no_handler", _unhandled())):
+    unhandled = _unhandled(await taken.until(session))
+    for reason, statement in ((HELD, _held()), ("unsent", _unsent()), ("no_handler", unhandled)):
         for application, count, oldest_at in await session.execute(statement):
             found.append(Waiting(application=application, reason=reason, count=count, oldest_at=oldest_at))
     return sorted([*found, *await _unfinished(session)], key=lambda one: (one.application, one.reason))
@@ -101,20 +104,13 @@ def _open(handler: str, status: str) -> Select[Any]:
     return wanted.where(lanes.is_status(RunStatus(status)), RUNS.c.handler == handler).limit(NEWEST)
 
 
-def _unhandled() -> Select[Any]:
-    """Requests that no handler which fulfils took, among the newest; when that happens it happens to all of them."""
-    newest = (
-        select(EVENTS.c.application, EVENTS.c.id, EVENTS.c.received_at)
-        .where(EVENTS.c.type == REQUESTED)
-        .order_by(EVENTS.c.seq.desc())
-        .limit(NEWEST)
-        .subquery()
+def _unhandled(taken_until: int) -> Select[Any]:
+    """Requests that no handler which fulfils took: among the first after those that were all taken, so that the oldest
+    is always seen; and among the newest, where nobody has looked for long."""
+    requests = select(EVENTS.c.seq, EVENTS.c.application, EVENTS.c.id, EVENTS.c.received_at).where(
+        EVENTS.c.type == REQUESTED, EVENTS.c.seq > taken_until
     )
-    run = select(RUNS.c.event_id).where(
-        RUNS.c.application == newest.c.application,
-        RUNS.c.event_id == newest.c.id,
-        RUNS.c.handler.not_in(bystanders()),
-    )
-    columns = (newest.c.application, func.count(), func.min(newest.c.received_at))
-    # One probe an event: EXISTS may be turned into a join with everything that was ever run.
-    return select(*columns).where(run.limit(1).scalar_subquery().is_(None)).group_by(newest.c.application)
+    ends = (requests.order_by(order).limit(NEWEST).subquery() for order in (EVENTS.c.seq, EVENTS.c.seq.desc()))
+    seen = union(*(select(end) for end in ends)).subquery()
+    columns = (seen.c.application, func.count(), func.min(seen.c.received_at))
+    return select(*columns).where(taker(seen).is_(None)).group_by(seen.c.application)

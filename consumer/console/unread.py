@@ -1,4 +1,5 @@
-"""Unread: reads that handlers asked for and nobody does, because their application has no API credentials.
+"""Unread: reads that handlers asked for and nobody does, because their application has no API credentials; and those
+that wait for long although somebody reads it.
 
 Webhooks that prove themselves by a signature need none, and the handlers ask all the same: the requests wait, one per
 order and subscription, until there are credentials (cases I15, A50). Nothing is wrong with that, but nobody should wait
@@ -16,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
 from consumer.ledger.engine.counting import up_to
+from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import LeaseRow, ReadRow
 
 LEASES: Table = LeaseRow.__table__
@@ -31,6 +33,22 @@ class Unread:
     application: str
     count: int
     oldest_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overdue:
+    """An application that is read, and a read of it that is due since `since` and not done."""
+
+    application: str
+    since: datetime
+
+
+async def overdue(session: AsyncSession, now: datetime) -> list[Overdue]:
+    """The read that waits for longest, of each application that somebody reads now; none where none is due."""
+    led = select(LEASES.c.role).where(LEASES.c.role.startswith("sync/"), LEASES.c.until > now - LED_LATELY)
+    names = sorted(role.removeprefix("sync/") for role in await session.scalars(led))
+    waits = [(name, await read_requests.oldest_due(session, now, name)) for name in names]
+    return [Overdue(application=name, since=since) for name, since in waits if since is not None]
 
 
 async def is_read(session: AsyncSession, application: str, now: datetime) -> bool:

@@ -9,15 +9,10 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
 from consumer.events import parse_time
 from consumer.ledger.reading import budgets
-from consumer.ledger.tables import BudgetRow
-
-_BUDGETS: Table = BudgetRow.__table__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +55,5 @@ async def load(session: AsyncSession, topic: str) -> TopicMemory:
 
 async def keep(session: AsyncSession, memory: TopicMemory) -> None:
     """Remember it."""
-    insert = insert_into(_BUDGETS, session.get_bind().dialect.name)
-    statement = insert.on_conflict_do_update(index_elements=["name"], set_={"value": insert.excluded.value})
     state = {name: value for name, value in asdict(memory).items() if name != "topic"}
-    await session.execute(statement, {"name": f"log/{memory.topic}", "value": orjson.dumps(state).decode()})
+    await budgets.keep(session, f"log/{memory.topic}", orjson.dumps(state).decode())

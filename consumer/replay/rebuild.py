@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.errors import RebuildDiffers
 from consumer.ledger import Database
 from consumer.ledger.handling import events, past
+from consumer.ledger.handling.told import Told
 from consumer.plugin import Context, Emission, Event, Handler, Reject, Source
 from consumer.wire import SEED, own_event
 
@@ -125,6 +126,7 @@ class Rebuild:
             async for some in _portions(in_order(_by_place(ran, spoken), others)):
                 bodies = await events.load(session, [(application, one.event_id) for one in some])
                 await play.all(some, {event_id: event for (_, event_id), event in bodies.items()})
+        await play.told.close()
 
     async def _ran(self, runs: AsyncIterator[past.Handled], application: str) -> AsyncIterator[Step]:
         async for one in runs:
@@ -178,7 +180,7 @@ class _Play:
         self._session = session
         self._has_trail = has_trail
         self._rebuild = rebuild
-        self._by_now: set[str] = set()
+        self.told = Told(session)
 
     async def all(self, steps: Iterable[Step], bodies: Mapping[str, Event]) -> None:
         for step in steps:
@@ -189,7 +191,8 @@ class _Play:
 
     async def _one(self, step: Step, event: Event, handler: Handler) -> None:
         then = step.emitted
-        self._by_now |= {one.id for one in then}
+        ids_then = {one.id for one in then}
+        await self.told.add(ids_then)
         savepoint = await self._session.begin_nested()
         try:
             ctx = await self._rebuild.handle(self._session, step, event, handler)
@@ -198,7 +201,8 @@ class _Play:
             if step.place is None and isinstance(error, Reject):
                 return
             raise RebuildDiffers(f"{handler.name} fails on {step.event_id}, and did not then") from error
-        news = [one for one in ctx.emissions if one.id not in self._by_now]
+        untold = await self.told.without({one.id for one in ctx.emissions} - ids_then)
+        news = [one for one in ctx.emissions if one.id in untold]
         if step.place is None and (news or ctx.notes):
             if ctx.notes and not self._has_trail:
                 raise RebuildDiffers(

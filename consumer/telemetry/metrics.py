@@ -161,6 +161,9 @@ class Metrics:
     def _declare_sync(self) -> None:
         self.confirmed = self._counter("confirm", "Hints by outcome of their read", "application", "outcome")
         self.hints_waiting = self._gauge("confirm_waiting", "Hints that wait for their read", "application")
+        self.read_seconds = self._gauge(
+            "reads_oldest_due_seconds", "How long the read that waits for longest has been due", "application"
+        )
         self.hint_seconds = self._gauge(
             "confirm_oldest_seconds", "Age of the oldest hint that the service was not yet asked about", "application"
         )

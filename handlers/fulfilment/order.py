@@ -27,6 +27,14 @@ class Hold(StrEnum):
     AMOUNT = "amount_mismatch"
 
 
+FINDING_OF_HOLD: dict[Hold | None, str] = {
+    Hold.UNMATCHED: "paid_unmatched",
+    Hold.UNCONFIRMED: "paid_unconfirmed",
+    Hold.AMOUNT: "amount_mismatch",
+}
+"""The finding that an operator sees of a hold; nothing is found while the service is being asked."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Proof:
     """Why we hold an order for paid: a verified event, a read, or an operator's word.

@@ -11,17 +11,12 @@ from sqlalchemy import bindparam, exists, select, update
 
 from consumer.plugin import Context, Event
 from handlers.findings import close_finding, open_finding
-from handlers.fulfilment.order import Hold, Order, decimal
+from handlers.fulfilment.order import FINDING_OF_HOLD, Hold, Order, decimal
 from handlers.fulfilment.rules import amounts_differ
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, FulfilmentOrder
 
 REQUESTED, READ_DUE = "fulfilment.requested", "fulfilment.read_due"
 ANSWERS = ("order.observed", "order.unreadable")
-FINDING_OF_HOLD: dict[Hold | None, str] = {
-    Hold.UNMATCHED: "paid_unmatched",
-    Hold.UNCONFIRMED: "paid_unconfirmed",
-    Hold.AMOUNT: "amount_mismatch",
-}
 LATE = "after fulfilment was requested: it may be shipped already"
 _FIELDS = tuple(field.name for field in fields(Order))
 _RECORD_MAX_BYTES = 64 * 1024

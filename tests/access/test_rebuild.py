@@ -21,6 +21,7 @@ from consumer.errors import RebuildDiffers
 from consumer.events import Event, Trust
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from consumer.ledger.handling import told
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow
 from consumer.plugin import derived_id
 from consumer.plugin.options import options_for
@@ -117,11 +118,15 @@ async def test_what_came_first_when_it_was_handled_comes_first_again(sqlite_ledg
         await same_after_rebuild(live)
 
 
-async def test_a_worker_whose_clock_is_off_rebuilds_to_the_same_order(sqlite_ledger: Database) -> None:
+@pytest.mark.parametrize("held", [0, 10_000], ids=["in a table", "in memory"])
+async def test_a_worker_whose_clock_is_off_rebuilds_to_the_same_order(
+    database: Database, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
     # case: G9 (found by the property below): the answer came before the order that it is about was handled
+    monkeypatch.setattr(told, "HELD_MAX", held)
     paid, answer, *_ = asked("default")
     late = {(paid.id, "fulfilment:order_paid"): 1}
-    async with live_in(sqlite_ledger, stumbles=late, skew=timedelta(seconds=-2)) as live:
+    async with live_in(database, stumbles=late, skew=timedelta(seconds=-2)) as live:
         await live.arrive(paid)
         await live.pass_time(2, steps=2)
         await live.arrive(answer)
@@ -170,9 +175,13 @@ async def test_under_other_settings_what_was_requested_stays_so(sqlite_ledger: D
         assert (order["requested_at"], order["hold"]) == (order["paid_at"], None)
 
 
-async def test_under_other_settings_nothing_new_is_requested(sqlite_ledger: Database) -> None:
+@pytest.mark.parametrize("held", [0, 10_000], ids=["in a table", "in memory"])
+async def test_under_other_settings_nothing_new_is_requested(
+    database: Database, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
     # case: G9, G6
-    async with live_in(sqlite_ledger, {"matching": "on"}) as live:
+    monkeypatch.setattr(told, "HELD_MAX", held)
+    async with live_in(database, {"matching": "on"}) as live:
         await live.arrive(said("order.paid", "evt_1", order_id="A1", amount="9"))
         await live.pass_time(1)
         before = await contents(live, [*OURS, *LEFT_ALONE])

@@ -36,7 +36,7 @@ async def test_an_order_says_why_it_waits_and_for_what(sqlite_ledger: Database, 
         ("checkout.registered", "drv_checkout.registered_order:A1_1767225600.0"),
         ("order.paid", "evt_1"),
     ]
-    assert [entry["code"] for entry in found["next"]] == ["read", "finding.amount_mismatch", "held.amount_mismatch"]
+    assert [entry["code"] for entry in found["next"]] == ["read", "held.amount_mismatch"]
     answer(found)
 
 
@@ -69,8 +69,11 @@ async def test_what_was_found_is_told_with_who_settled_it(sqlite_ledger: Databas
     closed = {one["finding"]: one for one in found["timeline"] if one["code"] == "finding.closed"}
     assert (closed["duplicate_payment"]["by"], closed["duplicate_payment"]["reason"]) == ("ada", "refunded")
     assert closed["amount_mismatch"]["reason"] == "its cause is gone"
-    [cure] = [one["waits"] for one in waits if one["code"] == "finding.duplicate_payment"]
-    assert cure == "an operator: consumer findings close A1 duplicate_payment --reason …"
+    held, double = [one for one in waits if one["at"] is None]
+    assert (held["code"], double["code"]) == ("held.amount_mismatch", "finding.duplicate_payment"), "the hold is first"
+    assert held["waits"] == "an operator: consumer say fulfilment.released A1 --reason …"
+    assert held["detail"]["expected_amount"] == "10"
+    assert double["waits"] == "an operator: consumer findings close A1 duplicate_payment --reason …"
     codes = [(one["code"], one.get("by")) for one in found["timeline"]]
     spoken, handled = codes.index(("fulfilment.released", "ada")), codes.index(("fulfilment.released", None))
     assert spoken < handled, "what a person said comes before the event that it became"
@@ -180,12 +183,11 @@ async def test_a_customer_says_what_comes_next_for_each_subscription_and_each_he
             (lease, "access.subscription_due", "S1"),
             (lease, "access.subscription_due", "S2"),
             (None, "finding.unreadable_subscription", "S2"),
-            (None, "finding.amount_mismatch", "A1"),
             (None, "held.amount_mismatch", "A1"),
         ],
         key=str,
     )
-    assert [one["at"] is None for one in found["next"]] == [False] * 5 + [True] * 3, "what has no time comes last"
+    assert [one["at"] is None for one in found["next"]] == [False] * 5 + [True] * 2, "what has no time comes last"
     assert other["next"] == []
     answer(found)
 

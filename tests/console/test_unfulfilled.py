@@ -5,7 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 
+from consumer.app.taking import move_on
+from consumer.console import taken
+from consumer.console import unfulfilled as unfulfilled_
 from consumer.console.unfulfilled import PROVES, longest_held, unfulfilled
 from consumer.events import Trust
 from consumer.ledger import Database
@@ -64,6 +68,40 @@ async def test_from_unsent_to_no_handler_to_done(database: Database) -> None:
     await ran(database, "A1", "succeeded")
     await ran(database, "A2", "succeeded", "skipped")
     assert await waiting(database) == {}
+
+
+async def test_what_nobody_took_stays_in_sight_however_many_newer_ones_there_are(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: O5
+    monkeypatch.setattr(unfulfilled_, "NEWEST", 2)
+    monkeypatch.setattr(taken, "PAGE", 2)
+    orders = Projections(database, MODULE, options={"matching": "off"})
+    ids = [f"A{number}" for number in range(8)]
+    await orders.feed(*(said("order.paid", f"evt_{one}", trust=Trust.READ, order_id=one) for one in ids))
+    await orders.relay()
+    for one in ids:
+        if one != "A3":
+            await ran(database, one, "succeeded")
+    while await move_on(database):
+        pass
+    assert await waiting(database) == {("default", "no_handler"): (1, timedelta(days=1))}
+    await ran(database, "A3", "succeeded")
+    while await move_on(database):
+        pass
+    assert await waiting(database) == {}
+
+
+async def test_what_is_not_settled_is_looked_at_again(database: Database) -> None:
+    orders = Projections(database, MODULE, options={"matching": "off"})
+    await orders.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id="A1"))
+    await orders.relay()
+    await ran(database, "A1", "succeeded")
+    async with database.reading() as session:
+        recorded_at = await session.scalar(select(taken.EVENTS.c.recorded_at).where(taken.EVENTS.c.seq > 1))
+        assert recorded_at is not None
+        assert (await taken.further(session, recorded_at + taken.SETTLED_AFTER - timedelta(seconds=1)))[0] is None
+        assert (await taken.further(session, recorded_at + taken.SETTLED_AFTER))[0] is not None
 
 
 @pytest.mark.parametrize("status", ["retrying", "parked", "dead"])

@@ -101,7 +101,7 @@ def test_every_name_has_a_rule() -> None:
 
 
 async def world(projections: Projections) -> None:
-    """A paid order, one that is held, a subscription that is nobody's, a customer on hold with a gift."""
+    """A paid order, one that is held, a payment and a subscription of nobody, a customer on hold with a gift."""
     await projections.feed(
         said("order.paid", "evt_1", order_id="paid"),
         own("checkout.registered", "order:held", {"session_id": "s1", "order_id": "held", "expected_amount": "10"}),
@@ -111,6 +111,7 @@ async def world(projections: Projections) -> None:
         observed("subscription:S1", 2, {"status": "ACTIVE"}),
         observed("subscription:S2", 3, {"status": "ACTIVE", "customer_reference": "c"}),
         unreadable("subscription:S2", 4),
+        observed("payment:p1", 5, {"id": "p1", "status": "SUCCEEDED", "amount": "5"}),
         own("access.held", "customer:c", {"by": "op"}, id_="drv_hold"),
         own("access.complimentary_granted", "customer:c", {"by": "op"}, id_="drv_gift"),
     )
@@ -127,7 +128,7 @@ SAID: list[tuple[str, str, dict[str, Any]]] = [
     ("fulfilment.marked_paid", "new", {}),
     ("fulfilment.released", "held", {}),
     ("fulfilment.unfulfillable", "paid", {}),
-    ("fulfilment.finding_closed", "held", {"kind": "amount_mismatch"}),
+    ("fulfilment.finding_closed", "p1", {"kind": "orphan_payment"}),
     ("access.finding_closed", "S2", {"kind": "unreadable_subscription"}),
     ("access.customer_attached", "S1", {"customer": "c", "source": "resolver"}),
     ("access.held", "nobody yet", {"entitlement": "pro", "until": "2026-02-01"}),
@@ -239,3 +240,16 @@ async def test_a_stopped_revocation_can_be_released(sqlite_ledger: Database, pro
 def test_no_word_takes_a_cancel_or_a_payment_back() -> None:
     # case: A52, F31
     assert [word for word in WORDS if "cancel" in word or "unpaid" in word or "reopen" in word] == []
+
+
+async def test_a_hold_is_not_closed_away(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: F37, F20
+    await world(projections)
+    with pytest.raises(UsageError, match="the order is held") as refused:
+        await speak(sqlite_ledger, "fulfilment.finding_closed", "held", kind="amount_mismatch")
+    assert "consumer say fulfilment.released held --reason" in refused.value.line()
+    await projections.feed(
+        own("checkout.registered", "order:paid", {"session_id": "s3", "order_id": "paid", "expected_amount": "7"}),
+        observed("order:paid", 6, {"status": "PAID", "amount": "8"}),
+    )
+    await speak(sqlite_ledger, "fulfilment.finding_closed", "paid", kind="amount_mismatch")

@@ -262,6 +262,19 @@ def test_of_two_applications_the_one_that_nobody_walks_pages(tmp_path: Path) -> 
     _test_rules([asked], "1m", tmp_path)
 
 
+@pytest.mark.slow
+def test_what_was_never_compared_and_reads_that_come_late_are_told(tmp_path: Path) -> None:
+    """The other halves of two alerts: what they are for is told by a second figure."""
+    walked, reads = f"consumer_sync_bookmark_age_seconds{{{SHOP}}}", f"consumer_reads_oldest_due_seconds{{{SHOP}}}"
+    tests = [
+        _asked("ConsumerComparisonLate", "1m", "30m", {walked: "5x60"}, fires=1),
+        _asked("ConsumerComparisonLate", "1m", "30m", {walked: "5x60", LOOKED % "event": "0+60x60"}, fires=0),
+        _asked("ConsumerReadingHeldUp", "1m", "30m", {reads: "901x60"}, fires=1),
+        _asked("ConsumerReadingHeldUp", "1m", "30m", {reads: "900x60"}, fires=0),
+    ]
+    _test_rules(tests, "1m", tmp_path)
+
+
 # Windows of days, looked at every ten minutes; the others every minute.
 DAYS = {"ConsumerReceiveEroding"}
 

@@ -18,6 +18,7 @@ from tests.support.desk import Called, Desk
 from tests.support.ports import eventually
 
 LONGEST = ("A" * 128, "A/?&#% " * 18 + "A1", "物ö" * 64)
+SHIPPED = ["shipped"]
 TOO_LONG = ("A" * 255, "物ö" * 127 + "1")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -35,10 +36,16 @@ async def test_in_authenticity_api(tmp_path: Path) -> None:
             await found.shipped(within_s=90)
             for order_id in TOO_LONG:
                 _pay(found, order_id)
-                cure = await eventually(partial(_cure, desk, order_id), within_s=60, every_s=0.5, what="a cure")
-                done = await _call(desk, *[word.replace("…", "seen at the service") for word in cure], "--yes")
-                assert done.returncode == 0, done.stderr
-            await found.shipped(within_s=90)
+                cure = await eventually(
+                    partial(_shipped_or_cure, found, desk, order_id),
+                    within_s=60,
+                    every_s=0.5,
+                    what="shipped, or a cure",
+                )
+                if cure != SHIPPED:
+                    done = await _call(desk, *[word.replace("…", "seen at the service") for word in cure], "--yes")
+                    assert done.returncode == 0 or "nothing holds the order" in done.stderr, done.stderr
+                await found.shipped(within_s=90)
         found.assert_one_parcel_each()
 
 
@@ -48,8 +55,11 @@ def _pay(found: Deployment, order_id: str) -> None:
     found.paid.append(order_id)
 
 
-async def _cure(desk: Desk, order_id: str) -> list[str]:
-    """The command that `explain` tells, once `status` says that the order is held."""
+async def _shipped_or_cure(found: Deployment, desk: Desk, order_id: str) -> list[str]:
+    """The command that `explain` tells, once `status` says that the order is held. A walk of the list of orders may
+    have shown it meanwhile: then nothing needs to be cured."""
+    if order_id in found.warehouse.keys:
+        return SHIPPED
     status = json.loads((await _call(desk, "status", "--json")).stdout)
     assert order_id in [held["order_id"] for held in status["held"]], status
     explained = json.loads((await _call(desk, "explain", order_id, "--json")).stdout)

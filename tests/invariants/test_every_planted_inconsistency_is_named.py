@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.console.invariants.cures import CURES, LOST_ACCESS, LOST_ROW
+from consumer.console.invariants.cures import CURES, LOST_ACCESS, LOST_ROW, problem
 from consumer.console.invariants.report import usdc
 from consumer.ledger import Database
 from tests.invariants.shop import Shop, healthy
@@ -55,7 +56,7 @@ async def test_every_payment_is_in_one_class_and_nothing_is_left(database: Datab
         "unfulfillable": (1, "25"), "duplicate": (1, "25"), "orphan": (2, "50"), "by_hand": (1, "25"),
         "period": (6, "60"), "after_end": (1, "10"), "before": (1, "0"),
     }  # fmt: skip
-    assert found.without_amount == 1, "of the first walk only the state is kept"
+    assert (found.without_amount, found.unread) == (1, 1), "of the first walk only the state is kept"
     assert found.live == {"access": 2, "unresolved_subscriber": 1, "unmapped_price": 1, "held": 1}
     assert found.grants == {"active": 3, "complimentary": 1}
 
@@ -239,6 +240,15 @@ async def test_what_was_never_told_is_asked_for(shop: Shop) -> None:
     await PLANTED["live there, unknown here"][2](shop)
     [found] = (await shop.check()).problems
     assert found.cure == "consumer reconcile --application default"
+
+
+@pytest.mark.parametrize("code", CURES)
+def test_a_cure_can_be_typed_whatever_the_id_looks_like(code: str) -> None:
+    for subject in ("-A 1", "--help", "A 1"):
+        words = shlex.split(problem(code, "shop", "order", subject, handlers=["shop:ship"]).cure)
+        at = words.index(subject) if subject in words else None
+        assert at is None or not subject.startswith("-") or words[at - 1] in ("--", "--order", "--handler"), words
+        assert at is None or words[at - 1] != "--" or words[at + 1 :] == [], "options come before it"
 
 
 def test_every_code_is_planted() -> None:

@@ -11,8 +11,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 import consumer.plugin
@@ -51,12 +53,20 @@ async def test_every_command_does_what_is_said_of_it(tmp_path: Path) -> None:
         assert "pytest" not in line or " passed" in told
     dev = reader.starts(f"{typed[first]} --sandbox-port {ports['4010']}")
     try:
-        running = tmp_path / "data" / "sandbox" / "running.url"
-        await eventually(running.exists, within_s=60, what="dev says where its simulator is")
+        ready = partial(_is_ready, f"http://127.0.0.1:{ports['9090']}/readyz")
+        await eventually(ready, within_s=120, every_s=0.2, what="dev is ready, as it says to its reader")
         await types_the_rest(reader, typed[first + 1 :])
     finally:
         dev.terminate()
         assert dev.wait(60) == 0, (tmp_path / "dev.log").read_text()[-2000:]
+
+
+async def _is_ready(url: str) -> bool:
+    try:
+        async with aiohttp.ClientSession() as http, http.get(url) as answer:
+            return answer.status == 200
+    except aiohttp.ClientError:
+        return False
 
 
 async def types_the_rest(reader: Terminal, lines: list[str]) -> None:

@@ -12,7 +12,7 @@ from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, order_paid
 
 
-# case: F36, R2
+# case: R2
 async def test_pairs_that_never_ran(database: Database, broker: Broker) -> None:
     old = Shop(database, broker)
     work = old.workshop()

@@ -85,8 +85,13 @@ def _say(output: Output, found: Report, shippers: Sequence[str]) -> None:
     output.line(f"residual: {usdc(found.residual)} USDC")
     if found.orders and not found.observed:
         output.line("nothing was observed yet, so nothing was compared: `consumer invariants --read` asks the service")
-    if found.without_amount:
-        output.line(f"{found.without_amount} payment(s) show no amount")
+    if found.unread:
+        output.line(
+            f"{found.unread} payment(s) were there at the first walk, and only their status was kept: "
+            "`consumer invariants --read` reads what they were for, and how much"
+        )
+    if found.without_amount > found.unread:
+        output.line(f"{found.without_amount - found.unread} payment(s) show no amount")
     for title, words in (("live subscriptions", found.live), ("access given", found.grants)):
         if words:
             output.line(f"{title}: {', '.join(f'{count} {word}' for word, count in sorted(words.items()))}")

@@ -27,9 +27,10 @@ from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, looking, run, settings_looking
+from consumer.console.invariants import kept as accounts
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
-from consumer.console.unread import Unread, unread
+from consumer.console.unread import Unread, overdue, unread
 from consumer.errors import DatabaseMissing, LedgerError, LedgerSlow, SettingsError
 from consumer.ledger import Database, health, processes
 from consumer.ledger.archiving import passes
@@ -157,6 +158,8 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             found.reading = await _reading(session, settings, found.processes, figures.at)
             without = [one.name for one in settings.applications if not one.has_credentials]
             found.lost = await unread(session, without, figures.at)
+            late_reads = await overdue(session, figures.at)
+            broken = await accounts.wrong(session, figures.at)
             open_queues = await queues(session)
             memories = await remembered(session, settings)
             last_pass = await passes.load(session)
@@ -185,6 +188,8 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         settings_problems=problems,
         unproved_max_bytes=settings.unproved_max_bytes,
         last_pass=last_pass,
+        late_reads=late_reads,
+        accounts=broken,
         unwritable=None if refused is None else _unwritable(refused),
     )
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]

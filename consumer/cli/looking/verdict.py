@@ -6,13 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from consumer.cli.cures import replay_command
+from consumer.cli.looking.evidence.accounts import judge_accounts
 from consumer.cli.looking.evidence.alive import alive
+from consumer.cli.looking.evidence.readers import reader_since
 from consumer.cli.looking.evidence.signatures import ADVICE, Refused, are_ours, look_ours, refused_signatures
 from consumer.cli.looking.evidence.workers import judge_workers
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console import standing
+from consumer.console.invariants.kept import Account
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import HELD, Waiting
+from consumer.console.unread import Overdue
 from consumer.errors import WrongApplication
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures
@@ -30,6 +34,7 @@ REFUSED_STUCK = 3
 UNFULFILLED_LATE_S = 300.0
 WALK_LATE_S = 900.0
 LOOKED_LATE_S = 900.0
+READ_LATE_S = 900.0
 HELD_UP_S = 30.0
 CERTAIN = frozenset({WrongApplication.code})
 """What is no passing trouble, however short it has lasted."""
@@ -53,11 +58,14 @@ def judge(
     shippers: Sequence[str] = (),
     last_pass: LastPass | None = None,
     unwritable: Finding | None = None,
+    late_reads: Sequence[Overdue] = (),
+    accounts: Mapping[str, Account] | None = None,
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `log`: what
     is wrong with the log (`judge_log`). `processes`, `expected`: see `alive`. `shippers`: the
     handlers that could fulfil an order. `last_pass`: how archiving last went. `unwritable`: the ledger takes no write,
-    so nobody can tell it that he lives."""
+    so nobody can tell it that he lives. `late_reads`: the longest wait of each application that is read. `accounts`: by
+    application, what of money and access is not as it should be."""
     found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
     if unwritable is not None:
         found.append(unwritable)
@@ -66,7 +74,10 @@ def judge(
     found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
     signatures = refused_signatures(processes)
     for one in application_statuses:
-        found += _reading(one, figures.at, walk_late_s, signatures.get(one.application))
+        since = reader_since(processes, figures.at, one.application)
+        found += _reading(one, figures.at, walk_late_s, signatures.get(one.application), since)
+    found += [finding for wait in late_reads if (finding := _late_read(wait, figures.at)) is not None]
+    found += judge_accounts(accounts or {})
     found += _unlisted(signatures, application_statuses, figures.at)
     for queue in queues:
         text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
@@ -138,9 +149,10 @@ def _unarchived(last: LastPass) -> str:
 
 def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> Finding | None:
     """Money was taken and nothing shipped: the business's own alarm (case O5). What is held waits for a decision; all
-    else is stuck."""
+    else is stuck. Orders that no handler took although one could now are told at once: no time mends that."""
     age_s = _age_s(waiting.oldest_at, now)
-    if age_s < UNFULFILLED_LATE_S:
+    is_passed_over = waiting.reason == "no_handler" and shippers
+    if age_s < UNFULFILLED_LATE_S and not is_passed_over:
         return None
     text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
     grade = Grade.DEGRADED if waiting.reason == HELD else Grade.STUCK
@@ -173,9 +185,14 @@ def _unlisted(
 
 
 def _reading(
-    one: ApplicationStatus, now: datetime, walk_late_s: float, refused: Refused | None = None
+    one: ApplicationStatus,
+    now: datetime,
+    walk_late_s: float,
+    refused: Refused | None = None,
+    reader_since: datetime | None = None,
 ) -> list[Finding]:
-    """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32)."""
+    """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32). `reader_since`: since when
+    the `sync` lives that reads it."""
     if not one.has_credentials:
         wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
         text = f"{one.application}: no API credentials: {wait}what webhooks lose stays lost"
@@ -193,9 +210,9 @@ def _reading(
         "reconcile_braked": one.reconcile_braked and "too many changes, none made: `consumer reconcile --dry-run`",
         "walk_late": _age_s(one.walked_at, now) > walk_late_s
         and f"the last complete walk is {_age_s(one.walked_at, now) / 60:.0f} min old",
-        "comparison_late": _age_s(one.looked_at, now) > LOOKED_LATE_S >= _age_s(one.walked_at, now)
-        and f"the service's newest were not compared with the ledger for {_age_s(one.looked_at, now) / 60:.0f} min, "
-        "although the events are walked: restart `sync`",
+        "comparison_late": one.walked_at is not None
+        and _age_s(one.looked_at or reader_since, now) > LOOKED_LATE_S >= _age_s(one.walked_at, now)
+        and f"the service's newest were {_not_compared(one, now)}, although the events are walked: restart `sync`",
         "reading_held_up": _held_up(one, now),
         "never_walked": one.walked_at is None and "the events were never walked to the end: does `sync` run?",
     }
@@ -204,6 +221,24 @@ def _reading(
         for code, text in found.items()
         if text
     ]
+
+
+def _not_compared(one: ApplicationStatus, now: datetime) -> str:
+    if one.looked_at is None:
+        return "never compared with the ledger"
+    return f"not compared with the ledger for {_age_s(one.looked_at, now) / 60:.0f} min"
+
+
+def _late_read(wait: Overdue, now: datetime) -> Finding | None:
+    """Orders and subscriptions that wait for what the service says of them, although it is read."""
+    late_s = _age_s(wait.since, now)
+    if late_s <= READ_LATE_S:
+        return None
+    text = (
+        f"{wait.application}: reads that were asked for wait, the oldest for {late_s / 60:.0f} min: more is asked for "
+        "than CONSUMER_API_READS_PER_MINUTE lets, or `sync` stands still: restart it"
+    )
+    return Finding(Grade.DEGRADED, "reading_held_up", text)
 
 
 def _missing(one: ApplicationStatus, now: datetime) -> str:

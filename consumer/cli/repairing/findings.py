@@ -11,8 +11,9 @@ from consumer.cli.filters import Limit, near, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say
-from consumer.console.cure import command
+from consumer.console.cure import command, release, unfulfillable
 from consumer.console.queues import KINDS, findings, queues
+from consumer.console.subjects import held_by
 from consumer.errors import NotFound, UsageError
 
 app = typer.Typer(help="What waits for a person's decision.", no_args_is_help=True)
@@ -40,14 +41,18 @@ def list_findings(application: In = "default", kind: Kind = None, limit: Limit =
 @app.command()
 def show(subject: Subject, application: In = "default", as_json: Json = False) -> None:
     """What is open about one order, payment, subscription or customer, and how to close it."""
-    found, _ = run(_open(application, None, subject))
+    found, held = run(_about(application, subject))
     if not found:
         raise NotFound("nothing is open about this", subject=subject[:100])
     output = Output(as_json)
     output.document({"findings": found})
     for one in found:
         output.fields(one)
-        output.line(f"close it: {command('consumer findings close', subject, one['kind'], options='--reason …')}")
+        if one["kind"] == held:
+            output.line(f"it closes when the order is let go: {release(subject)}")
+            output.line(f"or when there is nothing to deliver: {unfulfillable(subject)}")
+        else:
+            output.line(f"close it: {command('consumer findings close', subject, one['kind'], options='--reason …')}")
 
 
 @app.command()
@@ -65,6 +70,13 @@ def close(
         raise NotFound("no such finding is open", subject=subject[:100], kind=kind[:40])
     word = f"{found[0]['plugin']}.finding_closed"
     say(word, subject, reason, data=[f"kind={kind}"], application=application, yes=yes, as_json=as_json)
+
+
+async def _about(application: str, subject: str) -> tuple[list[dict[str, Any]], str | None]:
+    """What is open about it; which of this stands for the hold of an order."""
+    async with ledger(settings_looking()) as database, database.reading() as session:
+        found = await findings(session, application, None, subject)
+        return found, await held_by(session, application, subject)
 
 
 async def _open(application: str, kind: str | None, subject: str | None = None) -> tuple[list[dict[str, Any]], int]:

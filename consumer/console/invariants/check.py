@@ -162,6 +162,7 @@ class Check:
             async with self._database.reading() as session:
                 found = await self._around(session, report.application, seen, firsts)
             report.observed += len(page)
+            report.unread += sum(payment.micro is None for payment, _ in found if not payment.is_shown)
             for payment, around in found:
                 into, code = classified(payment, around)
                 report.add(into, payment.micro)
@@ -219,6 +220,7 @@ class Check:
             at=None if event is None else parse_time(event.find(*(f"/data/record/{name}" for name in TIMES))),
             is_observed=seen.observed is not None,
             is_remembered=seen.observed is not None and not seen.is_recorded,
+            is_shown=event is not None,
         )
 
     def _service_order(self, seen: Seen) -> str | None:

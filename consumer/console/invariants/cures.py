@@ -7,6 +7,7 @@ from dataclasses import replace
 from shlex import quote
 from typing import Final
 
+from consumer.console.cure import command
 from consumer.console.invariants.report import Problem
 
 LOST_ROW: Final = "consumer rebuild fulfilment --reason …"
@@ -120,6 +121,11 @@ def _spelled(cure: str, application: str, handlers: Sequence[str], subject: str 
     if "{handler}" in cure and not handlers:
         return "install a plugin that handles fulfilment.requested; `consumer handlers list` then names the command"
     each = handlers if "{handler}" in cure else ("",)
-    return "; ".join(
-        cure.format(subject=quote(subject), application=quote(application), handler=quote(one)) for one in each
-    )
+    return "; ".join(_command(cure, subject, application=quote(application), handler=quote(one)) for one in each)
+
+
+def _command(cure: str, subject: str, **others: str) -> str:
+    words, given, options = cure.partition(" {subject}")
+    if not given or words.rpartition(" ")[2].startswith("--"):  # an option takes its value as it is
+        return cure.format(subject=quote(subject), **others)
+    return command(words, subject, options=options.strip().format(**others))

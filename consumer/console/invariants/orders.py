@@ -10,8 +10,7 @@ from typing import Any, Final
 from consumer.console.invariants.report import Class
 from consumer.ledger.handling.requests import Request
 from consumer.ledger.tables import RunStatus
-from handlers.fulfilment.order import Hold, Order
-from handlers.fulfilment.store import FINDING_OF_HOLD
+from handlers.fulfilment.order import FINDING_OF_HOLD, Hold, Order
 
 ASKED_MAX: Final = timedelta(minutes=15)
 UNDERWAY: Final = timedelta(minutes=5)

@@ -17,7 +17,7 @@ SUCCEEDED: Final = "SUCCEEDED"
 @dataclass(frozen=True, kw_only=True)
 class Payment:
     """One SUCCEEDED payment as it was read. `is_observed`: an observation of it was published; `is_remembered`: it
-    was there at the first walk."""
+    was there at the first walk. `is_shown`: its record is at hand, not the status alone."""
 
     id: str
     micro: int | None = None
@@ -26,6 +26,7 @@ class Payment:
     at: datetime | None = None
     is_observed: bool = True
     is_remembered: bool = False
+    is_shown: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

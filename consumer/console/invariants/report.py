@@ -53,12 +53,14 @@ class Sum:
 @dataclass(kw_only=True)
 class Report:
     """What was found in one application. `without_amount`: payments that show no amount; they are classed, and add
-    nothing to a sum. `observed`: objects that the service showed. `live`: live subscriptions by why they grant or not.
-    `problems`: the first thousand."""
+    nothing to a sum. `unread`: those of them of which only the status was kept (the first walk remembers no more): only
+    a fresh walk tells what they were for, and how much. `observed`: objects that the service showed. `live`: live
+    subscriptions by why they grant or not. `problems`: the first thousand."""
 
     application: str
     sums: dict[Class, Sum] = field(default_factory=lambda: {one: Sum() for one in Class})
     without_amount: int = 0
+    unread: int = 0
     orders: int = 0
     observed: int = 0
     live: Counter[str] = field(default_factory=Counter)
@@ -107,6 +109,7 @@ class Report:
             "classes": {name.value: asdict(one) | {"usdc": usdc(one.micro)} for name, one in self.sums.items()},
             "residual_micro_usdc": self.residual,
             "without_amount": self.without_amount,
+            "unread": self.unread,
             "orders": self.orders,
             "observed": self.observed,
             "live_subscriptions": dict(sorted(self.live.items())),

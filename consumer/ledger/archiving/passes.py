@@ -7,15 +7,11 @@ from datetime import datetime
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
 from consumer.events import parse_time
 from consumer.ledger.reading import budgets
-from consumer.ledger.tables import BudgetRow
 
-_BUDGETS: Table = BudgetRow.__table__
 NAME: Final = "archive/pass"
 
 
@@ -39,11 +35,9 @@ async def load(session: AsyncSession) -> LastPass:
 
 async def keep(session: AsyncSession, found: LastPass) -> None:
     """Remember it."""
-    insert = insert_into(_BUDGETS, session.get_bind().dialect.name)
-    statement = insert.on_conflict_do_update(index_elements=["name"], set_={"value": insert.excluded.value})
     state = {
         "began_at": found.began_at and found.began_at.isoformat(),
         "done_at": found.done_at and found.done_at.isoformat(),
         "code": found.code,
     }
-    await session.execute(statement, {"name": NAME, "value": orjson.dumps(state).decode()})
+    await budgets.keep(session, NAME, orjson.dumps(state).decode())

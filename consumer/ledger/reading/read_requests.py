@@ -95,6 +95,15 @@ async def count_due(session: AsyncSession, now: datetime, application: str, kind
     return await up_to(session, select(_READS.c.due_at).where(mine).order_by(_READS.c.due_at))
 
 
+async def oldest_due(session: AsyncSession, now: datetime, application: str) -> datetime | None:
+    """Since when the read that waits for longest is due; None where none is."""
+    mine = (unindexed(_READS.c.application) == application) & (_READS.c.due_at <= now)
+    found: datetime | None = await session.scalar(
+        select(_READS.c.due_at).where(mine).order_by(_READS.c.due_at).limit(1)
+    )
+    return found
+
+
 async def due_of(
     session: AsyncSession, application: str, kind: str, object_ids: Sequence[str], now: datetime
 ) -> Sequence[ReadRow]:

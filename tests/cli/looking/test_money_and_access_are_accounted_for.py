@@ -80,6 +80,21 @@ def test_the_command(desk: Desk, ledger: str) -> None:
     assert desk.ask("invariants", "--application", "nobody", code=2).startswith("error[usage]")
 
 
+def test_what_was_there_before_us_is_read_when_asked(desk: Desk, ledger: str) -> None:
+    """Of the first walk only the status is kept: the command says for what `--read` is needed."""
+
+    async def begins(shop: Shop) -> None:
+        await shop.read("payment", "pay_old", is_baseline=True, order_id="old", status="SUCCEEDED", amount="5.00")
+
+    in_shop(ledger, begins)
+    [found] = desk.ask("invariants")["applications"]
+    assert (found["classes"]["before"]["payments"], found["without_amount"], found["unread"]) == (1, 1, 1)
+    told = desk.call("invariants").stdout
+    assert "1 payment(s) were there at the first walk" in told
+    assert "`consumer invariants --read` reads what they were for, and how much" in told
+    assert "show no amount" not in told
+
+
 async def test_the_metrics(sqlite_ledger: Database) -> None:
     shop, metrics = Shop(sqlite_ledger), Metrics()
     await sells(shop)

@@ -216,6 +216,15 @@ def test_paid_orders_that_wait_are_stuck_unless_they_wait_for_a_decision(reason:
     assert judge(WELL, unfulfilled=[replace(waiting, oldest_at=NOW - timedelta(minutes=4))]) == []
 
 
+# case: O5, R2
+def test_what_a_new_handler_missed_is_told_at_once_with_the_command() -> None:
+    waiting = Waiting(application="default", reason="no_handler", count=2, oldest_at=NOW - timedelta(seconds=2))
+    assert judge(WELL, unfulfilled=[waiting]) == [], "a plugin may be on its way"
+    [finding] = judge(WELL, unfulfilled=[waiting], shippers=["shop:ship"])
+    assert (finding.code, finding.grade) == ("paid_unfulfilled", Grade.STUCK)
+    assert "`consumer replay plan --handler shop:ship --since " in finding.text
+
+
 @pytest.mark.parametrize("id_", ["order 2/ä", "it's;ls", "plain-1"])
 def test_the_command_that_tells_the_rest_can_be_pasted(id_: str) -> None:
     found = Found(application="default", kind="order", id=id_, subject=("order", id_))

@@ -10,7 +10,7 @@ import pytest
 
 import handlers
 from consumer.console.queues import KINDS
-from handlers.fulfilment.store import FINDING_OF_HOLD
+from handlers.fulfilment.order import FINDING_OF_HOLD
 from tests.support.desk import Desk
 
 

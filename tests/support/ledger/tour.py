@@ -13,6 +13,7 @@ from typing import Any
 import consumer.console
 import consumer.ledger
 from consumer.console.checkouts import Body, Checkout
+from consumer.console.invariants.kept import Account
 from consumer.errors import ConsumerError
 from consumer.events import Source
 from consumer.ledger import Database
@@ -236,6 +237,9 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     ],
     "console.words.check": [_WORD], "console.words.say": [_WORD],
     "console.unfulfilled.longest_held": [{}],
+    "console.taken.keep": [{"seq": 5}],
+    "console.invariants.kept.keep": [{"account": Account(at=NOW)}],
+    "ledger.reading.budgets.keep": [{"value": "x"}], "ledger.reading.budgets.beginning": [{"prefix": "account/"}],
 }  # fmt: skip
 """Calls that want more than what the names say."""
 

@@ -20,7 +20,7 @@ from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, WALK, Late, Shown, Sightings
 from consumer.sync.canary.stage import AGAIN_S, BLIND_AFTER, Canary
 from consumer.sync.health.status import application_status
-from tests.sync.conftest import World
+from tests.sync.conftest import World, counted_by
 from tests.sync.reconciling import listing, order
 from tests.sync.service import EventsList, Json
 
@@ -64,12 +64,7 @@ async def recorded(world: World, number: int, event_type: str = "order.paid") ->
 
 
 def canary(world: World, *, every_s: float = 120.0) -> Canary:
-    return Canary(
-        world.app,
-        first_walk=FirstWalk(world.app),
-        history=HISTORY,
-        every_s=every_s,
-    )
+    return Canary(world.app, first_walk=FirstWalk(world.app, HISTORY), every_s=every_s)
 
 
 async def told(world: World) -> Late | None:
@@ -103,12 +98,12 @@ async def test_a_paid_order_and_its_event_that_never_came_are_told_after_five_mi
     found = await told(world)
     assert found is not None
     assert (found.orders, found.events, found.ids) == (1, 1, ("A-1", "evt_1"))
-    assert LATE_S <= world.metrics.value("missing_s", "default") < LATE_S + 10
-    assert world.metrics.value("missing_order", "default") == 1
+    assert LATE_S <= counted_by(world.metrics, "missing_here_seconds", "default") < LATE_S + 10
+    assert counted_by(world.metrics, "missing_here", "default", "order") == 1
     await recorded(world, 1)
     await stage.look()
     assert await told(world) is None
-    assert world.metrics.value("missing_s", "default") == 0
+    assert counted_by(world.metrics, "missing_here_seconds", "default") == 0
 
 
 # case: B30
@@ -289,7 +284,7 @@ async def test_one_list_that_cannot_be_read_hides_nothing_of_the_other(world: Wo
     with pytest.raises(PaymentsError):
         await stage.look()
     assert set((await kept(world)).missing) == {"event:evt_1"}
-    seen = [world.metrics.value(f"last_seen_{kind}", "default") for kind in ("event", "order")]
+    seen = [counted_by(world.metrics, "last_seen", "default", kind) for kind in ("event", "order")]
     assert seen[0] > seen[1] > 0
 
 

@@ -25,6 +25,12 @@ def kept_now(
     return frozenset(lately) if not played or was_there(played, now) else frozenset()
 
 
+def reader_since(processes: Sequence[Process], now: datetime, application: str) -> datetime | None:
+    """Since when a `sync` lives that says it reads this; None where none does."""
+    telling = [one for one in processes if one.role == "sync" and is_living(one, now)]
+    return min((one.started_at for one in telling if application in one.said.get(READS, "").split()), default=None)
+
+
 def to_judge(
     applications: Sequence[ApplicationSettings], *, ever: Collection[str], kept: Collection[str]
 ) -> list[tuple[str, str | None]]:

@@ -22,6 +22,7 @@ from consumer.ledger.processes import DIED, LISTED_MAX, REPLACED_AFTER, Process,
 from consumer.settings import Role, load_settings
 from consumer.telemetry.internal import Readiness
 from consumer.telemetry.metrics import Metrics
+from tests.support.ports import eventually
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 S = timedelta(seconds=1)
@@ -103,22 +104,26 @@ def test_what_was_meant_is_no_loop(lives: list[Process]) -> None:
 async def test_a_part_that_fails_leaves_its_reason_and_is_not_taken_for_a_stop(database_url: str) -> None:
     environ = {"CONSUMER_DATABASE_URL": database_url, "CONSUMER_BROKER_URL": "embedded:none"}
 
+    database = Database(database_url)
+
+    async def beats() -> list[Process]:
+        async with database.reading() as session:
+            return await processes.listed(session)
+
     async def fails(_: asyncio.Event) -> None:
-        await asyncio.sleep(0.3)
+        await eventually(beats, within_s=30, what="its heart has beaten")
         raise BrokerUnavailable
 
     async def is_well() -> bool:
         return True
 
-    async with App(load_settings(environ, Role.CONSOLE)) as app:
-        app._heartbeat.roles.add("console")
-        app.beside(fails, "failing", 1, check=is_well)
-        with pytest.raises(BrokerUnavailable):
-            await app.run(asyncio.Event())
-    database = Database(database_url)
     try:
-        async with database.reading() as session:
-            [one] = await processes.listed(session)
+        async with App(load_settings(environ, Role.CONSOLE)) as app:
+            app._heartbeat.roles.add("console")
+            app.beside(fails, "failing", 1, check=is_well)
+            with pytest.raises(BrokerUnavailable):
+                await app.run(asyncio.Event())
+        [one] = await beats()
     finally:
         await database.stop()
     assert one.stopped_at is None

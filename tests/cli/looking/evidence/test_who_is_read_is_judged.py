@@ -13,9 +13,12 @@ from pydantic import SecretStr
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.verdict import judge
 from consumer.clock import SystemClock
-from consumer.ledger import Database
+from consumer.console.unread import Overdue, overdue
+from consumer.ledger import Database, leases
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import READS, Process
-from consumer.ledger.reading import heard, sync_state
+from consumer.ledger.reading import heard, read_requests, sync_state
+from consumer.plugin import ReadRequest
 from consumer.settings import ApplicationSettings, Authenticity
 from consumer.sync.health.status import ApplicationStatus
 from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import living
@@ -84,3 +87,30 @@ async def test_what_a_worker_noted_is_no_reading(database: Database) -> None:
 def test_a_comparison_that_stands_still_is_told(looked: Any, walked: Any, codes: list[str]) -> None:
     one = ApplicationStatus(application="shop", walked_at=walked, looked_at=looked)
     assert [finding.code for finding in judge(WELL, application_statuses=[one])] == codes
+
+
+@pytest.mark.parametrize(("lives_for", "codes"), [(16, ["comparison_late"]), (14, [])])
+def test_a_comparison_that_never_was_is_told(lives_for: int, codes: list[str]) -> None:
+    one = ApplicationStatus(application="shop", walked_at=NOW)
+    reader = living("sync", said={READS: "club shop"}, started_at=NOW - timedelta(minutes=lives_for))
+    found = judge(WELL, application_statuses=[one], processes=[reader])
+    assert [finding.code for finding in found] == codes
+    other = living("sync", said={READS: "club"}, started_at=LONG_AGO)
+    assert judge(WELL, application_statuses=[one], processes=[other]) == [], "who reads it says nothing of it"
+
+
+@pytest.mark.parametrize(("minutes", "codes"), [(16, ["reading_held_up"]), (14, [])])
+def test_reads_that_come_late_are_told(minutes: int, codes: list[str]) -> None:
+    wait = Overdue(application="shop", since=NOW - timedelta(minutes=minutes))
+    assert [finding.code for finding in judge(WELL, late_reads=[wait])] == codes
+
+
+async def test_the_read_that_waits_for_longest_is_of_who_is_read(database: Database) -> None:
+    async with database.transaction() as session:
+        now = await shared_time(session)
+        for name, ago in (("shop", 20), ("club", 30), ("shop", 10)):
+            asked = ReadRequest(kind="order", object_id=f"o{ago}", not_before=now - timedelta(minutes=ago))
+            await read_requests.ask(session, name, [asked], now)
+        await leases.acquire(session, "sync/shop", "one", now, 30.0)
+        assert await overdue(session, now) == [Overdue(application="shop", since=now - timedelta(minutes=20))]
+        assert await overdue(session, now - timedelta(minutes=25)) == []
