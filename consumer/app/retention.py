@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ import structlog
 from consumer import __version__
 from consumer.archive.prune import Prune, Pruned
 from consumer.clock import Clock
-from consumer.errors import ArchiveWaits, ConsumerError
+from consumer.errors import AnotherLeads, ArchiveWaits, ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.archiving import passes
 from consumer.ledger.engine.database_time import shared_time
@@ -60,7 +61,8 @@ class Retention:
             last, now = await passes.load(session), await shared_time(session)
         self._show(last)
         if last.done_at is None or now - last.done_at >= EVERY:
-            await self._leader.once(self._pass)
+            with suppress(AnotherLeads):
+                await self._leader.once(self._pass)
 
     async def _pass(self) -> None:
         async with self._database.transaction() as session:

@@ -402,7 +402,6 @@ class App:
         from consumer.app.sealing import seal_trail
         from consumer.app.sync_parts import sync_policy
         from consumer.sync.api import ApplicationApi
-        from consumer.sync.health.prometheus import Exposition
         from consumer.sync.role import Sync
 
         self._heartbeat.roles.add(Role.SYNC.value)
@@ -423,9 +422,9 @@ class App:
             applications=list(self.locators),
             clock=self.clock,
             holder=worker_id(),
+            metrics=self.metrics,
             policy=sync_policy(self.settings),
         )
-        Exposition(sync.metrics, self.metrics, self.clock)
 
         async def run(stop: asyncio.Event) -> None:
             if await self._ready_to_work(stop):

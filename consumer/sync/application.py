@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -16,8 +17,8 @@ from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
 from consumer.payments import PaymentsClient
 from consumer.sync.api import ApplicationApi
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.observation import ObjectKind, Observation
+from consumer.telemetry.metrics import Metrics
 
 
 def _no_lead() -> int:
@@ -33,7 +34,7 @@ class Application:
     database: Database
     clock: Clock
     token: Callable[[], int] = _no_lead
-    metrics: StageMetrics = field(default_factory=StageMetrics)
+    metrics: Metrics = field(default_factory=Metrics)
 
     @property
     def name(self) -> str:
@@ -60,6 +61,11 @@ class Application:
             read_at=self.clock.now(),
             record=record,
         )
+
+    def walked(self, at: datetime) -> None:
+        """Its events were walked to the end at that time: how long ago that is, is shown from now on."""
+        age = self.metrics.bookmark_seconds.labels(self.name)
+        age.set_function(lambda: max(0.0, (self.clock.now() - at).total_seconds()))
 
     async def kept(self, walk: str) -> dict[str, Any] | None:
         """What the ledger keeps of it under this name, if anything. Raises LedgerError."""

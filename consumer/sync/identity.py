@@ -56,7 +56,7 @@ class Identity:
     def _compare(self, kept: dict[str, Any] | None, known: dict[str, str | None]) -> None:
         application = self._app.name
         differing = [name for name, value in known.items() if kept and value and kept.get(name) not in (None, value)]
-        self._app.metrics.gauge("wrong_application", application, 1 if differing else 0)
+        self._app.metrics.wrong_application.labels(application).set(1 if differing else 0)
         if differing:
             raise WrongApplication(
                 "these credentials belong to another application than the one the ledger holds; give this one another "

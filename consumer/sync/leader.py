@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from consumer.clock import Clock
-from consumer.errors import ConsumerError, LeaseLost
+from consumer.errors import AnotherLeads, ConsumerError, LeaseLost
 from consumer.ledger import Database
 from consumer.ledger.leases import LEASE_S
 from consumer.ledger.tenure import Tenure
 from consumer.sync.loop import STOP_GRACE_S, StageFailure, rest
 
 LOG = structlog.get_logger()
+T = TypeVar("T")
 
 Work = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Runs until its event is set. It may be cancelled at any point when the lease is lost."""
@@ -57,22 +58,21 @@ class Leader:
             else:
                 await rest(self._clock, self._renew_s, stop)
 
-    async def once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Do a bounded piece of work if the role is free now; False when another process leads.
+    async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do a bounded piece of work if the role is free now; raises AnotherLeads when another process leads.
 
         Raises LeaseLost when the role is lost half way; the work is cancelled then.
         """
         if not await self._take():
-            return False
+            raise AnotherLeads(role=self.role)
         try:
             doing = asyncio.create_task(work())
             await self._keep_while(doing, asyncio.Event())
             if doing.cancelled():
                 raise LeaseLost(role=self.role)
-            doing.result()
+            return doing.result()
         finally:
             await self._give_back()
-        return True
 
     async def _lead(self, stop: asyncio.Event, work: Work) -> None:
         LOG.info("leads", lease=self.role)
@@ -90,7 +90,7 @@ class Leader:
             LOG.error("leading_failed", lease=self.role, exc_info=outcome)
             await rest(self._clock, self._renew_s, stop)
 
-    async def _keep_while(self, doing: asyncio.Task[None], stop: asyncio.Event) -> None:
+    async def _keep_while(self, doing: asyncio.Task[Any], stop: asyncio.Event) -> None:
         """Renew until the work is done, `stop` is set, or the lease is lost (then the work is cancelled)."""
         done, renewed = asyncio.Event(), True
         doing.add_done_callback(lambda _: done.set())

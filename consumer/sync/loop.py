@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -19,7 +20,6 @@ STOP_GRACE_S = 3.0
 TOOK_MAX_S: Final = 30.0
 # The first call with refused credentials fails with the one, those after it with the other.
 REFUSED: Final = frozenset({AuthenticationError.code, CircuitOpen.code})
-Step = Callable[[], Coroutine[Any, Any, float]]
 _BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, jitter=0.0)
 
 
@@ -75,36 +75,37 @@ async def rest(clock: Clock, seconds: float, *signals: asyncio.Event) -> None:
         await _ended(waits)
 
 
-async def run_repeatedly(
-    step: Step,
-    *,
-    stop: asyncio.Event,
-    wake: asyncio.Event | None = None,
-    clock: Clock,
-    failure: StageFailure,
-) -> None:
-    """Run `step` until `stop` is set. It returns the seconds to wait before the next one; `wake` cuts the wait.
+class Stage(ABC):
+    """Does its step again and again. `wake` cuts the wait for the next one; `failure`: what holds it up."""
 
-    A failing step never ends the stage: it is said once and tried again with growing waits. At `stop` a step under
-    way gets STOP_GRACE_S seconds, then it is cancelled; a step is written so that it can be cut anywhere.
-    """
-    wake = wake or asyncio.Event()
-    while not stop.is_set():
-        wake.clear()
-        began_s = clock.monotonic()
-        try:
-            wait_s = await _until(step, stop)
-        except Exception as error:  # noqa: BLE001 - a stage outlives its step's failures, whatever they are
-            failure.failed(error, clock.monotonic() - began_s)
-            wait_s = failure.wait_s()
-        else:
-            if wait_s is None:
-                return
-            failure.well()
-        await rest(clock, wait_s, stop, wake)
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._clock = clock
+        self.wake = asyncio.Event()
+        self.failure = StageFailure(name)
+
+    @abstractmethod
+    async def _step(self) -> float:
+        """Do it once; returns the seconds to wait before the next time. It may be cut anywhere."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`. A failing step never ends the stage: it is said once and tried again with growing waits. At
+        `stop` a step under way gets STOP_GRACE_S seconds, then it is cancelled."""
+        while not stop.is_set():
+            self.wake.clear()
+            began_s = self._clock.monotonic()
+            try:
+                wait_s = await _until(self._step, stop)
+            except Exception as error:  # noqa: BLE001 - a stage outlives its step's failures, whatever they are
+                self.failure.failed(error, self._clock.monotonic() - began_s)
+                wait_s = self.failure.wait_s()
+            else:
+                if wait_s is None:
+                    return
+                self.failure.well()
+            await rest(self._clock, wait_s, stop, self.wake)
 
 
-async def _until(step: Step, stop: asyncio.Event) -> float | None:
+async def _until(step: Callable[[], Coroutine[Any, Any, float]], stop: asyncio.Event) -> float | None:
     """The step's result; None when it was cut by `stop`."""
     work = asyncio.create_task(step())
     stopping = asyncio.create_task(stop.wait())

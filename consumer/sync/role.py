@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
@@ -33,7 +34,6 @@ from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity
 from consumer.sync.leader import Leader
 from consumer.sync.loop import REFUSED, StageFailure, rest
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile import state as reconcile_state
 from consumer.sync.reconcile.drift import DriftReport
@@ -42,9 +42,9 @@ from consumer.sync.reconcile.stage import Reconcile
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.stage import Refresh
 from consumer.sync.settlement import Settlement
+from consumer.telemetry.metrics import Metrics
 
 LOG = structlog.get_logger()
-T = TypeVar("T")
 
 REFRESH_PER_S_MIN: Final = 0.3
 REFRESH_BURST_MIN: Final = 6
@@ -96,7 +96,7 @@ class ApplicationSync:
         *,
         clock: Clock,
         holder: str,
-        metrics: StageMetrics | None = None,
+        metrics: Metrics | None = None,
         policy: SyncPolicy | None = None,
     ) -> None:
         policy = policy or SyncPolicy()
@@ -108,7 +108,7 @@ class ApplicationSync:
             database=database,
             clock=clock,
             token=lambda: self.leader.token,
-            metrics=metrics or StageMetrics(),
+            metrics=metrics or Metrics(),
         )
         self.identity = Identity(app)
         self.reconcile = Reconcile(app, publisher, policy=policy.reconcile)
@@ -116,10 +116,9 @@ class ApplicationSync:
         self.backfill = Backfill(app, settlement, policy=policy.backfill, gap_found=self.reconcile.wake)
         self.confirm = Confirm(app, settlement, policy=policy.confirm, catch_up=CatchUp(self.backfill))
         self.refresh = Refresh(app, publisher, policy=policy.refresh)
-        first_walk, history = self.backfill.first_walk, policy.backfill.history
-        self.canary = Canary(app, first_walk=first_walk, history=history, every_s=policy.canary_every_s)
+        self.canary = Canary(app, first_walk=self.backfill.first_walk, every_s=policy.canary_every_s)
         self._stages = (self.confirm, self.refresh, self.backfill, self.reconcile, self.canary)
-        self._leader_gauges = LeaderGauges(app, first_walk)
+        self._leader_gauges = LeaderGauges(app, self.backfill.first_walk)
         self._failure = StageFailure(f"identity {app.name}")
         self._credentials = StageFailure(f"credentials {app.name}")
         self._watch = Watch(app, self._look, took_s=self._took_s)
@@ -152,29 +151,20 @@ class ApplicationSync:
             await self.identity.check(remember=leads and not options.dry_run, priority=Priority.BACKFILL)
             return await self.backfill.once(options, on_progress)
 
-        found = await self._leading(walk)
-        if found is not None:
-            return found
-        sets_cut_over = options.seed and not options.dry_run and await self.backfill.first_walk.began() is None
-        if options.follows_bookmark or sets_cut_over:
-            raise AnotherLeads(role=self.leader.role)
+        try:
+            return await self.leader.once(walk)
+        except AnotherLeads:
+            sets_cut_over = options.seed and not options.dry_run and await self.backfill.first_walk.began() is None
+            if options.follows_bookmark or sets_cut_over:
+                raise
         return await walk(leads=False)
 
     async def reconcile_once(self, *, dry_run: bool = False, max_changes: int | None = None) -> DriftReport:
         """`consumer reconcile`: one walk, beside the leader's own if there is one."""
-
         once = partial(self.reconcile.once, dry_run=dry_run, max_changes=max_changes)
-        found = await self._leading(once)
-        return await once(leads=False) if found is None else found
-
-    async def _leading(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Do it with the lead; None when another process has it."""
-        results: list[T] = []
-
-        async def keep() -> None:
-            results.append(await work())
-
-        return results[0] if await self.leader.once(keep) else None
+        with suppress(AnotherLeads):
+            return await self.leader.once(once)
+        return await once(leads=False)
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -199,7 +189,7 @@ class ApplicationSync:
         return self.failures
 
     async def _lead(self, stop: asyncio.Event) -> None:
-        self.app.metrics.gauge("leads", self.app.name, 1)
+        self.app.metrics.leader.labels(self.leader.role).set(1)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch.run(stop))
@@ -211,7 +201,7 @@ class ApplicationSync:
                         group.create_task(stage.run(stop))
         finally:
             self._leader_gauges.drop()
-            self.app.metrics.gauge("leads", self.app.name, 0)
+            self.app.metrics.leader.labels(self.leader.role).set(0)
 
     async def _through(self, step: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> bool:
         """Try until it went through; False when told to stop before."""
@@ -246,9 +236,10 @@ class Sync:
         applications: Collection[str],
         clock: Clock,
         holder: str,
+        metrics: Metrics | None = None,
         policy: SyncPolicy | None = None,
     ) -> None:
-        self.metrics = StageMetrics()
+        self.metrics = metrics or Metrics()
         self.unread = tuple(sorted(set(applications) - {api.application for api in apis}))
         publisher, policy = EventPublisher(broker, events_topic), policy or SyncPolicy()
         sharing = Counter(api.address for api in apis)
@@ -281,7 +272,7 @@ class Sync:
         for name in self.unread:
             LOG.warning("application_without_credentials", application=name, code="no_credentials")
         for name in (*self.applications, *self.unread):
-            self.metrics.gauge("credentials_missing", name, int(name in self.unread))
+            self.metrics.credentials_missing.labels(name).set(int(name in self.unread))
         async with asyncio.TaskGroup() as group:
             group.create_task(self.hint_consumer.run(stop))
             for one in self.applications.values():

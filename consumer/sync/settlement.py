@@ -70,7 +70,7 @@ class Settlement:
         """Whether a delivery states something else than the service does: counted and logged, never what it states."""
         differs = differing(delivery, event, self._app.locators)
         if differs:
-            self._app.metrics.count("body_mismatch", event.application)
+            self._app.metrics.mismatches.labels(event.application).inc()
             LOG.warning(
                 "delivery_differs_from_record",
                 application=event.application,
@@ -90,6 +90,6 @@ class Settlement:
             await ledger_hints.drop(session, [(self._app.name, event_id) for event_id in sorted(hints)])
             await quarantine.put(session, [(other, Reason.OTHER_BODY) for other in others], now)
         if others:
-            self._app.metrics.count(f"quarantined_{Reason.OTHER_BODY}", self._app.name, len(others))
+            self._app.metrics.quarantined.labels(self._app.name, Reason.OTHER_BODY).inc(len(others))
         received_at = max(one.received_at for one in hints.values())
         self.heard_at = max(received_at, self.heard_at or received_at)

@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 import consumer.ledger
+from consumer.broker import EmbeddedBroker
+from consumer.clock import SystemClock
 from consumer.events import Delivery, Locators
+from consumer.ledger import Database
 from consumer.reason import Reason, reason_of
-from consumer.sync.health.prometheus import COUNTERS
+from consumer.sync.confirm.hints import HintConsumer
+from consumer.telemetry.metrics import Metrics
 from consumer.wire import pack_delivery, unpack_delivery
 
 README = Path(consumer.ledger.__file__).with_name("README.md")
@@ -23,8 +27,12 @@ def test_every_code_is_documented_and_nothing_else() -> None:
     assert rows == [(reason.value, reason.detail) for reason in Reason]
 
 
-def test_every_code_is_a_value_of_the_metric() -> None:
-    assert {COUNTERS[f"quarantined_{reason}"] for reason in Reason} == {("quarantined", (one.value,)) for one in Reason}
+async def test_every_code_is_a_value_of_the_metric(tmp_path: Path, sqlite_ledger: Database) -> None:
+    metrics = Metrics()
+    log = EmbeddedBroker(tmp_path / "log.db")
+    HintConsumer(log, sqlite_ledger, topic="deliveries", applications=["shop"], clock=SystemClock(), metrics=metrics)
+    page = metrics.render().decode()
+    assert set(re.findall(r'quarantine_total{application="shop",reason="(\w+)"} 0.0', page)) == {*Reason}
 
 
 def test_codes_and_sentences_are_short_and_fit_their_column() -> None:

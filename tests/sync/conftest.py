@@ -21,9 +21,9 @@ from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.settlement import Settlement
+from consumer.telemetry.metrics import Metrics
 from consumer.wire import pack_delivery, unpack_event
 from tests.sync.service import ScriptedService, scripted_service
 
@@ -82,6 +82,12 @@ async def api(service: ScriptedService, clock: SteppedClock) -> AsyncIterator[Ap
         yield ApplicationApi(application="default", client=client)
 
 
+def counted_by(metrics: Metrics, name: str, *labels: str) -> float:
+    """One number of a declared metric, by its labels; 0 when nothing was counted yet."""
+    found: float = getattr(metrics, name).labels(*labels)._value.get()
+    return found
+
+
 @dataclass
 class World:
     """What a sync stage works between, with the shortcuts that the tests share."""
@@ -91,7 +97,7 @@ class World:
     service: ScriptedService
     api: ApplicationApi
     clock: SteppedClock
-    metrics: StageMetrics = field(default_factory=StageMetrics)
+    metrics: Metrics = field(default_factory=Metrics)
 
     @property
     def app(self) -> Application:

@@ -24,7 +24,8 @@ from consumer.sync.confirm.stage import ConfirmPolicy
 from consumer.sync.health.status import application_statuses
 from consumer.sync.identity import Identity
 from consumer.sync.role import Sync, SyncPolicy
-from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, delivery
+from consumer.telemetry.metrics import Metrics
+from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, counted_by, delivery
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +55,12 @@ POLICY = SyncPolicy(
 
 
 def role(
-    api: ApplicationApi, broker: EmbeddedBroker, database: Database, holder: str, policy: SyncPolicy = POLICY
+    api: ApplicationApi,
+    broker: EmbeddedBroker,
+    database: Database,
+    holder: str,
+    policy: SyncPolicy = POLICY,
+    metrics: Metrics | None = None,
 ) -> Sync:
     return Sync(
         [api],
@@ -65,6 +71,7 @@ def role(
         applications=["default"],
         clock=SystemClock(),
         holder=holder,
+        metrics=metrics,
         policy=policy,
     )
 
@@ -196,8 +203,8 @@ async def test_an_application_without_credentials_keeps_nobody_from_the_others(w
             while await _waiting(world, "club") != 3:  # noqa: ASYNC110 - seen from outside
                 await asyncio.sleep(0.05)
         assert sync.applications["default"].failures == {}
-    assert (sync.metrics.value("credentials_missing", "club"), sync.unread) == (1, ("club",))
-    assert sync.metrics.value("credentials_missing", "default") == 0
+    assert (counted_by(sync.metrics, "credentials_missing", "club"), sync.unread) == (1, ("club",))
+    assert counted_by(sync.metrics, "credentials_missing", "default") == 0
     async with world.database.reading() as session:
         [ours, theirs] = await application_statuses(
             session, [("default", "svc_app_sandbox"), ("club", None)], SystemClock().now()

@@ -18,7 +18,7 @@ from consumer.sync.backfill.bookmark import WALK, Bookmark, Resume
 from consumer.sync.backfill.pager import EMPTY_PAGES_MAX
 from tests.sync.backfilling import backfill
 from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
-from tests.sync.conftest import World, delivery
+from tests.sync.conftest import World, counted_by, delivery
 from tests.sync.reconciling import baselined, lists, reconcile
 from tests.sync.refreshing import answers, ask, pending, refresh
 from tests.sync.scripted_list import Follower, ScriptedList
@@ -280,7 +280,7 @@ async def test_a_delivery_that_differs_from_the_services_record_is_kept_beside_i
     await taken_in(world)
     await backfill(world).once()
     assert await kept(world) == [("evt_000001", forged)]
-    assert world.metrics.value("body_mismatch", "default") == 1
+    assert counted_by(world.metrics, "mismatches", "default") == 1
 
 
 async def test_a_resume_cursor_that_this_walk_has_passed_leads_nowhere() -> None:

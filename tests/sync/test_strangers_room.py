@@ -14,7 +14,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.confirm.hints import HintConsumer
-from tests.sync.conftest import DELIVERIES, World, delivery
+from tests.sync.conftest import DELIVERIES, World, counted_by, delivery
 
 KIB = 1024
 
@@ -50,7 +50,7 @@ async def test_the_hints_of_one_application_leave_the_others_their_room(world: W
     assert held["default"][1] <= 100 * KIB
     assert held["club"][0] == 5
     assert {row.application for row in rows} == {"default"}
-    assert world.metrics.value("unproved_hint_bytes", "default") > 0
+    assert counted_by(world.metrics, "unproved_bytes", "default", "hints") > 0
 
 
 async def test_the_oldest_that_strangers_sent_make_room_and_the_services_word_stays(database: Database) -> None:

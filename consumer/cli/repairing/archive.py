@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import orjson
 import typer
@@ -167,21 +167,10 @@ def _leader(database: Database, clock: Clock) -> Leader:
     return Leader(database, role=ROLE, holder=f"{worker_id()}/{COMMAND}", clock=clock)
 
 
-async def _alone(database: Database, leader: Leader, output: Output, work: Callable[[], Awaitable[T]]) -> T:
+async def _alone(database: Database, leader: Leader, output: Output, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """With the lease of who writes archives; a killed one's is waited for. Raises AnotherLeads."""
-
-    async def led() -> T:
-        found: list[T] = []
-
-        async def keep() -> None:
-            found.append(await work())
-
-        if not await leader.once(keep):
-            raise AnotherLeads(role=ROLE)
-        return found[0]
-
-    wait = Wait(walk=led, look=lambda: lease_of(database, ROLE), clock=SystemClock(), say=output.line,
-                lease_s=LEASE_S, served_by=())  # fmt: skip
+    wait = Wait(walk=lambda: leader.once(work), look=lambda: lease_of(database, ROLE), clock=SystemClock(),
+                say=output.line, lease_s=LEASE_S, served_by=())  # fmt: skip
     done = await wait.done()
     if isinstance(done, Led):
         raise AnotherLeads(done.line(), role=ROLE)

@@ -22,7 +22,7 @@ from consumer.cli.walking.lead import BACKFILL, COMMAND, SYNC, Led, Wait, lease_
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar, shown_duration
 from consumer.errors import LedgerError, UsageError
 from consumer.settings import Role
-from consumer.sync.backfill import history
+from consumer.sync.backfill import cutover
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.role import ApplicationSync
 
@@ -123,9 +123,9 @@ async def _consent_to_history(syncing: Syncing, options: BackfillOptions, *, yes
         return
     left: dict[str, int] = {}
     for name, one in syncing.applications.items():
-        floor = await one.backfill.start.floor()
+        floor = await one.backfill.first_walk.floor()
         async with syncing.database.reading() as session:
-            count = await history.left_alone(session, name)
+            count = await cutover.left_alone(session, name)
         if count and (options.since is None or floor is None or options.since < floor):
             left[name] = count
     if left:

@@ -49,10 +49,12 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class PageRef:
-    """A page that a walk read: the cursor it was asked for with, and the ids on it."""
+    """A page that a walk read: the cursor it was asked for with, the ids on it, and the time of its newest event, if
+    any shows one."""
 
     cursor: Cursor | None
     ids: tuple[str, ...]
+    newest_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from enum import StrEnum
 from typing import Final
 
-from consumer.payments import Priority, UnexpectedAnswer
+from consumer.payments import Priority
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.backfill.stage import Backfill
@@ -57,19 +57,18 @@ class CatchUp:
         start = self._backfill.start
         bookmark = await start.bookmark()
         known = frozenset(bookmark.resume.head_ids if bookmark.resume else bookmark.head_ids) | self._looked_at
-        begun = await self._backfill.start.begin_look(
-            self._lister, bookmark.order, stop_ids=known, pages_max=LOOK_PAGES_MAX
-        )
+        begun = await start.begin_look(self._lister, known)
         head: list[str] = []
-        with suppress(UnexpectedAnswer):  # more news than a look may take: the next look begins at the head again
-            try:
-                async with aclosing(begun.walk.pages()) as pages:
-                    async for page in pages:
-                        if begun.walk.order is not ListOrder.NEWEST_FIRST:
-                            return Coverage.NOTHING
-                        await self._backfill.take(page, begun)
-                        head = head or [item.id for item in page.items if item.id]
-            finally:
-                self._backfill.refused_cursors.ended(begun.walk.refused, is_complete=False)
+        try:
+            async with aclosing(begun.walk.pages()) as pages:
+                async for page in pages:
+                    if begun.walk.order is not ListOrder.NEWEST_FIRST:
+                        return Coverage.NOTHING
+                    await self._backfill.take(page, begun)
+                    head = head or [item.id for item in page.items if item.id]
+                    if begun.walk.pages_read >= LOOK_PAGES_MAX:
+                        break  # more news than a look may take: the next look begins at the head again
+        finally:
+            self._backfill.refused_cursors.ended(begun.walk.refused, is_complete=False)
         self._looked_at = frozenset(head)
         return Coverage.NEWEST

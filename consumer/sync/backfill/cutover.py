@@ -1,6 +1,8 @@
 """Cut-over: up to when events are history, which a seed archives without effects, and from when on they are acted on.
 
-Case B30. What the first walk of an application began with is kept for ever (decision 0004).
+Case B30. What the first walk of an application began with is kept for ever (decision 0004), and so is how much history
+was left alone, until somebody has seen to all of it: a complete walk of the whole list, which archives it
+(`--seed --full`) or has it acted on (`--full`). Nothing becomes history later.
 """
 
 from __future__ import annotations
@@ -9,11 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from consumer.errors import UsageError
 from consumer.events import Event, parse_time
+from consumer.ledger.reading import sync_state
 from consumer.sync.application import Application
 
 FIRST_WALK: Final = "first_walk"
+HISTORY: Final = timedelta(hours=1)
+LEFT: Final = "history"
+SEEN_TO: Final = "history_seen_to"  # a row among the bookmarks, of no leader: whoever walks the whole list writes it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +44,11 @@ class CutOver:
 
 
 class FirstWalk:
-    """When the first walk of an application began."""
+    """When the first walk of an application began. What was older than `history` then is history."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: Application, history: timedelta = HISTORY) -> None:
         self._app = app
+        self.history = history
         self._began: datetime | None = None
 
     async def began(self) -> datetime | None:
@@ -49,20 +58,41 @@ class FirstWalk:
             self._began = parse_time(kept.get("began")) if kept else None
         return self._began
 
-    async def begin(self, began: datetime) -> datetime:
-        """When it began: what is kept or, when nothing is, `began`, which is kept from now on. Raises LedgerError."""
-        kept = await self.began()
-        if kept is not None:
-            return kept
-        async with self._app.database.transaction() as session:
-            await self._app.keep(session, FIRST_WALK, {"began": began.isoformat()})
-        return began
+    async def begin(self, began: datetime) -> None:
+        """It began then, unless it had begun before: that is kept from now on. Raises LedgerError."""
+        if await self.began() is None:
+            async with self._app.database.transaction() as session:
+                await self._app.keep(session, FIRST_WALK, {"began": began.isoformat()})
 
-    async def cut_over(self, until: datetime | None, now: datetime, history: timedelta) -> CutOver:
-        """Where a seed that begins now ends: at `until`, else where the loop begins to act (`history` before its
-        first walk) or, before that has ever run, now. Raises UsageError when `until` has not come yet."""
+    async def floor(self) -> datetime | None:
+        """From when on events are acted on; None before the first walk of all has begun. Raises LedgerError."""
+        began = await self.began()
+        return None if began is None else began - self.history
+
+    async def cut_over(self, until: datetime | None, now: datetime) -> CutOver:
+        """Where a seed that begins now ends: at `until`, else where the loop begins to act or, before that has ever
+        run, now. Raises UsageError when `until` has not come yet."""
         if until is not None and until > now:
             raise UsageError("--until has not come yet: a seed archives what has happened")
-        began = await self.began()
-        at = until or (began - history if began is not None else now)
-        return CutOver(at=at, is_first=began is None, is_said=until is not None)
+        floor = await self.floor()
+        return CutOver(at=until or floor or now, is_first=floor is None, is_said=until is not None)
+
+
+async def left_alone(session: AsyncSession, application: str) -> int:
+    """So many at least; 0 when there are none, or somebody has seen to them."""
+    if await sync_state.load(session, application, SEEN_TO) is not None:
+        return 0
+    kept = await sync_state.load(session, application, LEFT) or {}
+    return int(kept.get("events") or 0)
+
+
+async def note_left(session: AsyncSession, application: str, events: int, *, token: int, now: datetime) -> int:
+    """A walk of the leader's left so many alone, or none; what `left_alone` says then. Raises LeaseLost."""
+    if events > await left_alone(session, application):
+        await sync_state.keep(session, application, LEFT, {"events": events}, token=token, now=now)
+    return await left_alone(session, application)
+
+
+async def note_seen_to(session: AsyncSession, application: str, now: datetime) -> None:
+    """The whole list was walked, and everything in it archived or acted on."""
+    await sync_state.keep(session, application, SEEN_TO, {"at": now.isoformat()}, token=0, now=now)

@@ -9,24 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from consumer.events import Locators, first, parse_time
 from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import ApiError, Cursor, Page
 from consumer.sync.api import held_up_s
 from consumer.sync.backfill.bookmark import ListOrder, order_of
+from consumer.sync.backfill.pager import Lister, ids_of
 
 PAGE: Final = 100
 PAGES_AT_ONCE: Final = 5
-
-
-class Lister(Protocol):
-    """A list of the service."""
-
-    async def list(self, *, limit: int = PAGE, cursor: Cursor | None = None) -> Page[Any]:
-        """One page; `cursor` is the `next_cursor` of the page before."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +47,7 @@ class Look:
 async def look(lister: Lister, before: Place, order: ListOrder, locators: Locators, now: datetime) -> Look:
     """One look at a list; `order` as it is known from elsewhere. Raises PaymentsError."""
     head = await lister.list(limit=PAGE)
-    ids = _ids(head.items)
+    ids = ids_of(head)
     grew = bool(ids) and ids[0] not in before.head and any(one in before.head for one in ids)
     place = replace(before, head=ids or before.head, grows_there=before.grows_there or grew)
     by_time = order_of([parse_time(first(item.raw, locators.time)) for item in head.items])
@@ -91,14 +84,10 @@ async def _tail(lister: Lister, place: Place, now: datetime, *, was_empty: bool)
             last, place = page, replace(place, cursor=cursor)
         if is_at_end:
             break
-    shown = () if last is None else last.items
+    shown = ids_of(last) if last is not None else ()
     if is_beyond:  # should this look be cut by a burst, the next one begins behind what it showed
-        place = replace(place, tail=_ids(shown) or place.tail)
+        place = replace(place, tail=shown or place.tail)
     if not is_at_end:
         return Look(new=new, old=(), place=place)
-    old = () if is_beyond else shown
-    return Look(new=new, old=old, place=replace(place, tail=_ids(shown) or place.tail, seen_at=now))
-
-
-def _ids(items: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(item.id for item in items if item.id is not None)
+    old = () if is_beyond or last is None else last.items
+    return Look(new=new, old=old, place=replace(place, tail=shown or place.tail, seen_at=now))

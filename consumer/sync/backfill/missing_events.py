@@ -99,9 +99,9 @@ class MissingEvents:
         refused = await self._settlement.settle(announced, listed.events, lacking=wanted, plan=plan)
         begun.report.published -= len(refused)
         begun.report.strange += len(refused)
-        self._app.metrics.count("events_listed", self._app.name, len(page.items))
-        self._app.metrics.count("events_recovered", self._app.name, len(unannounced))
-        self._app.metrics.count("hints_confirmed", self._app.name, len(announced))
+        self._app.metrics.walked.labels(self._app.name, "listed").inc(len(page.items))
+        self._app.metrics.walked.labels(self._app.name, "recovered").inc(len(unannounced))
+        self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(len(announced))
         return [*listed.strange, *await self._too_large(refused)]
 
     async def keep_strange(self, session: AsyncSession, strange: Sequence[Delivery]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from consumer.events import Locators, first, parse_time
 from consumer.payments import (
@@ -17,16 +17,16 @@ from consumer.payments import (
     RateLimitError,
     UnexpectedAnswer,
 )
-from consumer.sync.backfill.bookmark import AHEAD_MAX
-from consumer.sync.backfill.recent_pages import PageRead
+from consumer.sync.backfill.bookmark import AHEAD_MAX, PageRef
 
 EMPTY_PAGES_MAX: Final = 10
+PAGES_MAX: Final = 200_000
 
 
-class EventLister(Protocol):
-    """What a walk needs of the API: `consumer.payments` has it, and so have the tests' scripted lists."""
+class Lister(Protocol):
+    """A list of the service: `consumer.payments` has it, and so have the tests' scripted lists."""
 
-    async def list(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page[EventRecord]:
+    async def list(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page[Any]:
         """One page; `cursor` is the `next_cursor` of the page before."""
         ...
 
@@ -38,12 +38,11 @@ class CursorRefused(Exception):
 class Pager:
     """The pages of one walk that began at `now`. `newest_at`, `oldest_at`: the times of the events seen so far."""
 
-    def __init__(self, lister: EventLister, locators: Locators, *, now: datetime, limit: int, pages_max: int) -> None:
+    def __init__(self, lister: Lister, locators: Locators, *, now: datetime, limit: int) -> None:
         self._lister = lister
         self._locators = locators
         self._now = now
         self._limit = limit
-        self._pages_max = pages_max
         self._walked: set[str] = set()
         self._ahead: dict[str, Page[EventRecord]] = {}
         self._empty = 0
@@ -66,10 +65,10 @@ class Pager:
 
     async def look(self, cursor: Cursor | None) -> Page[EventRecord]:
         """A page beside the walk. Raises CursorRefused, and what the lister raises."""
-        if self.pages_read >= self._pages_max:
+        if self.pages_read >= PAGES_MAX:
             raise UnexpectedAnswer("the list does not end", pages=self.pages_read)
         try:
-            page = await self._lister.list(limit=self._limit, cursor=cursor)
+            page: Page[EventRecord] = await self._lister.list(limit=self._limit, cursor=cursor)
         except (AuthenticationError, RateLimitError):
             raise
         except ApiError as error:
@@ -100,9 +99,9 @@ class Pager:
         self._ahead.clear()
         self.has_jumped = False
 
-    def read(self, cursor: Cursor | None, page: Page[EventRecord]) -> PageRead:
+    def read(self, cursor: Cursor | None, page: Page[EventRecord]) -> PageRef:
         """A page of the walk, to remember."""
-        return PageRead(cursor=cursor, ids=ids_of(page), newest_at=max(self.times(page), default=None))
+        return PageRef(cursor=cursor, ids=ids_of(page), newest_at=max(self.times(page), default=None))
 
     def times(self, page: Page[EventRecord]) -> list[datetime]:
         """The times of its events, of those that show one."""
@@ -119,7 +118,7 @@ class Pager:
         return time
 
 
-def ids_of(page: Page[EventRecord]) -> tuple[str, ...]:
+def ids_of(page: Page[Any]) -> tuple[str, ...]:
     """The ids on a page."""
     return tuple(item.id for item in page.items if item.id is not None)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from consumer.sync.backfill.cutover import HISTORY
+
 
 @dataclass(frozen=True, kw_only=True)
 class WalkPolicy:
@@ -33,5 +35,5 @@ class BackfillPolicy:
 
     interval_s: float = 60.0
     silent_interval_s: float = 10.0
-    history: timedelta = timedelta(hours=1)
+    history: timedelta = HISTORY
     walk: WalkPolicy = field(default_factory=WalkPolicy)

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from datetime import datetime
 
 from consumer.payments import Cursor
 from consumer.sync.backfill.bookmark import IDS_MAX, PageRef
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageRead:
-    """A page that was read: with which cursor, the ids on it, and the time of its newest event, if any shows one."""
-
-    cursor: Cursor | None
-    ids: tuple[str, ...]
-    newest_at: datetime | None
 
 
 class RecentPages:
@@ -24,10 +14,10 @@ class RecentPages:
 
     def __init__(self, *, pages: int, pages_max: int) -> None:
         self._pages = pages
-        self._reads: deque[PageRead] = deque(maxlen=max(pages, pages_max) + 1)
+        self._reads: deque[PageRef] = deque(maxlen=max(pages, pages_max) + 1)
         self._forgotten: datetime | None = None
 
-    def add(self, read: PageRead) -> None:
+    def add(self, read: PageRef) -> None:
         """A page was read; the oldest step may be forgotten."""
         if len(self._reads) == self._reads.maxlen:
             self._forgotten = max(filter(None, (self._forgotten, self._reads[0].newest_at)), default=None)
@@ -56,7 +46,7 @@ class RecentPages:
         """
         for number, read in enumerate(self._reads):
             if time is not None and read.newest_at is not None and read.newest_at > time:
-                return _ref(self._reads[max(0, number - 1)])
+                return self._reads[max(0, number - 1)]
         return None
 
     def has_forgotten(self, time: datetime) -> bool:
@@ -66,12 +56,8 @@ class RecentPages:
     @property
     def end(self) -> PageRef | None:
         """Where the next walk begins that goes back by pages."""
-        return _ref(self._last[0]) if self._reads else None
+        return self._last[0] if self._reads else None
 
     @property
-    def _last(self) -> list[PageRead]:
+    def _last(self) -> list[PageRef]:
         return list(self._reads)[-self._pages - 1 :]
-
-
-def _ref(read: PageRead) -> PageRef:
-    return PageRef(cursor=read.cursor, ids=read.ids)

@@ -31,7 +31,7 @@ class RefusedCursors:
         """A walk that met so many is over; `is_complete`: by itself, and not by a failure."""
         self.seen(refused)
         if refused:
-            self._app.metrics.count("cursors_refused", self._app.name, refused)
+            self._app.metrics.cursors_refused.labels(self._app.name).inc(refused)
         if is_complete and not refused and self._last:
             self._last = False
             LOG.info("cursors_refused_over", application=self._app.name)

@@ -9,7 +9,7 @@ import structlog
 
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.walk import Walk
-from consumer.sync.metrics import StageMetrics
+from consumer.telemetry.metrics import Metrics
 
 LOG = structlog.get_logger()
 
@@ -91,12 +91,12 @@ class BackfillReport:
         self.seconds = seconds
 
 
-def say(report: BackfillReport, metrics: StageMetrics, *, left_alone: int) -> None:
+def say(report: BackfillReport, metrics: Metrics, *, left_alone: int) -> None:
     """Log and count what a walk found. `left_alone`: how much history is, where that is to be said now."""
     log = LOG.bind(application=report.application)
     if report.strange:
         log.error("listed_events_not_understood", events=report.strange)
-        metrics.count("events_strange", report.application, report.strange)
+        metrics.walked.labels(report.application, "strange").inc(report.strange)
     if left_alone:
         log.error(
             "history_left_alone",
@@ -107,7 +107,7 @@ def say(report: BackfillReport, metrics: StageMetrics, *, left_alone: int) -> No
         log.warning("seed_took_events_without_time", events=report.without_time)
     if report.gap:
         log.error("retention_gap", hint="events may have come and gone unseen; reconcile heals what it can")
-        metrics.count("retention_gaps", report.application)
+        metrics.retention_gaps.labels(report.application).inc()
     if report.published:
         log.info(
             "backfill_found_events",

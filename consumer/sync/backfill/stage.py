@@ -13,7 +13,7 @@ from typing import Final
 
 from consumer.payments import Priority
 from consumer.sync.application import Application
-from consumer.sync.backfill import history, silence
+from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.bookmark import WALK
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.missing_events import Begun, MissingEvents
@@ -24,14 +24,14 @@ from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progr
 from consumer.sync.backfill.starting_point import StartingPoint
 from consumer.sync.backfill.walk import Walk
 from consumer.sync.backfill.walk_orders import WalkPage
-from consumer.sync.loop import StageFailure, run_repeatedly
+from consumer.sync.loop import Stage
 from consumer.sync.settlement import Settlement
 
 SAY_HISTORY_EVERY_S: Final = 3600.0
 
 
-class Backfill:
-    """Backfill of one application.
+class Backfill(Stage):
+    """Backfill of one application: walks every `interval_s` seconds.
 
     `walking` is held while a walk moves the bookmark; `under_way` is that walk. `gap_found` is set when a walk has
     found a gap in the list: state is all that is left then (case B13).
@@ -45,26 +45,21 @@ class Backfill:
         policy: BackfillPolicy | None = None,
         gap_found: asyncio.Event | None = None,
     ) -> None:
+        super().__init__(f"backfill {app.name}", app.clock)
         self.app = app
         self.settlement = settlement
         self.walking = asyncio.Lock()
         self.under_way: Walk | None = None
-        self.first_walk = FirstWalk(app)
         self.refused_cursors = RefusedCursors(app)
         self._lister = app.client.with_priority(Priority.BACKFILL).events
         self._policy = policy or BackfillPolicy()
+        self.first_walk = FirstWalk(app, self._policy.history)
         self._gap_found = gap_found or asyncio.Event()
         self._missing = MissingEvents(app, settlement)
         self._list_start = ListStart(app)
         self._say_history_at = 0.0
         self.start = StartingPoint(app, self.first_walk, self._policy)
         self.interval_s = self._policy.interval_s
-        self.wake = asyncio.Event()
-        self.failure = StageFailure(f"backfill {app.name}")
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Walk every `interval_s` seconds, until `stop`."""
-        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self.app.clock, failure=self.failure)
 
     async def _step(self) -> float:
         began = self.app.clock.monotonic()
@@ -138,9 +133,9 @@ class Backfill:
             left_alone = await self._note(report, tuple(begun.unannounced), now)
         elif options.sees_to_history:
             async with self.app.database.transaction() as session:
-                await history.note_seen_to(session, self.app.name, now)
+                await cutover.note_seen_to(session, self.app.name, now)
         if cut_over is not None and cut_over.is_first and not options.dry_run:
-            await self.first_walk.begin(cut_over.at + self._policy.history)
+            await self.first_walk.begin(cut_over.at + self.first_walk.history)
         self._say(report, left_alone)
         return report
 
@@ -159,15 +154,15 @@ class Backfill:
                 token=self.app.token(),
                 now=now,
             )
-            left_alone = await history.note_left(
+            left_alone = await cutover.note_left(
                 session, self.app.name, report.history, token=self.app.token(), now=now
             )
         silent = health.silent_since is not None
         often = min(self._policy.silent_interval_s, self._policy.interval_s)
         self.interval_s = often if silent else self._policy.interval_s
-        self.app.metrics.gauge("webhooks_silent", self.app.name, int(silent))
-        self.app.metrics.gauge("gap_open", self.app.name, int(health.gap_at is not None))
-        self.app.metrics.gauge("events_history", self.app.name, left_alone)
+        self.app.metrics.webhooks_silent.labels(self.app.name).set(int(silent))
+        self.app.metrics.gap_open.labels(self.app.name).set(int(health.gap_at is not None))
+        self.app.metrics.events_history.labels(self.app.name).set(left_alone)
         if report.gap:
             self._gap_found.set()
         return left_alone
@@ -179,5 +174,5 @@ class Backfill:
             self._say_history_at = now_s + SAY_HISTORY_EVERY_S
         say(report, self.app.metrics, left_alone=left_alone if says_history else 0)
         if not report.dry_run:
-            self.app.metrics.count("walk_s", self.app.name, report.seconds)
-            self.app.metrics.gauge("last_walk_at", self.app.name, self.app.clock.now().timestamp())
+            self.app.metrics.walk_seconds.labels("events").observe(report.seconds)
+            self.app.walked(self.app.clock.now())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -10,7 +11,7 @@ from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import WALK, Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
 from consumer.sync.backfill.missing_events import Begun
-from consumer.sync.backfill.pager import EventLister
+from consumer.sync.backfill.pager import Lister
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.walk import Walk
@@ -24,7 +25,7 @@ class StartingPoint:
         self._first_walk = first_walk
         self._policy = policy
 
-    async def begin(self, options: BackfillOptions, lister: EventLister, *, sweeps: bool) -> Begun:
+    async def begin(self, options: BackfillOptions, lister: Lister, *, sweeps: bool) -> Begun:
         """Begin a walk from where the options say. `sweeps`: whether it looks for what is listed late, if that is due.
 
         Raises LedgerError, and UsageError for a seed that cannot be told how far it goes.
@@ -37,18 +38,16 @@ class StartingPoint:
         walk = replace(self._walk(lister, bookmark, now), since=since, sweeps=sweeps)
         return self._begun(walk, options, floor, cut_over)
 
-    async def begin_look(
-        self, lister: EventLister, order: ListOrder, *, stop_ids: frozenset[str], pages_max: int
-    ) -> Begun:
-        """Begin to look from the head down to one of `stop_ids`, `pages_max` pages at most; the bookmark stays. Raises
-        LedgerError."""
-        options = BackfillOptions(full=True)
+    async def begin_look(self, lister: Lister, known: Iterable[str]) -> Begun:
+        """Begin to look from the head of a newest-first list down to the first of the `known`; the bookmark stays.
+        Raises LedgerError."""
         now = self._app.clock.now()
-        floor = await self._floor(options, now)
-        walk = replace(self._walk(lister, Bookmark(order=order), now), stop_ids=stop_ids, pages_max=pages_max)
-        return self._begun(walk, options, floor)
+        seen = Bookmark(order=ListOrder.NEWEST_FIRST, head_ids=tuple(known), walked_at=now, swept_at=now)
+        options, policy = BackfillOptions(full=True), replace(self._policy.walk, overlap_pages=0)
+        walk = replace(self._walk(lister, seen, now), policy=policy)
+        return self._begun(walk, options, await self._floor(options, now))
 
-    def _walk(self, lister: EventLister, bookmark: Bookmark, now: datetime) -> Walk:
+    def _walk(self, lister: Lister, bookmark: Bookmark, now: datetime) -> Walk:
         return Walk(lister=lister, locators=self._app.locators, bookmark=bookmark, now=now, policy=self._policy.walk)
 
     def _begun(
@@ -63,21 +62,14 @@ class StartingPoint:
         """The stored bookmark."""
         return Bookmark.load(await self._app.kept(WALK))
 
-    async def floor(self) -> datetime | None:
-        """What is older than this is history; None before the first walk of all has begun. Raises LedgerError."""
-        began = await self._first_walk.began()
-        return None if began is None else began - self._policy.history
-
     async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
-        """From when on events are acted on: what is older when the first walk of all begins is history."""
-        if options.dry_run:
-            began = await self._first_walk.began() or now
-        else:
-            began = await self._first_walk.begin(now)
-        return began - self._policy.history
+        """From when on events are acted on; a walk that is the first of all begins it, unless it only foretells."""
+        if not options.dry_run:
+            await self._first_walk.begin(now)
+        return await self._first_walk.floor() or now - self._first_walk.history
 
     async def _cut_over(self, options: BackfillOptions, now: datetime) -> CutOver:
         """Where a seed ends. Raises UsageError for one that says neither how far back nor how far on it goes."""
         if not (options.full or options.since) and (await self.bookmark()).walked_at is not None:
             raise UsageError("a walk has been completed here: a seed needs --full or --since as well")
-        return await self._first_walk.cut_over(options.until, now, self._policy.history)
+        return await self._first_walk.cut_over(options.until, now)

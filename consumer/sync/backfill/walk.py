@@ -9,19 +9,17 @@ and a sweep, which is due every `overlap_every_s`, whatever the last sweep may h
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.events import Locators
 from consumer.payments import CursorsRefused, EventRecord, Page
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder, order_of
-from consumer.sync.backfill.pager import CursorRefused, EventLister, Pager, ids_of, meets
-from consumer.sync.backfill.policy import WalkPolicy
-from consumer.sync.backfill.walk_orders import BothEnds, NewestFirst, OldestFirst, OrderedWalk, WalkPage
+from consumer.sync.backfill.bookmark import ListOrder, order_of
+from consumer.sync.backfill.pager import CursorRefused, Lister, Pager, ids_of, meets
+from consumer.sync.backfill.walk_orders import BothEnds, NewestFirst, OldestFirst, OrderedWalk, WalkPage, WalkState
 
-PAGES_MAX: Final = 200_000
-WALKS: Final[dict[ListOrder, type[OrderedWalk]]] = {
+PASSES: Final[dict[ListOrder, type[OrderedWalk]]] = {
     ListOrder.NEWEST_FIRST: NewestFirst,
     ListOrder.OLDEST_FIRST: OldestFirst,
     ListOrder.UNKNOWN: BothEnds,
@@ -29,11 +27,11 @@ WALKS: Final[dict[ListOrder, type[OrderedWalk]]] = {
 
 
 @dataclass(kw_only=True)
-class Walk:
+class Walk(WalkState):
     """One walk. Iterate over `pages()`; the rest says afterwards how it went.
 
-    `since` ends the walk of a newest-first list early, and so does a page with one of `stop_ids`. `sweeps`: whether it
-    is to be a sweep, if one is due; the first is made in any case.
+    `since` ends the walk of a newest-first list early. `sweeps`: whether it is to be a sweep, if one is due; the first
+    is made in any case.
 
     `order` as seen, `gap` whether events may have been lost (B13), `refused` how often a cursor was refused and the
     walk went on without it (B11), `met` whether the last complete walk was joined, `begins_at` the time of the oldest
@@ -41,22 +39,13 @@ class Walk:
     CursorsRefused.
     """
 
-    lister: EventLister
+    lister: Lister
     locators: Locators
-    bookmark: Bookmark
-    now: datetime
-    policy: WalkPolicy = field(default_factory=WalkPolicy)
-    since: datetime | None = None
-    stop_ids: frozenset[str] = frozenset()
     sweeps: bool = True
-    pages_max: int = PAGES_MAX
-    order: ListOrder = ListOrder.UNKNOWN
-    _pass: OrderedWalk | None = None
-    _refused: int = 0
 
     def __post_init__(self) -> None:
         self.bookmark = self.bookmark.believable(self.now)
-        self._pager = Pager(self.lister, self.locators, now=self.now, limit=self.policy.limit, pages_max=self.pages_max)
+        self._pager = Pager(self.lister, self.locators, now=self.now, limit=self.policy.limit)
 
     async def pages(self) -> AsyncGenerator[WalkPage, None]:
         """The pages with possible news, each once it is asked for; complete when it ends by itself."""
@@ -73,41 +62,30 @@ class Walk:
 
     async def _walk(self) -> AsyncGenerator[WalkPage, None]:
         head = await self._pager.page(None)
-        self._pass = self.detect(head)
-        self.order = self._pass.order
-        async for page in self._pass.pages(head):
+        self._detect(head)
+        async for page in PASSES[self.order](walk=self, pager=self._pager).pages(head):
             yield page
 
-    def detect(self, head: Page[EventRecord]) -> OrderedWalk:
+    def _detect(self, head: Page[EventRecord]) -> None:
         """How this list is walked, by its first page: by the events' times; when those say nothing, by where the list
         has grown since the last walk."""
-        order = by_time = order_of([self._pager.time(item) for item in head.items])
+        self.order = by_time = order_of([self._pager.time(item) for item in head.items])
         ids, before = ids_of(head), self.bookmark.head_ids
         grew_at_head = bool(before and ids) and ids[0] not in before and meets(head, before)
         if by_time is ListOrder.UNKNOWN and grew_at_head:
-            order = ListOrder.NEWEST_FIRST
+            self.order = ListOrder.NEWEST_FIRST
         elif by_time is ListOrder.OLDEST_FIRST and grew_at_head:
-            order = ListOrder.UNKNOWN  # the times contradict the list: both ends are walked
-        timed = by_time is not ListOrder.UNKNOWN
+            self.order = ListOrder.UNKNOWN  # the times contradict the list: both ends are walked
+        self.timed = by_time is not ListOrder.UNKNOWN
         may_sweep = self.sweeps or self.bookmark.swept_at is None  # the first one is made also in a hurry
-        return WALKS[order](
-            pager=self._pager,
-            bookmark=self.bookmark,
-            now=self.now,
-            policy=self.policy,
-            timed=timed,
-            sweeping=timed and may_sweep and self.bookmark.sweep_due(self.now, self.policy.overlap_every_s),
-            since=self.since,
-            stop_ids=self.stop_ids,
-        )
+        self.sweeping = self.timed and may_sweep and self.bookmark.sweep_due(self.now, self.policy.overlap_every_s)
 
     def _begin_again(self) -> None:
         """Once more from the head, without any of the cursors that were stored."""
-        self._refused = self.refused + 1
-        bookmark = self._pass.bookmark if self._pass is not None else self.bookmark
-        self.bookmark = replace(bookmark, resume=None, tail_cursors=(), tail_ids=(), sweep_from=None)
+        self.refused += 1
+        self.met = False
+        self.bookmark = replace(self.bookmark, resume=None, tail_cursors=(), tail_ids=(), sweep_from=None)
         self._pager.begin_again()
-        self._pass = None
 
     # --- how it went ------------------------------------------------------------------------------------------
 
@@ -117,30 +95,10 @@ class Walk:
         return self._pager.pages_read
 
     @property
-    def refused(self) -> int:
-        """How many cursors were not taken."""
-        return self._refused + (self._pass.refused if self._pass is not None else 0)
-
-    @property
-    def gap(self) -> bool:
-        """Whether events may have been lost between the last complete walk and this one."""
-        return self._pass is not None and self._pass.gap
-
-    @property
-    def met(self) -> bool:
-        """Whether the last complete walk was joined."""
-        return self._pass is not None and self._pass.met
-
-    @property
-    def begins_at(self) -> datetime | None:
-        """The time of the oldest listed event, once a newest-first list was walked to its end."""
-        return self._pass.begins_at if self._pass is not None else None
-
-    @property
     def goal_at(self) -> datetime | None:
         """Newest first: with the events of which time the walk ends; None when it goes on to the end of the list."""
         if self.since is not None or self.bookmark.newest_at is None:
             return self.since
-        swept_to = self.bookmark.seen_to if self._pass is not None and self._pass.sweeping else None
+        swept_to = self.bookmark.seen_to if self.sweeping else None
         overlap = timedelta(seconds=self.policy.overlap_s)
         return self.bookmark.newest_at if swept_to is None else min(self.bookmark.newest_at, swept_to - overlap)

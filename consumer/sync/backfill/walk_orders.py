@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import ClassVar
 
 from consumer.payments import Cursor, EventRecord, Page
 from consumer.sync.backfill.bookmark import IDS_MAX, SERVICE_SKEW, Bookmark, ListOrder, PageRef, Resume, is_gap
@@ -37,29 +36,31 @@ Pages = AsyncGenerator[WalkPage, None]
 
 
 @dataclass(kw_only=True)
-class OrderedWalk(ABC):
-    """One pass over a list in one order. `timed`: its events show times; `sweeping`: it looks for what is late (B34).
+class WalkState:
+    """What a walk is asked for, and what it has come to know; see Walk. `timed`: the events show times; `sweeping`: it
+    looks for what is late (B34)."""
 
-    Afterwards: `met`, whether the last walk was joined; `gap`, whether events may have been lost; `refused`, how often
-    a stored cursor was not taken; `begins_at`, see Walk.
-    """
-
-    pager: Pager
     bookmark: Bookmark
     now: datetime
-    policy: WalkPolicy
-    timed: bool
-    sweeping: bool
+    policy: WalkPolicy = field(default_factory=WalkPolicy)
     since: datetime | None = None
-    stop_ids: frozenset[str] = frozenset()
+    order: ListOrder = ListOrder.UNKNOWN
+    timed: bool = False
+    sweeping: bool = False
     met: bool = False
     gap: bool = False
     refused: int = 0
     begins_at: datetime | None = None
+
+
+@dataclass(kw_only=True)
+class OrderedWalk(ABC):
+    """One pass of a walk over a list in one order."""
+
+    walk: WalkState
+    pager: Pager
     _head_ids: tuple[str, ...] = ()
     _resumed: int = 0
-
-    order: ClassVar[ListOrder] = ListOrder.UNKNOWN
 
     async def pages(self, head: Page[EventRecord]) -> Pages:
         """The pages with possible news; complete when it ends by itself."""
@@ -72,15 +73,13 @@ class OrderedWalk(ABC):
         page, beyond = head, 0
         recent = self._recent_pages(None, head)
         while True:
-            self.met = self.met or self._meets_last(page)
-            beyond += self.met
+            self.walk.met = self.walk.met or self._meets_last(page)
+            beyond += self.walk.met
             if page.next_cursor is None:
                 yield self._walk_page(page, self._at_end(recent))
                 return
             if await self._is_joined(page, beyond):
                 yield self._walk_page(page, self._joined())
-                async for more in self._after_joining():
-                    yield more
                 return
             cursor = await self._go_on_from(page, page.next_cursor, recent)
             yield self._walk_page(page, self._interrupted(cursor, recent))
@@ -89,42 +88,40 @@ class OrderedWalk(ABC):
 
     # --- what the orders differ in ------------------------------------------------------------------------------
 
-    @abstractmethod
-    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:
+    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:  # noqa: ARG002 - oldest first the news are at the end
         """Whether a pass from the head, `beyond` pages past the bookmark, need not go on."""
+        return False
 
     @abstractmethod
     def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
         """What is stored should this pass be cut now."""
 
-    @abstractmethod
+    def _joined(self) -> Bookmark:
+        return self.walk.bookmark
+
     def _begun_to(self) -> datetime | None:
         """When this walk began, by the service's clock."""
+        return self.walk.bookmark.begun_to(self.pager.newest_at, self.walk.now) if self.walk.timed else None
 
-    def _joined(self) -> Bookmark:
-        return self.bookmark
-
-    async def _after_joining(self) -> Pages:
-        nothing: tuple[WalkPage, ...] = ()
-        for page in nothing:
-            yield page
-
-    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:  # noqa: ARG002 - newest first it hangs on them
-        """Whether the walk that began at `begun_to` saw all events from this page on."""
-        return True
+    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:
+        """Whether the walk that began at `begun_to` saw all events from this page on, newest first. Without times only
+        pages count, and never more than `overlap_pages_max` of them."""
+        if begun_to is None or pages > self.walk.policy.overlap_pages_max:
+            return True
+        return all(time <= begun_to - self.overlap for time in self.pager.times(page))
 
     # --- going on where an interrupted walk was cut -------------------------------------------------------------
 
     async def _go_on_from(self, page: Page[EventRecord], cursor: Cursor, recent: RecentPages) -> Cursor:
         """The next cursor: once this pass meets where an interrupted one began, the one where that would go on."""
-        resume = self.bookmark.resume
+        resume = self.walk.bookmark.resume
         self._resumed += resume is not None and (self._resumed > 0 or meets(page, resume.head_ids))
         if resume is None or not self._resumed or not self._is_covered(page, resume.begun_to, self._resumed):
             return cursor
         if await self._leads(resume, page):
             cursor = resume.cursor
             recent.clear()
-        self.bookmark = replace(self.bookmark, resume=None)
+        self.walk.bookmark = replace(self.walk.bookmark, resume=None)
         return cursor
 
     async def _leads(self, resume: Resume, here: Page[EventRecord]) -> bool:
@@ -134,7 +131,7 @@ class OrderedWalk(ABC):
         try:
             page = await self.pager.look(resume.cursor)
         except CursorRefused:
-            self.refused += 1
+            self.walk.refused += 1
             return False
         there, now_at = self.pager.times(page), self.pager.times(here)
         if resume.begun_to is not None and there and now_at and max(there) >= min(now_at):
@@ -145,41 +142,43 @@ class OrderedWalk(ABC):
 
     def _cut_at(self, cursor: Cursor, begun_to: datetime | None = None) -> Bookmark:
         """The old bookmark, and where this walk would go on. An older interruption is kept: it saves more."""
-        if self.bookmark.resume is not None:
-            return self.bookmark
-        return replace(self.bookmark, resume=Resume(head_ids=self._head_ids, cursor=cursor, begun_to=begun_to))
+        if self.walk.bookmark.resume is not None:
+            return self.walk.bookmark
+        return replace(self.walk.bookmark, resume=Resume(head_ids=self._head_ids, cursor=cursor, begun_to=begun_to))
 
     # --- what a pass leaves -------------------------------------------------------------------------------------
 
     def _at_end(self, recent: RecentPages) -> Bookmark:
         """The list has ended, and nothing was joined: whether something may have been lost between (case B13)."""
-        self.sweeping |= self.timed and not self.pager.has_jumped  # all there is was read
-        if not self.met:
+        self.walk.sweeping |= self.walk.timed and not self.pager.has_jumped  # all there is was read
+        if not self.walk.met:
             # Times that do not even show an order prove nothing about how far back the list reaches.
-            oldest_at = None if self.order is ListOrder.UNKNOWN else self.pager.oldest_at
-            self.gap = is_gap(self.bookmark, oldest_at=oldest_at, now=self.now, gap_after=self.policy.gap_after)
+            oldest_at = None if self.walk.order is ListOrder.UNKNOWN else self.pager.oldest_at
+            self.walk.gap = is_gap(
+                self.walk.bookmark, oldest_at=oldest_at, now=self.walk.now, gap_after=self.walk.policy.gap_after
+            )
         return self._finished(recent)
 
     def _finished(self, recent: RecentPages | None) -> Bookmark:
         """The window is complete. `recent` are the last pages, if the end was reached; else the tail stays known."""
         begun_to = self._begun_to()
-        before = self.bookmark
+        before = self.walk.bookmark
         return Bookmark(
-            order=self.order,
+            order=self.walk.order,
             head_ids=self._head_ids,
             tail_ids=recent.ids if recent else before.tail_ids,
             tail_cursors=recent.cursors if recent else before.tail_cursors,
             newest_at=max(filter(None, (self.pager.newest_at, before.newest_at)), default=None),
-            walked_at=self.now,
-            swept_at=self.now if self.sweeping else before.swept_at,
-            swept_to=begun_to if self.sweeping else before.swept_to,
+            walked_at=self.walk.now,
+            swept_at=self.walk.now if self.walk.sweeping else before.swept_at,
+            swept_to=begun_to if self.walk.sweeping else before.swept_to,
             sweep_from=self._next_sweep_from(recent, begun_to) if recent else before.sweep_from,
         )
 
     def _next_sweep_from(self, recent: RecentPages, begun_to: datetime | None) -> PageRef | None:
         """Where the next sweep begins: where events are that this walk may have come too early for."""
-        if not self.sweeping or begun_to is None:
-            return self.bookmark.sweep_from
+        if not self.walk.sweeping or begun_to is None:
+            return self.walk.bookmark.sweep_from
         return recent.before(begun_to - self.overlap) or recent.end
 
     # --- helpers ------------------------------------------------------------------------------------------------
@@ -187,20 +186,20 @@ class OrderedWalk(ABC):
     @property
     def overlap(self) -> timedelta:
         """How late a listed event may become visible."""
-        return timedelta(seconds=self.policy.overlap_s)
+        return timedelta(seconds=self.walk.policy.overlap_s)
 
     def _meets_last(self, page: Page[EventRecord]) -> bool:
-        return self.bookmark.walked_at is not None and meets(page, tuple(self.bookmark.newest_ids))
+        return self.walk.bookmark.walked_at is not None and meets(page, tuple(self.walk.bookmark.newest_ids))
 
     def _recent_pages(self, cursor: Cursor | None, page: Page[EventRecord]) -> RecentPages:
-        recent = RecentPages(pages=self.policy.overlap_pages, pages_max=self.policy.overlap_pages_max)
+        recent = RecentPages(pages=self.walk.policy.overlap_pages, pages_max=self.walk.policy.overlap_pages_max)
         recent.add(self.pager.read(cursor, page))
         return recent
 
     def _walk_page(self, page: Page[EventRecord], bookmark: Bookmark) -> WalkPage:
         times = self.pager.times(page)
         oldest, newest = min(times, default=None), max(times, default=None)
-        reached = newest if self.order is ListOrder.OLDEST_FIRST else oldest
+        reached = newest if self.walk.order is ListOrder.OLDEST_FIRST else oldest
         return WalkPage(items=page.items, bookmark=bookmark, oldest_at=oldest, newest_at=newest, reached_at=reached)
 
 
@@ -208,40 +207,29 @@ class OrderedWalk(ABC):
 class NewestFirst(OrderedWalk):
     """The news are at the head: down to what the last walk saw, and over what may have become visible late."""
 
-    order: ClassVar[ListOrder] = ListOrder.NEWEST_FIRST
-
     async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:
-        is_beyond = beyond > self.policy.overlap_pages
-        is_swept = not self.sweeping or self._is_covered(page, self.bookmark.seen_to, beyond)
-        return (is_beyond and is_swept) or self._is_before_since(page) or meets(page, tuple(self.stop_ids))
+        is_beyond = beyond > self.walk.policy.overlap_pages
+        is_swept = not self.walk.sweeping or self._is_covered(page, self.walk.bookmark.seen_to, beyond)
+        return (is_beyond and is_swept) or self._is_before_since(page)
 
     def _joined(self) -> Bookmark:
         return self._finished(None)
 
     def _at_end(self, recent: RecentPages) -> Bookmark:
-        self.begins_at = self.pager.oldest_at
+        self.walk.begins_at = self.pager.oldest_at
         return super()._at_end(recent)
 
     def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:  # noqa: ARG002 - where a walk is is where it goes on
         return self._cut_at(cursor, self._begun_to())
 
-    def _begun_to(self) -> datetime | None:
-        return self.bookmark.begun_to(self.pager.newest_at, self.now) if self.timed else None
-
     def _next_sweep_from(self, recent: RecentPages, begun_to: datetime | None) -> PageRef | None:  # noqa: ARG002 - it begins at the head
-        return self.bookmark.sweep_from
-
-    def _is_covered(self, page: Page[EventRecord], begun_to: datetime | None, pages: int) -> bool:
-        """Without times only pages count, and never more than `overlap_pages_max` of them."""
-        if begun_to is None or pages > self.policy.overlap_pages_max:
-            return True
-        return all(time <= begun_to - self.overlap for time in self.pager.times(page))
+        return self.walk.bookmark.sweep_from
 
     def _is_before_since(self, page: Page[EventRecord]) -> bool:
-        if self.since is None or not page.items:
+        if self.walk.since is None or not page.items:
             return False
         times = [self.pager.time(item) for item in page.items]
-        return all(time is not None and time < self.since for time in times)
+        return all(time is not None and time < self.walk.since for time in times)
 
 
 @dataclass(kw_only=True)
@@ -253,8 +241,16 @@ class _WithTail(OrderedWalk):
 
     def __post_init__(self) -> None:
         """What a walk of the newest left is of no use here: it passes over what is young."""
-        if self.bookmark.resume is not None and self.bookmark.resume.begun_to is not None:
-            self.bookmark = replace(self.bookmark, resume=None)
+        if self.walk.bookmark.resume is not None and self.walk.bookmark.resume.begun_to is not None:
+            self.walk.bookmark = replace(self.walk.bookmark, resume=None)
+
+    async def pages(self, head: Page[EventRecord]) -> Pages:
+        """See OrderedWalk. What is joined at the head goes on at the tail."""
+        async for page in super().pages(head):
+            yield page
+        if self._tail_leads:
+            async for page in self._tail():
+                yield page
 
     async def _find_tail(self) -> bool:
         """Whether the stored cursor still leads to where the last walk ended (cases B10, B11). Asked once a walk."""
@@ -263,11 +259,11 @@ class _WithTail(OrderedWalk):
         return self._tail_leads
 
     async def _look_for_tail(self) -> bool:
-        last = self.bookmark
+        last = self.walk.bookmark
         if not last.tail_cursors or last.walked_at is None:
             return False
         begins = [PageRef(cursor=last.tail_cursors[0], ids=last.tail_ids)]
-        if self.sweeping and last.sweep_from is not None and last.sweep_from.cursor != begins[0].cursor:
+        if self.walk.sweeping and last.sweep_from is not None and last.sweep_from.cursor != begins[0].cursor:
             begins.insert(0, last.sweep_from)
         for begin in begins:
             with suppress(CursorRefused):
@@ -281,62 +277,45 @@ class _WithTail(OrderedWalk):
     async def _tail(self) -> Pages:
         """From the stored cursor to the end; what was read counts at once, as all before it was read earlier."""
         cursor = self._tail_from
-        self.met = True
+        self.walk.met = True
         self.pager.begin_pass()
         page = await self.pager.page(cursor)
         recent = self._recent_pages(cursor, page)
         while page.next_cursor is not None:
-            yield self._walk_page(page, self._moved(recent))
+            sweep_from = self._next_sweep_from(recent, self.walk.now - SERVICE_SKEW)
+            at = replace(self.walk.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
+            yield self._walk_page(page, at)
             cursor = page.next_cursor
             page = await self.pager.page(cursor)
             recent.add(self.pager.read(cursor, page))
         yield self._walk_page(page, self._finished(recent))
 
-    def _moved(self, recent: RecentPages) -> Bookmark:  # noqa: ARG002 - oldest first it moves with each page
-        return self.bookmark
-
     def _interrupted(self, cursor: Cursor, recent: RecentPages) -> Bookmark:
         """Before what is young, not where this walk is: it may have come too early for what is listed there."""
-        if self.bookmark.resume is not None or not self.timed:
+        if self.walk.bookmark.resume is not None or not self.walk.timed:
             return self._cut_at(cursor)
-        old = self.now - SERVICE_SKEW - self.overlap
+        old = self.walk.now - SERVICE_SKEW - self.overlap
         begin = recent.before(old)
         if begin is None:
-            return self.bookmark if recent.has_forgotten(old) else self._cut_at(cursor)
-        return self.bookmark if begin.cursor is None else self._cut_at(begin.cursor)
-
-    def _begun_to(self) -> datetime | None:
-        newest_at = self.pager.newest_at
-        if newest_at is not None:
-            newest_at = min(newest_at, self.now)  # it came to the newest last, and some may be younger than the walk
-        return self.bookmark.begun_to(newest_at, self.now) if self.timed else None
+            return self.walk.bookmark if recent.has_forgotten(old) else self._cut_at(cursor)
+        return self.walk.bookmark if begin.cursor is None else self._cut_at(begin.cursor)
 
 
 @dataclass(kw_only=True)
 class OldestFirst(_WithTail):
     """The news are at the tail: from the stored cursor on, or through the whole list where that leads nowhere."""
 
-    order: ClassVar[ListOrder] = ListOrder.OLDEST_FIRST
-
-    async def pages(self, head: Page[EventRecord]) -> Pages:
-        """See OrderedWalk. A list of one page is read already."""
-        self._head_ids = ids_of(head)[:IDS_MAX]
-        from_tail = head.next_cursor is not None and await self._find_tail()
-        async for page in self._tail() if from_tail else self._from_head(head):
-            yield page
+    async def _from_head(self, head: Page[EventRecord]) -> Pages:
+        """A list of one page is read already."""
+        if head.next_cursor is None or not await self._find_tail():
+            async for page in super()._from_head(head):
+                yield page
 
     async def _look_for_tail(self) -> bool:
         leads = await super()._look_for_tail()
-        if not leads and self.bookmark.tail_cursors and self.bookmark.walked_at is not None:
-            self.refused += 1
+        if not leads and self.walk.bookmark.tail_cursors and self.walk.bookmark.walked_at is not None:
+            self.walk.refused += 1
         return leads
-
-    async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:  # noqa: ARG002 - the news are at the end
-        return False
-
-    def _moved(self, recent: RecentPages) -> Bookmark:
-        sweep_from = self._next_sweep_from(recent, self.now - SERVICE_SKEW)
-        return replace(self.bookmark, tail_ids=recent.ids, tail_cursors=recent.cursors, sweep_from=sweep_from)
 
 
 @dataclass(kw_only=True)
@@ -344,8 +323,4 @@ class BothEnds(_WithTail):
     """News may be at either end: from the head until the last walk is joined, then from the stored cursor on."""
 
     async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:  # noqa: ARG002 - by ids alone
-        return beyond > self.policy.overlap_pages and await self._find_tail()
-
-    async def _after_joining(self) -> Pages:
-        async for page in self._tail():
-            yield page
+        return beyond > self.walk.policy.overlap_pages and await self._find_tail()

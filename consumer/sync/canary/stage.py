@@ -7,7 +7,6 @@ cannot be told.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -29,7 +28,7 @@ from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.ends import PAGE, Place, look
 from consumer.sync.backfill.page import understand
 from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Late, Shown, Sightings, after
-from consumer.sync.loop import StageFailure, run_repeatedly
+from consumer.sync.loop import Stage
 from consumer.sync.observation import PAID, status_of
 
 LOG = structlog.get_logger()
@@ -42,28 +41,21 @@ BLIND_AFTER: Final = timedelta(hours=1)
 KINDS: Final = ("event", "order")
 
 
-class Canary:
-    """Looks every `every_s`. `history`: what is older than that when the `first_walk` begins is
-    history."""
+class Canary(Stage):
+    """Looks every `every_s`. What was missing is asked for at once. So is a list that was never looked at: what stands
+    there without a time is history. Otherwise the first look waits, so that a start has other things to read.
+    What was history when the `first_walk` began stays history."""
 
-    def __init__(
-        self, app: Application, *, first_walk: FirstWalk, history: timedelta, every_s: float = EVERY_S
-    ) -> None:
+    def __init__(self, app: Application, *, first_walk: FirstWalk, every_s: float = EVERY_S) -> None:
+        super().__init__(f"canary {app.name}", app.clock)
         self._app = app
         self._resources = app.client.with_priority(Priority.RECONCILE)
         self._every_s = every_s
         self._first_walk = first_walk
         self._began_at: datetime | None = None
-        self._history = history
         self._late = Lasting(app.clock.monotonic)
         self._has_run = False
         self._is_missing = False
-        self.failure = StageFailure(f"canary {app.name}")
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`. What was missing is asked for at once. So is a list that was never looked at: what stands there
-        without a time is history. Otherwise the first look waits, so that a start has other things to read."""
-        await run_repeatedly(self._step, stop=stop, clock=self._app.clock, failure=self.failure)
 
     async def _step(self) -> float:
         if self._has_run or await self._is_urgent():
@@ -82,7 +74,7 @@ class Canary:
         bookmark = Bookmark.load(await self._app.kept(events_bookmark.WALK))
         before = Sightings.load(await self._app.kept(WALK))
         now = self._app.clock.now()
-        floor = (await self._first_walk.began() or now) - self._history
+        floor = await self._first_walk.floor() or now - self._first_walk.history
         shown, places = Shown(), dict(before.places)
         failures: list[PaymentsError] = []
         orders = {"event": bookmark.order, "order": ListOrder.UNKNOWN}
@@ -145,10 +137,10 @@ class Canary:
     def _show(self, found: Sightings) -> None:
         late = found.late()
         orders = sum(name.startswith(ORDER) for name in found.missing)
-        self._app.metrics.gauge("missing_order", self._app.name, orders)
-        self._app.metrics.gauge("missing_event", self._app.name, len(found.missing) - orders)
+        self._app.metrics.missing_here.labels(self._app.name, "order").set(orders)
+        self._app.metrics.missing_here.labels(self._app.name, "event").set(len(found.missing) - orders)
         age_s = 0.0 if late is None else (self._app.clock.now() - late.since).total_seconds()
-        self._app.metrics.gauge("missing_s", self._app.name, age_s)
+        self._app.metrics.missing_here_seconds.labels(self._app.name).set(age_s)
         self._show_places(found)
         self._say(late)
 
@@ -156,7 +148,7 @@ class Canary:
         """When the newest of each list were looked at, by whoever looked."""
         for listed, place in found.places.items():
             if place.seen_at is not None:
-                self._app.metrics.gauge(f"last_seen_{listed}", self._app.name, place.seen_at.timestamp())
+                self._app.metrics.last_seen.labels(self._app.name, listed).set(place.seen_at.timestamp())
 
     def _say(self, late: Late | None) -> None:
         if late is None:

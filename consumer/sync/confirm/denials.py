@@ -48,7 +48,7 @@ class Denials:
                 else:
                     await self._put_off(chunk, wait_s, counted=True)
         if over:
-            self._app.metrics.count("hints_not_confirmed", self._app.name, over)
+            self._app.metrics.confirmed.labels(self._app.name, "not_confirmed").inc(over)
             LOG.warning("deliveries_not_confirmed", application=self._app.name, deliveries=over)
         return over
 
@@ -70,5 +70,5 @@ class Denials:
             await quarantine.put(session, kept, now)
             await hints.drop(session, [(self._app.name, event_id) for event_id in ids])
         for _, reason in kept:
-            self._app.metrics.count(f"quarantined_{reason}", self._app.name)
+            self._app.metrics.quarantined.labels(self._app.name, reason).inc()
         return len(kept)

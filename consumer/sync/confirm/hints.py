@@ -20,10 +20,10 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.retry import Lasting
-from consumer.sync.loop import StageFailure, run_repeatedly
-from consumer.sync.metrics import StageMetrics
+from consumer.sync.loop import Stage
 from consumer.sync.provenance import other_body
 from consumer.telemetry import way
+from consumer.telemetry.metrics import Metrics
 from consumer.wire import unpack_delivery
 
 LOG = structlog.get_logger()
@@ -81,7 +81,7 @@ def _unreadable(record: Record) -> Delivery:
     return Delivery(application=application, id=where, raw=record.value, received_at=record.published_at)
 
 
-class HintConsumer:
+class HintConsumer(Stage):
     """Reads topic `deliveries` in group `confirm`. Every process may run one; it needs no API.
 
     `wakes` are set, by application, when hints of it were stored. `max_hints` and `max_bytes` bound what waits of each
@@ -97,23 +97,23 @@ class HintConsumer:
         topic: str,
         applications: Collection[str],
         clock: Clock,
-        metrics: StageMetrics | None = None,
+        metrics: Metrics | None = None,
         wakes: Mapping[str, asyncio.Event] | None = None,
         group: str = GROUP,
         batch: int = 500,
         max_hints: int = MAX_HINTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
+        super().__init__("intake of deliveries", clock)
         self._broker = broker
         self._database = database
         self._topic = topic
         self._group = group
         self._applications = frozenset(applications)
-        self._clock = clock
-        self.metrics = metrics or StageMetrics()
+        self.metrics = metrics or Metrics()
         for application in self._applications:
             for reason in Reason:  # a counter that begins with its first count shows no increase
-                self.metrics.count(f"quarantined_{reason}", application, 0)
+                self.metrics.quarantined.labels(application, reason).inc(0)
         self._wakes = wakes or {}
         self._batch = batch
         self._max_hints = max_hints
@@ -122,12 +122,11 @@ class HintConsumer:
         self._counted_at = self._pruned_at = float("-inf")
         self._subscription: Subscription | None = None
         self._flooded = Lasting()
-        self.failure = StageFailure("intake of deliveries")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; leaves the group at the end."""
         try:
-            await run_repeatedly(self._step, stop=stop, clock=self._clock, failure=self.failure)
+            await super().run(stop)
         finally:
             await self.close()
 
@@ -187,9 +186,9 @@ class HintConsumer:
             await hints.keep(session, kept, now)
             await quarantine.put(session, refused, now)
         for delivery, reason in refused:
-            self.metrics.count(f"quarantined_{reason}", self._known(delivery.application))
+            self.metrics.quarantined.labels(self._known(delivery.application), reason).inc()
         for delivery in kept:
-            self.metrics.count("hints_taken", delivery.application)
+            self.metrics.hints_taken.labels(delivery.application).inc()
             way.tell("hint_kept", delivery)
         self._say_flooded(len(flooded), len(kept))
         for name in {delivery.application for delivery in kept} & self._wakes.keys():
@@ -208,7 +207,7 @@ class HintConsumer:
         if self._clock.monotonic() - self._counted_at >= COUNT_EVERY_S:
             self._held, self._counted_at = await hints.held(session), self._clock.monotonic()
             for application in self._applications:
-                self.metrics.gauge("unproved_hint_bytes", application, self._held.get(application, (0, 0))[1])
+                self.metrics.unproved_bytes.labels(application, "hints").set(self._held.get(application, (0, 0))[1])
         return self._held
 
     def _admitted(
@@ -231,7 +230,7 @@ class HintConsumer:
         self._pruned_at = self._clock.monotonic()
         async with self._database.transaction() as session:
             for application, size in (await quarantine.unproved_bytes(session)).items():
-                self.metrics.gauge("unproved_quarantine_bytes", self._known(application), size)
+                self.metrics.unproved_bytes.labels(self._known(application), "quarantine").set(size)
                 if size > self._max_bytes:
                     gone = await quarantine.prune(session, application, size - self._max_bytes)
                     LOG.warning("quarantine_pruned", application=self._known(application), deliveries=gone)

@@ -8,7 +8,6 @@ Only what the service returned is published, never what a delivery claimed (case
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -28,7 +27,7 @@ from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.confirm.decision import PATIENCE_S, Verdict, confirmed
 from consumer.sync.confirm.denials import Denials
-from consumer.sync.loop import StageFailure, run_repeatedly, together
+from consumer.sync.loop import Stage, together
 from consumer.sync.quota import TokenBucket
 from consumer.sync.settlement import Settlement
 
@@ -56,7 +55,7 @@ class ConfirmPolicy:
     walk_every_s: float = 5.0
 
 
-class Confirm:
+class Confirm(Stage):
     """Works off the hints of one application. One process at a time does (see Leader).
 
     `catch_up` walks the list of events up to now, settles the hints it meets and says how much it saw; without it every
@@ -71,6 +70,7 @@ class Confirm:
         policy: ConfirmPolicy | None = None,
         catch_up: CatchUp | None = None,
     ) -> None:
+        super().__init__(f"confirm {app.name}", app.clock)
         self._app = app
         self._events = app.client.with_priority(Priority.CONFIRM).events
         self._settlement = settlement
@@ -81,12 +81,6 @@ class Confirm:
         self._hidden = TokenBucket(app.clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
         self._walk_at = app.clock.monotonic()
         self._denials = Denials(app, self._policy.patience_s)
-        self.wake = asyncio.Event()
-        self.failure = StageFailure(f"confirm {app.name}")
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`."""
-        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._app.clock, failure=self.failure)
 
     async def _step(self) -> float:
         return 0.0 if await self.once() else self._policy.idle_s
@@ -105,7 +99,7 @@ class Confirm:
                 else ()
             )
             due = dict(found)
-        self._app.metrics.gauge("hints_waiting", self._app.name, waiting)
+        self._app.metrics.hints_waiting.labels(self._app.name).set(waiting)
         self._cooldown.check()
         settled = await self._drop_known(due)
         if not due:
@@ -127,7 +121,7 @@ class Confirm:
             await self._settle_known(some)
         for event_id in there:
             del due[event_id]
-        self._app.metrics.count("hints_known", self._app.name, len(there))
+        self._app.metrics.confirmed.labels(self._app.name, "known").inc(len(there))
         return len(there)
 
     async def _settle_known(self, event_ids: Sequence[str]) -> None:
@@ -231,7 +225,7 @@ class Confirm:
         refused = await self._settlement.settle(confirmed_hints, list(found.values()))
         denied |= {event.id: Reason.TOO_LARGE for event in refused}
         good = len(found) - len(refused)
-        self._app.metrics.count("hints_confirmed", self._app.name, good)
+        self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(good)
         if failed:
             await self._denials.failed(failed)
         if denied:

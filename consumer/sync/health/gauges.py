@@ -6,17 +6,33 @@ from __future__ import annotations
 from typing import Final
 
 from consumer.sync.application import Application
-from consumer.sync.backfill import history
+from consumer.sync.backfill import cutover
 from consumer.sync.backfill.cutover import FirstWalk
-from consumer.sync.health.prometheus import GAUGES
-from consumer.sync.health.stalled import STAGES
 from consumer.sync.health.status import application_status
 from consumer.sync.reconcile.state import load_state
 
-TIMES: Final = ("last_walk_at", "last_reconcile_at", "events_history", "last_seen_event", "last_seen_order")
-OF_THE_PROCESS: Final = ("credentials_missing", "unproved_hint_bytes", "unproved_quarantine_bytes")
-"""What every process knows, leader or not."""
-FLAGS: Final = GAUGES.keys() - {*TIMES, *OF_THE_PROCESS, *(f"held_up_{stage}" for stage in STAGES)}  # Watch has those
+FLAGS: Final[tuple[tuple[str, ...], ...]] = (
+    ("webhooks_silent",),
+    ("gap_open",),
+    ("reconcile_braked",),
+    ("reconcile_unplaced", "paid"),
+    ("reconcile_unplaced", "other"),
+    ("wrong_application",),
+    ("circuit_open",),
+    ("hints_waiting",),
+    ("missing_here", "event"),
+    ("missing_here", "order"),
+    ("missing_here_seconds",),
+)
+"""A declared metric and its labels after the application's: 0 where nobody leads."""
+TIMES: Final[tuple[tuple[str, ...], ...]] = (
+    ("bookmark_seconds",),
+    ("last_reconcile",),
+    ("events_history",),
+    ("last_seen", "event"),
+    ("last_seen", "order"),
+)
+"""Those that are not shown there."""
 
 
 class LeaderGauges:
@@ -35,25 +51,25 @@ class LeaderGauges:
         async with self._app.database.reading() as session:
             found = await application_status(session, self._app.name, self._app.client.credentials.app_id, now)
             ended = (await load_state(session, self._app.name)).ended
-            left_alone = await history.left_alone(session, self._app.name)
-        walked_at = found.walked_at or await self._first_walk.began() or now
-        self._gauge("last_walk_at", walked_at.timestamp())
+            left_alone = await cutover.left_alone(session, self._app.name)
+        self._app.walked(found.walked_at or await self._first_walk.began() or now)
         if ended is not None:
-            self._gauge("last_reconcile_at", ended.timestamp())
-        self._gauge("webhooks_silent", int(found.silent_since is not None))
-        self._gauge("gap_open", int(found.gap_at is not None))
-        self._gauge("missing_s", 0 if found.missing is None else (now - found.missing.since).total_seconds())
-        self._gauge("reconcile_braked", int(found.reconcile_braked))
-        self._gauge("circuit_open", int(self._app.client.circuit.is_open))
-        self._gauge("events_history", left_alone)
-        self._gauge("hints_waiting", found.hints)
+            self._set("last_reconcile", ended.timestamp())
+        self._set("webhooks_silent", found.silent_since is not None)
+        self._set("gap_open", found.gap_at is not None)
+        missing_s = 0 if found.missing is None else (now - found.missing.since).total_seconds()
+        self._set("missing_here_seconds", missing_s)
+        self._set("reconcile_braked", found.reconcile_braked)
+        self._set("circuit_open", self._app.client.circuit.is_open)
+        self._set("events_history", left_alone)
+        self._set("hints_waiting", found.hints)
 
     def drop(self) -> None:
         """Whoever leads now tells; here nothing is known any more."""
-        for name in FLAGS:
-            self._gauge(name, 0)
-        for name in TIMES:
-            self._app.metrics.forget(name, self._app.name)
+        for name, *labels in FLAGS:
+            self._set(name, 0, *labels)
+        for name, *labels in TIMES:
+            getattr(self._app.metrics, name).remove(self._app.name, *labels)
 
-    def _gauge(self, name: str, value: float) -> None:
-        self._app.metrics.gauge(name, self._app.name, value)
+    def _set(self, name: str, value: float, *labels: str) -> None:
+        getattr(self._app.metrics, name).labels(self._app.name, *labels).set(value)

@@ -111,4 +111,4 @@ class Watch:
 
     def _show(self, failures: Mapping[str, str]) -> None:
         for stage in STAGES:
-            self._app.metrics.gauge(f"held_up_{stage}", self._app.name, int(stage in failures))
+            self._app.metrics.held_up.labels(self._app.name, stage).set(int(stage in failures))

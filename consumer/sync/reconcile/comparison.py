@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -34,8 +35,9 @@ class Comparison:
         self._policy = policy
         self._odd = OddRecords()
 
-    async def weigh(self, report: DriftReport, terms: Terms) -> None:
-        """Walk the lists whose changes weigh, and make those changes unless they are too many (case B31).
+    async def weigh(self, report: DriftReport, terms: Terms) -> DriftReport:
+        """Walk the lists whose changes weigh, and make those changes unless they are too many (case B31). Returns what
+        was found.
 
         More than may wait in memory are counted by one pass and, if they are within the limit, published by another.
         What another writer adds between the two does not lift the limit: the second pass stops there, braked.
@@ -46,9 +48,7 @@ class Comparison:
             for kind in WEIGHED:
                 await self.walk(kind, counted, terms)
             if self._is_too_much(counted, terms):
-                report.add(counted)
-                report.braked = True
-                return
+                return replace(counted, dry_run=False, braked=True)
         for kind in WEIGHED:
             before = len(held or ())
             try:
@@ -59,6 +59,7 @@ class Comparison:
                     await self._decide(held[:before], report, terms)
                 raise
         await self._decide(held or (), report, terms)
+        return report
 
     async def _decide(self, held: Sequence[Observation], report: DriftReport, terms: Terms) -> None:
         report.braked = self._is_too_much(report, terms)

@@ -190,15 +190,3 @@ class DriftReport:
         self.unplaced_paid += one.is_paid
         if one.id is not None and len(self.unplaced_ids) < UNPLACED_MAX:
             self.unplaced_ids.append(one.id)
-
-    def add(self, other: DriftReport) -> None:
-        """Take over what another pass found, and whether it was too much."""
-        self.listed += other.listed
-        self.found += other.found
-        self.changes += other.changes
-        self.weighing += other.weighing
-        self.unplaced += other.unplaced
-        self.unplaced_paid += other.unplaced_paid
-        self.unplaced_ids += other.unplaced_ids[: UNPLACED_MAX - len(self.unplaced_ids)]
-        self.braked = self.braked or other.braked
-        self.differences += other.differences[: LISTED_MAX - len(self.differences)]

@@ -6,7 +6,6 @@ handlers' business, and absence never means anything (G7).
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import structlog
@@ -14,7 +13,7 @@ import structlog
 from consumer.payments import Priority
 from consumer.sync.application import Application
 from consumer.sync.identity import Identity
-from consumer.sync.loop import StageFailure, run_repeatedly
+from consumer.sync.loop import Stage
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.comparison import Comparison
 from consumer.sync.reconcile.drift import DRIFTED, DriftReport
@@ -26,24 +25,19 @@ from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state
 LOG = structlog.get_logger()
 
 
-class Reconcile:
-    """Reconcile of one application. `report`: of the walk under way or the last one, as far as it came; None when it
+class Reconcile(Stage):
+    """Reconcile of one application: walks when it is due, or at once after a retention gap, and looks at the newest
+    payments in between. `report`: of the walk under way or the last one, as far as it came; None when it
     found nothing yet."""
 
     def __init__(self, app: Application, publisher: EventPublisher, *, policy: ReconcilePolicy | None = None) -> None:
+        super().__init__(f"reconcile {app.name}", app.clock)
         self._app = app
         self._policy = policy or ReconcilePolicy()
         self._comparison = Comparison(app, publisher, self._policy)
         self._newest = NewestPayments(app, self._comparison)
         self._identity = Identity(app)
         self.report: DriftReport | None = None
-        self.wake = asyncio.Event()
-        self.failure = StageFailure(f"reconcile {app.name}")
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Walk when it is due, or at once after a retention gap, and look at the newest payments in between; until
-        `stop`."""
-        await run_repeatedly(self._step, stop=stop, wake=self.wake, clock=self._app.clock, failure=self.failure)
 
     async def _step(self) -> float:
         async with self._app.database.transaction() as session:
@@ -94,7 +88,7 @@ class Reconcile:
             baseline=is_unlimited and not before.baselined,
             has_gap=before.gap_at is not None,
         )
-        await self._comparison.weigh(report, terms)
+        report = self.report = await self._comparison.weigh(report, terms)
         await self._comparison.ask_absent(report, began)
         state = None if dry_run else await self._finish(report, before, terms, leads=leads)
         try:
@@ -124,7 +118,7 @@ class Reconcile:
         )
         if leads:
             await self._keep(state)
-            self._app.metrics.gauge("last_reconcile_at", self._app.name, now.timestamp())
+            self._app.metrics.last_reconcile.labels(self._app.name).set(now.timestamp())
         elif not report.braked:
             async with self._app.database.transaction() as session:
                 await note_beside(session, self._app.name, before, now)
@@ -157,13 +151,13 @@ class Reconcile:
         self._say(report, terms)
 
     def _show(self, state: ReconcileState) -> None:
-        self._app.metrics.gauge("reconcile_braked", self._app.name, int(state.braked))
-        self._app.metrics.gauge("reconcile_unplaced_paid", self._app.name, state.unplaced_paid)
-        self._app.metrics.gauge("reconcile_unplaced_other", self._app.name, state.unplaced - state.unplaced_paid)
+        self._app.metrics.reconcile_braked.labels(self._app.name).set(int(state.braked))
+        self._app.metrics.reconcile_unplaced.labels(self._app.name, "paid").set(state.unplaced_paid)
+        self._app.metrics.reconcile_unplaced.labels(self._app.name, "other").set(state.unplaced - state.unplaced_paid)
 
     def _say(self, report: DriftReport, terms: Terms) -> None:
         for drift in DRIFTED:
-            self._app.metrics.count(f"drift_{drift.value}", self._app.name, report.found[drift])
+            self._app.metrics.drift.labels(self._app.name, drift.value).inc(report.found[drift])
         log = LOG.bind(application=self._app.name, dry_run=report.dry_run)
         if report.unplaced:
             say = log.error if report.unplaced_paid else log.warning

@@ -53,7 +53,7 @@ class Answers:
         self._retry = retry
         self._is_answering, self._known_until = False, 0.0
         for kind in STATUSES:
-            app.metrics.count(f"unknown_status_{kind}", app.name, 0)
+            app.metrics.unknown_enums.labels(app.name, f"{kind}.status").inc(0)
 
     async def version(self, rows: Sequence[ReadRow] = ()) -> int:
         """The version of a read, taken and committed before the request leaves (case A40). `rows`: what it answers;
@@ -74,10 +74,10 @@ class Answers:
             await read_requests.done(session, done, self._app.clock.now())
         for row in (row for row in rows if row not in done):
             await self.put_off(row, UnexpectedAnswer("the record is larger than the topic takes"))
-        self._app.metrics.count("reads_answered", self._app.name, len(done))
+        self._app.metrics.reads_answered.labels(self._app.name).inc(len(done))
         for one in published:
             if one.has_unknown_status:
-                self._app.metrics.count(f"unknown_status_{one.kind}", self._app.name)
+                self._app.metrics.unknown_enums.labels(self._app.name, f"{one.kind}.status").inc()
 
     async def failed(self, row: ReadRow, version: int, error: PaymentsError) -> None:
         """Not found, refused or failed: told, if that is an answer, and due again later."""
@@ -90,9 +90,9 @@ class Answers:
         async with self._app.database.transaction() as session:
             due_at = self._app.clock.now() + timedelta(seconds=wait_s)
             await read_requests.put_off(session, row, due_at=due_at, code=TOLD if told else error.code)
-        self._app.metrics.count("reads_failed", self._app.name)
+        self._app.metrics.reads_failed.labels(self._app.name).inc()
         if isinstance(error, ResourceNotFound):
-            self._app.metrics.count("reads_not_found", self._app.name)
+            self._app.metrics.reads_not_found.labels(self._app.name).inc()
         if attempt == ALARM_AFTER_ATTEMPTS:
             LOG.error(
                 "object_unreadable",
@@ -126,7 +126,7 @@ class Answers:
             said={"code": error.service_code, "request_id": error.request_id},
         )
         await self._publisher.publish([answer])
-        self._app.metrics.count("reads_unreadable", self._app.name)
+        self._app.metrics.reads_unreadable.labels(self._app.name).inc()
         return True
 
     async def _service_answers(self) -> bool:

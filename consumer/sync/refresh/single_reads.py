@@ -85,7 +85,7 @@ class SingleReads:
     def _of_order(self, row: ReadRow, order_id: str | None, version: int, record: dict[str, Any]) -> list[Observation]:
         """An order read otherwise than by the merchant's id; without that id nobody's order can be told from it."""
         if order_id is None:
-            self._app.metrics.count("reads_without_order_id", row.application)
+            self._app.metrics.reads_without_order_id.labels(row.application).inc()
             LOG.warning("order_without_merchants_id", application=row.application)
             return []
         return [self._app.observation("order", order_id, version, record)]

@@ -5,14 +5,12 @@ Walks nobody asked for (reconcile) publish only what differs.
 
 from __future__ import annotations
 
-import asyncio
-
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Priority
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.loop import StageFailure, run_repeatedly, together
+from consumer.sync.loop import Stage, together
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.list_reads import ListReads
@@ -21,10 +19,11 @@ from consumer.sync.refresh.schedule import LISTED, UNLISTED, URGENT, ReadQuota, 
 from consumer.sync.refresh.single_reads import SingleReads
 
 
-class Refresh:
+class Refresh(Stage):
     """Does the due reads of one application. One process at a time does (see Leader)."""
 
     def __init__(self, app: Application, publisher: EventPublisher, *, policy: RefreshPolicy | None = None) -> None:
+        super().__init__(f"refresh {app.name}", app.clock)
         self._app = app
         self._policy = policy or RefreshPolicy()
         self._cooldown = cooldown = Cooldown(app.clock)
@@ -36,11 +35,6 @@ class Refresh:
         self._lists = ListReads(
             app, resources, answers, singles, quota=quota, turns=turns, cooldown=cooldown, policy=self._policy
         )
-        self.failure = StageFailure(f"refresh {app.name}")
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`."""
-        await run_repeatedly(self._step, stop=stop, clock=self._app.clock, failure=self.failure)
 
     async def _step(self) -> float:
         if await self.once():

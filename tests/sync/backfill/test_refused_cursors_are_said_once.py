@@ -11,7 +11,7 @@ from consumer.payments import CursorsRefused
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.role import ApplicationSync
-from tests.sync.conftest import World
+from tests.sync.conftest import World, counted_by
 
 
 class Listed:
@@ -56,7 +56,9 @@ async def test_cursors_that_stay_refused_have_a_code_are_counted_each_walk_and_s
             with pytest.raises(CursorsRefused) as caught:
                 await stage.once()
             assert caught.value.code == "cursors_refused"
-            assert world.metrics.value("cursors_refused", "default") == number, "once a walk, and also when it fails"
+            assert counted_by(world.metrics, "cursors_refused", "default") == number, (
+                "once a walk, and also when it fails"
+            )
     [said] = [one for one in logs if one.get("code") == "cursors_refused"]
     assert (said["application"], said["log_level"]) == ("default", "warning")
     listed.refuses = set()
@@ -66,7 +68,7 @@ async def test_cursors_that_stay_refused_have_a_code_are_counted_each_walk_and_s
     assert [one["event"] for one in logs if one.get("application") == "default" and "cursor" in one["event"]] == [
         "cursors_refused_over"
     ]
-    assert world.metrics.value("cursors_refused", "default") == 3
+    assert counted_by(world.metrics, "cursors_refused", "default") == 3
     assert len(await world.published()) == 250
 
 
@@ -83,7 +85,7 @@ async def test_a_cursor_refused_once_on_the_way_is_counted_and_nothing_is_missed
 
     report = await stage.once(on_progress=mend)
     assert (report.refused, report.published) == (1, 250)
-    assert world.metrics.value("cursors_refused", "default") == 1
+    assert counted_by(world.metrics, "cursors_refused", "default") == 1
 
 
 async def test_status_tells_refused_cursors_apart_from_other_odd_answers(world: World, listed: Listed) -> None:

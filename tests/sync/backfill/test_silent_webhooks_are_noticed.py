@@ -18,7 +18,7 @@ from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.silence import DeliveryHealth, after_walk, delivery_health
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.stage import Confirm
-from tests.sync.conftest import SteppedClock, World, delivery
+from tests.sync.conftest import SteppedClock, World, counted_by, delivery
 
 NOW = SteppedClock().now()
 
@@ -106,7 +106,7 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
         await stage.once()
         await world.work()
     assert stage.interval_s == 10
-    assert world.metrics.value("webhooks_silent", "default") == 1
+    assert counted_by(world.metrics, "webhooks_silent", "default") == 1
     async with world.database.reading() as session:
         assert (await delivery_health(session, "default")).silent_since is not None
     assert said(stream) == ["webhooks_silent"]
@@ -121,7 +121,7 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
         await events.record(session, [heard], world.clock.now())
     await stage.once()
     assert stage.interval_s == 60
-    assert world.metrics.value("webhooks_silent", "default") == 0
+    assert counted_by(world.metrics, "webhooks_silent", "default") == 0
     await stage.once()
     assert said(stream) == ["webhooks_silent", "webhooks_silent_over"]
 
@@ -149,7 +149,7 @@ async def test_webhooks_that_wait_for_a_worker_are_not_silent_and_silence_is_tol
                 await world.publisher.publish([signed(str(event["id"]), world)])
         world.clock.advance(60)
         await stage.once()
-        return world.metrics.value("webhooks_silent", "default") == 1
+        return counted_by(world.metrics, "webhooks_silent", "default") == 1
 
     for _ in range(5):
         assert not await walk(webhooks=True), "the workers stand still, the webhooks wait in the log"
@@ -198,7 +198,7 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
             await arrive(str(event["id"]), number)
         await world.work()
         if late == 1 or number > late + 1:  # later than walks can wait for, it is silence until the first one is there
-            assert world.metrics.value("webhooks_silent", "default") == 0
+            assert counted_by(world.metrics, "webhooks_silent", "default") == 0
         world.clock.advance(60)
     async with world.database.reading() as session:
         assert (await delivery_health(session, "default")).last_webhook_at is not None
@@ -209,11 +209,11 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
         await stage.once()
         await world.work()
         world.clock.advance(60)
-    assert world.metrics.value("webhooks_silent", "default") == 1, "now none comes, late or not"
+    assert counted_by(world.metrics, "webhooks_silent", "default") == 1, "now none comes, late or not"
     await arrive(str(listed[-1]["id"]), 40)
     await world.work()
     await stage.once()
-    assert world.metrics.value("webhooks_silent", "default") == 0, "the first late one ends it"
+    assert counted_by(world.metrics, "webhooks_silent", "default") == 0, "the first late one ends it"
 
 
 async def recorded(world: World) -> list[Event]:
@@ -246,7 +246,7 @@ async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are
         assert await confirm.once() == 1
         world.clock.advance(60)
         await stage.once()
-        assert world.metrics.value("webhooks_silent", "default") == 0
+        assert counted_by(world.metrics, "webhooks_silent", "default") == 0
     found = [event.id for event in await world.published()]
     assert sorted(found) == sorted({str(event["id"]) for event in listed}), "each once"
     async with world.database.reading() as session:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from consumer.sync.backfill.bookmark import Bookmark, Resume
+from consumer.sync.backfill.bookmark import Bookmark, PageRef, Resume
 from consumer.sync.backfill.policy import WalkPolicy
-from consumer.sync.backfill.recent_pages import PageRead, RecentPages
+from consumer.sync.backfill.recent_pages import RecentPages
 from tests.sync.scripted_list import START, Follower, ScriptedList, feed_policy, growing
 
 LATE_S = 16
@@ -174,7 +174,7 @@ def test_young_pages_that_are_forgotten_are_known_to_have_been_there() -> None:
     recent = RecentPages(pages=1, pages_max=2)
     for number, newest_at in enumerate([young, old, old, old]):
         assert not recent.has_forgotten(old)
-        recent.add(PageRead(cursor=f"c{number}", ids=(), newest_at=newest_at))
+        recent.add(PageRef(cursor=f"c{number}", ids=(), newest_at=newest_at))
     assert recent.before(old) is None
     assert recent.has_forgotten(old)
     assert not recent.has_forgotten(young)

@@ -23,7 +23,7 @@ from consumer.sync.backfill.page import understand
 from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.wire import plan_of
 from tests.sync.backfilling import backfill
-from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, read_all, simulated
+from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, counted_by, read_all, simulated
 from tests.sync.service import ScriptedService
 
 
@@ -159,14 +159,14 @@ async def test_the_first_walk_leaves_history_alone_until_it_is_seeded(world: Wor
     report = await stage.once()
     assert report.history > 0
     assert sorted(await ids(world)) == sorted(young)
-    assert world.metrics.value("events_history", "default") > 0
+    assert counted_by(world.metrics, "events_history", "default") > 0
     await world.work()
     assert (await backfill(world, token=2).once()).published == 0, "what is read again for the overlap stays history"
-    assert world.metrics.value("events_history", "default") == report.history, "and is not forgotten"
+    assert counted_by(world.metrics, "events_history", "default") == report.history, "and is not forgotten"
     seeded = await backfill(world, token=3).once(BackfillOptions(seed=True, full=True))
     assert seeded.published == 250
     assert (await backfill(world, token=4).once()).published == 0
-    assert world.metrics.value("events_history", "default") == 0, "somebody has seen to it"
+    assert counted_by(world.metrics, "events_history", "default") == 0, "somebody has seen to it"
     plans = {plan_of(one.headers) for one in await read_all(world.broker, EVENTS)}
     assert plans == {None, "seed"}
     assert sorted(await ids(world)) == sorted(old + young)
@@ -234,7 +234,7 @@ async def test_an_outage_longer_than_retention_is_said(world: World, clock: Step
         service_side.sandbox.engine.events.purge()
         report = await stage.once()
         assert report.gap
-        assert world.metrics.value("retention_gaps", "default") == 1
+        assert counted_by(world.metrics, "retention_gaps", "default") == 1
         assert not (await stage.once()).gap
 
 

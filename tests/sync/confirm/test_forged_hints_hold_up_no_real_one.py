@@ -18,7 +18,7 @@ from consumer.sync.backfill.report import Progress
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.stage import Confirm
 from consumer.sync.publisher import EventPublisher
-from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, delivery, pass_time, simulated
+from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, counted_by, delivery, pass_time, simulated
 from tests.sync.service import ScriptedService
 
 
@@ -88,8 +88,8 @@ async def test_many_hints_are_confirmed_a_hundred_a_read_with_their_delivery(
     assert {event.source for event in found} == {Source.WEBHOOK}
     assert all(event.delivery_id.startswith("dlv_") for event in found)
     assert await waiting(world) == 0
-    assert world.metrics.value("hints_confirmed", "default") == 500
-    assert world.metrics.value("events_recovered", "default") == 0
+    assert counted_by(world.metrics, "confirmed", "default", "confirmed") == 500
+    assert counted_by(world.metrics, "walked", "default", "recovered") == 0
 
 
 async def test_few_hints_are_read_at_once_without_a_walk(world: World, service_side: Simulated) -> None:
@@ -117,7 +117,7 @@ async def test_a_mismatch_is_noticed_while_walking_too(world: World, service_sid
     await hint(world, ids)  # the deliveries say order.paid
     confirm, _ = stages(world)
     await confirm.once()
-    assert world.metrics.value("body_mismatch", "default") == 40
+    assert counted_by(world.metrics, "mismatches", "default") == 40
     assert {event.type for event in await world.published()} == {"order.expired"}
 
 

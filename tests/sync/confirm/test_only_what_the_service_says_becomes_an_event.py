@@ -16,7 +16,7 @@ from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import CircuitOpen, PaymentsError
 from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
-from tests.sync.conftest import World, delivery
+from tests.sync.conftest import World, counted_by, delivery
 
 
 def confirm(world: World, batch: int = 200) -> Confirm:
@@ -120,7 +120,7 @@ async def test_the_fetched_record_wins_over_a_forged_body(world: World) -> None:
     await confirm(world).once()
     [event] = await world.published()
     assert (event.type, event.order_id) == ("order.expired", "A-1")
-    assert world.metrics.value("body_mismatch", "default") == 1
+    assert counted_by(world.metrics, "mismatches", "default") == 1
 
 
 async def test_a_forged_body_with_an_id_that_is_recorded_leaves_a_trace_and_costs_no_read(world: World) -> None:
@@ -137,7 +137,7 @@ async def test_a_forged_body_with_an_id_that_is_recorded_leaves_a_trace_and_cost
         same = {"id": f"evt_{number:06d}", "type": "order.paid"}
         await hint(world, f"evt_{number:06d}", orjson.dumps(forged if number % 2 else same))
     assert await stage.once() == 130
-    assert world.metrics.value("body_mismatch", "default") == 65
+    assert counted_by(world.metrics, "mismatches", "default") == 65
     assert world.service.calls.total() == 0
     assert await waiting(world) == 0
 
@@ -176,7 +176,7 @@ async def test_a_thin_body_is_no_mismatch(world: World) -> None:
     world.service.event(1, id="ord_1", order_id="A-1")
     await hint(world, "evt_000001", raw=b'{"id":"evt_000001"}')
     await confirm(world).once()
-    assert world.metrics.value("body_mismatch", "default") == 0
+    assert counted_by(world.metrics, "mismatches", "default") == 0
 
 
 @pytest.mark.parametrize("status", [401, 429, 503])
@@ -214,7 +214,9 @@ async def test_refused_credentials_are_not_hammered(world: World) -> None:
             raised += 1
         world.clock.advance(10)
     assert raised
-    assert world.metrics.value("hints_waiting", "default") == 100, "all that wait, due or not, also while nobody reads"
+    assert counted_by(world.metrics, "hints_waiting", "default") == 100, (
+        "all that wait, due or not, also while nobody reads"
+    )
     assert world.service.calls.total() <= 4 + 600 / 30  # what was under way, then a probe every 30 s
 
 

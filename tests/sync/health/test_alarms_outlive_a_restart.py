@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client import Gauge
 from sqlalchemy import Table, update
 
 from consumer.clock import SystemClock
@@ -14,17 +15,17 @@ from consumer.ledger.tables import LeaseRow
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import bookmark as events_bookmark
-from consumer.sync.backfill import history, silence
+from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.backfill.silence import DeliveryHealth
+from consumer.sync.canary.stage import KINDS
 from consumer.sync.health.gauges import FLAGS, TIMES
-from consumer.sync.health.prometheus import GAUGES, Exposition
-from consumer.sync.health.stalled import STAGES
 from consumer.sync.reconcile import state as reconcile
 from consumer.sync.role import Sync, SyncPolicy
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually
-from tests.sync.conftest import World, delivery
+from tests.sync.conftest import World, counted_by, delivery
+from tests.sync.health.test_every_number_is_on_the_metrics_page import counted
 from tests.sync.test_a_dead_leader_is_replaced import role, running
 
 LEASES: Table = LeaseRow.__table__
@@ -45,11 +46,22 @@ AGES = (
 LOWERED = {name: 0 for name in (*RAISED, "consumer_sync_wrong_application") if name not in AGES}
 
 
+LABELS = {
+    "missing_here": [(kind,) for kind in KINDS],
+    "last_seen": [(kind,) for kind in KINDS],
+    "reconcile_unplaced": [("paid",), ("other",)],
+}
+"""What a gauge is told by beside the application."""
+
+
 def test_every_gauge_of_the_leader_is_dropped_with_the_lead() -> None:
     # case: O6, B26
-    elsewhere = {"credentials_missing", *(f"held_up_{stage}" for stage in STAGES)}  # known to all; dropped by Watch
-    elsewhere |= {"unproved_hint_bytes", "unproved_quarantine_bytes"}  # of who takes the deliveries in, leader or not
-    assert {*GAUGES, "last_walk_at"} - elsewhere == {*FLAGS, *TIMES}
+    elsewhere = {"credentials_missing", "held_up", "leader"}  # known to all; dropped by Watch, and by the role
+    elsewhere |= {"unproved_bytes"}  # of who takes the deliveries in, leader or not
+    metrics = Metrics()
+    gauges = {name for name in counted() if isinstance(getattr(metrics, name), Gauge)} - elsewhere
+    shown = {(name, *more) for name in gauges for more in LABELS.get(name, [()])}
+    assert shown == {*FLAGS, *TIMES}
 
 
 class Page:
@@ -65,8 +77,7 @@ class Page:
             on_circuit=lambda state: circuit.set(int(state.is_open)),
         )
         api = ApplicationApi(application="default", client=self.client)
-        self.sync: Sync = role(api, world.broker, world.database, "one", POLICY)
-        Exposition(self.sync.metrics, self.metrics, SystemClock())
+        self.sync: Sync = role(api, world.broker, world.database, "one", POLICY, self.metrics)
 
     def value(self, name: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, {"application": "default"})
@@ -97,7 +108,7 @@ async def _leave_alarms(world: World) -> None:
         events_bookmark.WALK: Bookmark(walked_at=ago).dump(),
         silence.WALK: delivery_health.dump(),
         reconcile.WALK: reconciled,
-        history.LEFT: {"events": 7},
+        cutover.LEFT: {"events": 7},
     }
     async with world.database.transaction() as session:
         await hints.keep(session, [delivery(b"{}", 1, event_id="evt_1")], ago)
@@ -127,7 +138,7 @@ async def test_the_leader_takes_alarms_up_from_the_ledger_and_drops_them_with_th
         await _lead_goes_to_another(world, for_s=12)
         await eventually(lambda: page.shows(LOWERED), within_s=10, what="who does not lead knows of no alarm")
         assert [page.value(name) for name in AGES] == [None, None, None]
-        assert {page.sync.metrics.value(name, "default") for name in FLAGS} == {0}
+        assert {counted_by(page.metrics, name, "default", *labels) for name, *labels in FLAGS} == {0}
 
         await _lead_goes_to_another(world, for_s=-1)
         await eventually(lambda: page.shows(RAISED), within_s=15, what="with the lead they are known again")
@@ -155,8 +166,7 @@ async def test_a_secret_file_that_breaks_is_a_stage_in_trouble(world: World, tmp
     credentials = Credentials("svc_app_test", secret_file=file)
     async with PaymentsClient(world.service.address, credentials, clock=SystemClock()) as client:
         api = ApplicationApi(application="default", client=client)
-        sync = role(api, world.broker, world.database, "one", POLICY)
-        Exposition(sync.metrics, page.metrics, SystemClock())
+        sync = role(api, world.broker, world.database, "one", POLICY, page.metrics)
         one = sync.applications["default"]
 
         def held_up() -> float | None:

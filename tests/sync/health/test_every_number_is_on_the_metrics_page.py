@@ -1,79 +1,69 @@
-"""Exposition: what the stages count is on the metrics page, under a name and with its application."""
+"""What the stages count is on the metrics page, under a declared name and with its application."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from consumer.clock import DrivenClock
-from consumer.reason import Reason
-from consumer.sync.canary.stage import KINDS
-from consumer.sync.health import prometheus as exposition
-from consumer.sync.health.prometheus import APART, COUNTERS, GAUGES, Exposition
-from consumer.sync.health.stalled import STAGES
-from consumer.sync.metrics import StageMetrics
-from consumer.sync.observation import STATUSES
+import consumer.sync
+from consumer.sync.backfill.cutover import FirstWalk
+from consumer.sync.backfill.stage import Backfill
+from consumer.sync.health.gauges import FLAGS, TIMES, LeaderGauges
 from consumer.telemetry.metrics import Metrics
+from tests.support.ports import eventually
+from tests.sync.conftest import World
+from tests.sync.reconciling import listing
+from tests.sync.test_a_dead_leader_is_replaced import role, running
 
 
-def test_figures_show_as_metrics_and_nothing_is_counted_twice() -> None:
-    # case: B7, B11, B29, O6
-    stage_metrics, metrics, clock = StageMetrics(), Metrics(), DrivenClock()
-    Exposition(stage_metrics, metrics, clock)
-    stage_metrics.count("body_mismatch", "shop", 2)
-    stage_metrics.count("reads_answered", "shop", 3)
-    stage_metrics.gauge("webhooks_silent", "shop", 1)
-    stage_metrics.gauge("leads", "shop", 1)
-    stage_metrics.gauge("last_walk_at", "shop", clock.now().timestamp())
-    stage_metrics.gauge("held_up_backfill", "shop", 1)
-    stage_metrics.count("cursors_refused", "shop")
-    stage_metrics.count("walk_s", "shop", 7.5)
-    clock.advance(90)
-    text = metrics.render().decode()
-    assert 'consumer_confirm_mismatches_total{application="shop"} 2.0' in text
-    assert 'consumer_sync_reads_answered_total{application="shop"} 3.0' in text
-    assert 'consumer_sync_webhooks_silent{application="shop"} 1.0' in text
-    assert 'consumer_sync_leader{lease="sync/shop"} 1.0' in text
-    assert 'consumer_sync_bookmark_age_seconds{application="shop"} 90.0' in text
-    assert 'consumer_sync_held_up{application="shop",stage="backfill"} 1.0' in text
-    assert 'consumer_sync_cursors_refused_total{application="shop"} 1.0' in text
-    assert 'consumer_sync_walk_seconds_sum{walk="events"} 7.5' in text
-    assert 'consumer_sync_walk_seconds_count{walk="events"} 1.0' in text
-    assert "consumer_sync_walk_s_total" not in text
-    assert "body_mismatch" not in text
-    assert "held_up_backfill" not in text
+def counted() -> set[str]:
+    """The metrics that the stages name."""
+    named = re.compile(r"metrics\.(\w+)\s*\.labels\(|_set\(\"(\w+)\"")
+    sources = Path(consumer.sync.__file__).parent.rglob("*.py")
+    return {first or other for path in sources for first, other in named.findall(path.read_text())}
 
 
-def test_every_figure_of_the_stages_has_a_declared_metric() -> None:
+def test_every_number_of_the_stages_has_a_declared_metric() -> None:
     # case: O6
-    names = {
-        "reason": tuple(Reason),
-        "drift.value": ("changed", "unknown"),
-        "stage": STAGES,
-        "one.kind": tuple(STATUSES),
-        "kind": tuple(STATUSES),
-        "listed": KINDS,
-    }
-    counted = re.compile(r"metrics\.(?:gauge|count)\(f?\"([a-z_{}.]+)\"")
-    found = set()
-    for path in Path(exposition.__file__).parents[1].rglob("*.py"):
-        for name in counted.findall(path.read_text()):
-            _, _, what = name.partition("{")
-            values = names[what.rstrip("}")] if what else ("",)
-            found |= {re.sub(r"\{.*\}", str(value), name) for value in values}
-    assert {"webhooks_silent", "hints_taken", "drift_changed", "held_up_credentials"} <= found
-    assert found <= {*COUNTERS, *GAUGES, *APART}
+    found, metrics = counted(), Metrics()
+    assert {"webhooks_silent", "hints_taken", "drift", "held_up", "circuit_open", "bookmark_seconds"} <= found
+    assert [name for name in found if not hasattr(metrics, name)] == []
+    for name, *labels in (*FLAGS, *TIMES):
+        getattr(metrics, name).labels("shop", *labels)  # raises where the labels are others
 
 
-def test_a_gauge_that_nobody_knows_any_more_is_not_shown() -> None:
+async def test_a_walk_shows_what_it_found_how_long_it_took_and_how_old_it_is(world: World) -> None:
+    # case: B7, B11, B29, O6
+    world.service.lists["/v1/events"] = listing([world.service.event(number) for number in range(3)])
+    await Backfill(world.app, world.settlement()).once()
+    world.clock.advance(90)
+    text = world.metrics.render().decode()
+    assert 'consumer_sync_events_total{application="default",result="recovered"} 3.0' in text
+    assert 'consumer_sync_bookmark_age_seconds{application="default"} 90.0' in text
+    assert 'consumer_sync_walk_seconds_count{walk="events"} 1.0' in text
+
+
+async def test_who_leads_shows_it_and_what_holds_a_stage_up(world: World) -> None:
     # case: O6, B26
-    stage_metrics, metrics, clock = StageMetrics(), Metrics(), DrivenClock()
-    Exposition(stage_metrics, metrics, clock)
-    for name in ("last_walk_at", "last_reconcile_at", "made_up"):
-        stage_metrics.gauge(name, "shop", 1)
-        stage_metrics.forget(name, "shop")
-        stage_metrics.forget(name, "shop")
-    text = metrics.render().decode()
-    assert 'application="shop"' not in text
-    stage_metrics.gauge("last_walk_at", "shop", clock.now().timestamp())
-    assert 'consumer_sync_bookmark_age_seconds{application="shop"} 0.0' in metrics.render().decode()
+    world.service.failing["*"] = 503
+    metrics = Metrics()
+    async with running(role(world.api, world.broker, world.database, "one", metrics=metrics)):
+        await eventually(
+            lambda: 'consumer_sync_leader{lease="sync/default"} 1.0' in metrics.render().decode(), within_s=60
+        )
+        held_up = 'consumer_sync_held_up{application="default",stage="identity"} 1.0'
+        await eventually(lambda: held_up in metrics.render().decode(), within_s=60)
+    assert 'consumer_sync_leader{lease="sync/default"} 0.0' in metrics.render().decode()
+
+
+async def test_a_gauge_that_nobody_knows_any_more_is_not_shown(world: World) -> None:
+    # case: O6, B26
+    gauges = LeaderGauges(world.app, FirstWalk(world.app))
+    await gauges.take_up()
+    assert 'consumer_sync_bookmark_age_seconds{application="default"}' in world.metrics.render().decode()
+    gauges.drop()
+    gauges.drop()
+    assert "consumer_sync_bookmark_age_seconds{" not in world.metrics.render().decode()
+    assert "consumer_sync_events_history{" not in world.metrics.render().decode()
+    world.app.walked(world.clock.now())
+    assert 'consumer_sync_bookmark_age_seconds{application="default"} 0.0' in world.metrics.render().decode()

@@ -14,7 +14,7 @@ from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.health.stalled import FRESH_FOR, SAY_AGAIN, StalledStage, Watch, after, stalled_stages
 from consumer.sync.role import SyncPolicy
 from tests.support.ports import eventually
-from tests.sync.conftest import SteppedClock, World
+from tests.sync.conftest import SteppedClock, World, counted_by
 from tests.sync.service import Json
 from tests.sync.test_a_dead_leader_is_replaced import role, running
 
@@ -80,8 +80,8 @@ async def test_a_cursor_loop_is_in_the_ledger_until_the_list_is_well_again(world
         async with running(first):
             [found] = await eventually(lambda: _noted(world), within_s=20)
             assert (found.stage, found.code) == ("backfill", "cursor_loop")
-            assert first.metrics.value("held_up_backfill", "default") == 1
-        assert first.metrics.value("held_up_backfill", "default") == 0, "who does not lead is not held up"
+            assert counted_by(first.metrics, "held_up", "default", "backfill") == 1
+        assert counted_by(first.metrics, "held_up", "default", "backfill") == 0, "who does not lead is not held up"
         second = role(api, world.broker, world.database, "two", policy)
         loops = False
         async with running(second):

@@ -12,11 +12,11 @@ from consumer.payments import PaymentsError
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.health.gauges import LeaderGauges
-from consumer.sync.metrics import StageMetrics
 from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.reconcile.stage import Reconcile
 from consumer.sync.reconcile.state import WALK, keep_state, note_beside
-from tests.sync.conftest import World
+from consumer.telemetry.metrics import Metrics
+from tests.sync.conftest import World, counted_by
 from tests.sync.reconciling import baselined, listing, lists, order, reconcile, remembered, seen
 from tests.sync.service import Json
 
@@ -38,7 +38,7 @@ async def test_payments_that_cannot_be_read_do_not_keep_the_baseline_open(world:
     found = await remembered(world)
     assert (found.baselined, found.owes_payments, stage._is_due(found)) == (True, True, False)
     assert found.ended is not None
-    assert world.metrics.value("last_reconcile_at", "default") == found.ended.timestamp()
+    assert counted_by(world.metrics, "last_reconcile", "default") == found.ended.timestamp()
     lists(world, orders=[order(1, "PAID"), order(2, "PAID")], payments=PAYMENTS)
     world.clock.advance(6 * 3600)
     await _without_payments(stage)
@@ -85,7 +85,7 @@ async def test_a_brake_is_raised_and_a_gap_closed_before_the_payments_are_read(w
     lists(world, orders=[order(number, "PAID") for number in range(30)])
     await _without_payments(stage)
     assert (await remembered(world)).braked
-    assert world.metrics.value("reconcile_braked", "default") == 1
+    assert counted_by(world.metrics, "reconcile_braked", "default") == 1
 
 
 async def test_a_command_beside_the_leader_heals_though_payments_cannot_be_read(world: World) -> None:
@@ -129,7 +129,7 @@ async def test_a_command_that_was_under_way_during_a_braked_walk_has_the_leader_
     calls = world.service.calls["/v1/orders"]
     await stage._step()
     assert (await remembered(world)).braked is bool(left)
-    assert world.metrics.value("reconcile_braked", "default") == int(bool(left))
+    assert counted_by(world.metrics, "reconcile_braked", "default") == int(bool(left))
     assert world.service.calls["/v1/orders"] > calls
     calls = world.service.calls["/v1/orders"]
     await stage._step()
@@ -148,12 +148,12 @@ async def test_who_takes_up_the_lead_shows_the_same_end_of_the_last_walk(world: 
     world.service.lists["/v1/orders"] = slow
     began = world.clock.now()
     await reconcile(world).once()
-    ended = world.metrics.value("last_reconcile_at", "default")
+    ended = counted_by(world.metrics, "last_reconcile", "default")
     assert ended >= (began + timedelta(seconds=600)).timestamp()
-    metrics = StageMetrics()
+    metrics = Metrics()
     first_walk = FirstWalk(world.app)
     await LeaderGauges(replace(world.app, metrics=metrics), first_walk).take_up()
-    assert metrics.value("last_reconcile_at", "default") == ended
+    assert counted_by(metrics, "last_reconcile", "default") == ended
 
 
 async def test_what_an_older_version_kept_is_understood(world: World) -> None:

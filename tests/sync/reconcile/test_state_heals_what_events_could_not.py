@@ -15,7 +15,7 @@ from consumer.sync.reconcile.drift import Drift
 from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.reconcile.state import WALK
 from consumer.sync.refresh.stage import Refresh
-from tests.sync.conftest import World
+from tests.sync.conftest import World, counted_by
 from tests.sync.reconciling import baselined, lists, order, reconcile, recorded, remembered, seen, subscription
 
 
@@ -75,7 +75,7 @@ async def test_one_that_the_list_no_longer_shows_is_read_singly_and_never_judged
     await refresh.once()  # 404
     told = [event.type for event in await world.published() if event.type != "subscription.observed"]
     assert told == ["subscription.unreadable"], "whoever holds it for live shows that; nothing ends by it"
-    assert world.metrics.value("reads_not_found", "default") == 1
+    assert counted_by(world.metrics, "reads_not_found", "default") == 1
 
 
 async def test_a_list_item_without_the_needed_fields_is_read_by_its_id(world: World) -> None:
@@ -177,7 +177,7 @@ async def test_credentials_of_another_application_are_refused_before_anything_is
     with pytest.raises(WrongApplication):
         await stage.once()
     assert await seen(world) == before
-    assert world.metrics.value("wrong_application", "default") == 1
+    assert counted_by(world.metrics, "wrong_application", "default") == 1
 
 
 async def test_an_address_that_does_not_show_the_application_does_not_stop_the_walk(world: World) -> None:

@@ -8,7 +8,7 @@ from consumer.ledger.reading import sync_state
 from consumer.sync.backfill import silence
 from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.reconcile.state import WALK
-from tests.sync.conftest import World
+from tests.sync.conftest import World, counted_by
 from tests.sync.reconciling import baselined, lists, order, reconcile, remembered, seen, subscription
 
 
@@ -25,7 +25,7 @@ async def test_what_the_baseline_remembers_is_neither_drift_nor_braked(world: Wo
     report = await stage.once()
     assert (report.drifted, report.braked, report.baseline, report.adopted) == (False, False, 30, 30)
     assert {key.partition(":")[0] for key, _ in await seen(world)} == {"subscription"}
-    assert world.metrics.value("drift_unknown", "default") == 0
+    assert counted_by(world.metrics, "drift", "default", "unknown") == 0
     assert (await stage.once(max_changes=0)).braked is False
 
 
@@ -61,7 +61,7 @@ async def test_history_that_the_first_list_left_out_is_braked(world: World, firs
     report = await stage.once()
     assert (report.braked, report.changes["order"], report.published) == (True, 600 - first, 0)
     assert await seen(world) == []
-    assert world.metrics.value("reconcile_braked", "default") == 1
+    assert counted_by(world.metrics, "reconcile_braked", "default") == 1
 
 
 async def test_an_old_bookmark_of_a_braked_command_lets_no_history_through(world: World) -> None:

@@ -12,7 +12,7 @@ from consumer.sync.backfill import silence
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import Drift
 from consumer.sync.reconcile.policy import ReconcilePolicy
-from tests.sync.conftest import World
+from tests.sync.conftest import World, counted_by
 from tests.sync.reconciling import baselined, listing, lists, order, reconcile, recorded, remembered, seen, subscription
 
 
@@ -191,12 +191,12 @@ async def test_a_braked_walk_is_made_again_sooner_as_events_may_have_told_meanwh
     lists(world, orders=[order(number, "PAID") for number in range(30)])
     assert (await stage.once()).braked
     await stage._step()
-    assert world.metrics.value("reconcile_braked", "default") == 1
+    assert counted_by(world.metrics, "reconcile_braked", "default") == 1
     await recorded(world, "order.paid", *(f"A-{number}" for number in range(30)))
     world.clock.advance(3600)
     await stage._step()
     assert (await remembered(world)).braked is False
-    assert world.metrics.value("reconcile_braked", "default") == 0
+    assert counted_by(world.metrics, "reconcile_braked", "default") == 0
 
 
 async def test_open_checkouts_of_a_healthy_shop_are_no_drift(world: World) -> None:
@@ -217,7 +217,7 @@ async def test_a_paid_order_without_the_merchants_id_is_counted(world: World) ->
     lists(world, orders=[nameless, {"id": "ord_8", "status": "PENDING"}])
     report = await reconcile(world).once()
     assert (report.unplaced, report.unplaced_paid, report.unplaced_ids) == (2, 1, ["ord_9", "ord_8"])
-    shown = [world.metrics.value(f"reconcile_unplaced_{state}", "default") for state in ("paid", "other")]
+    shown = [counted_by(world.metrics, "reconcile_unplaced", "default", state) for state in ("paid", "other")]
     assert shown == [1, 1]
 
 
