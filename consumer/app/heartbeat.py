@@ -11,6 +11,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 
 import structlog
@@ -28,6 +29,7 @@ from consumer.telemetry.metrics import Metrics
 
 BEAT_EVERY_S = 5.0
 LIMIT_S = 10.0
+LAST_WORD_WITHIN_S = 3.0
 REMEMBERED_BEATS = 24
 NOT_DURABLE = frozenset({"not_durable", "busy", "failed", "unproved_full"})
 
@@ -60,6 +62,14 @@ class Heartbeat:
         """The process ends by itself: its last word says why, and nobody takes it for one that was stopped."""
         why = error.message if isinstance(error, ConsumerError) else ""
         self._died_of = f"{code_of(error)}: {why}".removesuffix(": ")
+
+    async def say_that_it_died(self, error: BaseException) -> None:
+        """Before it ever ran: its only word. Where there is no ledger to say it to, its own line is all there is."""
+        self.dies(error)
+        with suppress(ConsumerError, TimeoutError, OSError):
+            async with asyncio.timeout(LAST_WORD_WITHIN_S):
+                await self._beat()
+        await self.stop()
 
     async def check(self) -> bool:
         """Whether the ledger took what was last told it: a small write every few seconds. Raises what it said."""
