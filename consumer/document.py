@@ -15,28 +15,41 @@ import orjson
 
 DEPTH_MAX: Final = 64
 """Containers within containers; what lies deeper reads as null. The service's own records need four."""
-CONTAINERS_MAX: Final = 1_000_000
-"""So many in one answer are looked through where they nest too deeply for the parser; more are refused."""
+CONTAINERS_MAX: Final = 50_000
+"""So many in one document; more are refused before they are made. A page of a hundred records has a few thousand."""
+ODD_VALUES_MAX: Final = 50_000
+"""So many values and texts are looked through one by one where a document is odd; one with more is refused."""
 NUMBER_MAX_CHARS: Final = 64
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACED: Final = "\ufffd"
+_HIGH, _LOW = rb"[dD][89abAB][0-9a-fA-F]{2}", rb"[dD][c-fC-F][0-9a-fA-F]{2}"
+_NO_CHARACTER = re.compile(rb"\\u(?:0000|%b(?!\\u%b)|(?<!\\u[dD][89abAB]..\\u)%b)" % (_HIGH, _LOW, _LOW), re.DOTALL)
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
 """A text that never ends is one token too: sought anew from each quote in it, it takes the square of its length."""
 _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(one for one in range(256) if one not in _STEP)
 
 
 def parse(raw: bytes, *, tolerant: bool = False) -> Any:
-    """The JSON value in these bytes. Raises ValueError when they are not JSON.
+    """The JSON value in these bytes. Raises ValueError when they are not JSON, or odd beyond `ODD_VALUES_MAX`.
 
     `tolerant` is for what the service vouches for, where one odd record must not hide the others: bytes that are no
-    UTF-8, bare control characters, NaN, and any depth are taken too.
+    UTF-8, bare control characters, NaN, and any depth are taken too. What everybody may send is looked at as a whole
+    here, value by value only where it is odd and short: a megabyte of brackets holds up nobody.
     """
+    text = _characters(raw)
+    brackets = _brackets(text) if text.count(b"[") + text.count(b"{") > DEPTH_MAX else b""
+    if len(brackets) > 2 * CONTAINERS_MAX:
+        raise ValueError("too many containers")
     try:
-        document = orjson.loads(raw)
+        document = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return _storable_value(_slowly(raw, tolerant=tolerant))
-    if rb"\u0000" in raw or _containers(raw) > DEPTH_MAX:
+        _check_few(text)
+        return _storable_value(_slowly(text, tolerant=tolerant))
+    if _is_deep(brackets):
+        _check_few(text)
         return _storable_value(document)
     return document
 
@@ -89,14 +102,36 @@ def _storable_value(value: Any, depth: int = 0) -> Any:
     return {storable(name): _storable_value(one, depth + 1) for name, one in value.items()}
 
 
-def _containers(raw: bytes) -> int:
-    return raw.count(b"[") + raw.count(b"{")
+def _characters(raw: bytes) -> bytes:
+    """The same JSON with U+FFFD in place of escapes that are no character: NUL, and half a surrogate pair."""
+    if b"\0" in raw or not any(one in raw for one in (rb"\u0000", rb"\ud", rb"\uD")):
+        return raw
+    escaped = raw.replace(rb"\\", b"\0\0")  # an escaped backslash escapes nothing
+    return _NO_CHARACTER.sub(rb"\\ufffd", escaped).replace(b"\0\0", rb"\\")
+
+
+def _brackets(raw: bytes) -> bytes:
+    """What of this JSON opens and closes lists and objects, all as `[` and `]`."""
+    outside_texts = raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
+    return b"".join(outside_texts).translate(_SQUARE, _NO_BRACKETS)
+
+
+def _is_deep(brackets: bytes) -> bool:
+    """Whether any of these lies deeper than `DEPTH_MAX`."""
+    for _ in range(DEPTH_MAX):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
+
+
+def _check_few(raw: bytes) -> None:
+    if raw.count(b"[") + raw.count(b"{") + raw.count(b",") + raw.count(b'"') > ODD_VALUES_MAX:
+        raise ValueError("odd, and too large to be looked through")
 
 
 def _cut_deep(raw: bytes) -> bytes:
     """The same JSON with null in place of what nests too deeply for any parser."""
-    if _containers(raw) > CONTAINERS_MAX:
-        raise ValueError("too many containers")
     kept: list[bytes] = []
     depth = begin = 0
     for token in _TOKENS.finditer(raw):

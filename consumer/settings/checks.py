@@ -21,7 +21,7 @@ from consumer.settings.values import (
     SECRET_FILE_MAX_BYTES,
     is_loopback,
     read_secret_text,
-    secret_bytes,
+    signing_key,
 )
 
 FACES = frozenset({Role.CONSOLE, Role.DEV, Role.DEMO})
@@ -98,15 +98,17 @@ def _weak_secret_problems(settings: Settings) -> Iterator[str]:
     if settings.role not in RECEIVERS or is_loopback(settings.host):
         return
     signing = [one for one in settings.applications if one.authenticity is Authenticity.SIGNATURE]
-    owners: dict[str, set[str]] = {}
+    scheme = settings.signature_scheme
+    published = {signing_key(SANDBOX_WEBHOOK_SECRET, one) for one in (scheme, "standard-webhooks")}
+    owners: dict[bytes, set[str]] = {}
     for application in signing:
         label = "" if application.name == DEFAULT else f" (application {application.name})"
         for secret in application.webhook_secrets:
-            value = secret.get_secret_value()
-            owners.setdefault(value, set()).add(application.name)
-            if value == SANDBOX_WEBHOOK_SECRET:
+            key = signing_key(secret.get_secret_value(), scheme)
+            owners.setdefault(key, set()).add(application.name)
+            if key in published:
                 yield f"CONSUMER_WEBHOOK_SECRETS: holds the sandbox's own secret, which everybody knows{label}"
-            elif (size := secret_bytes(value, settings.signature_scheme)) < SECRET_MIN_BYTES:
+            elif (size := len(key)) < SECRET_MIN_BYTES:
                 needed = f"{SECRET_MIN_BYTES} are needed where strangers can reach CONSUMER_HOST"
                 yield f"CONSUMER_WEBHOOK_SECRETS: a secret has {size} byte(s); at least {needed}{label}"
     for names in owners.values():

@@ -206,14 +206,15 @@ def webhook_secret_problem(secret: str) -> str | None:
     return None if decoded else "holds an empty secret: anyone could sign with it"
 
 
-def secret_bytes(secret: str, scheme: str) -> int:
-    """How many bytes a webhook secret signs with; 0 for one that is not base64 where it should be."""
+def signing_key(secret: str, scheme: str) -> bytes:
+    """What a webhook secret signs with, however it is spelled: base64 has many ways, and an HMAC key as many as NULs
+    can follow. Empty for one that is not base64 where it should be."""
     if scheme != "standard-webhooks":
-        return len(secret.encode())
+        return secret.encode().rstrip(b"\0")
     try:
-        return len(base64.b64decode(secret.removeprefix("whsec_") + "=="))
+        return base64.b64decode(secret.removeprefix("whsec_") + "==").rstrip(b"\0")
     except binascii.Error:
-        return 0
+        return b""
 
 
 def read_secret_text(path: Path, max_bytes: int = SECRET_FILE_MAX_BYTES) -> str:

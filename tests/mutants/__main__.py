@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Play what was asked for, print a table; the exit code."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("modules", nargs="*", help="files or folders; all when left out, the decisive ones first")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="no longer than that; the next run goes on")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help="judge no longer than that; the next run goes on"
+    )
     parser.add_argument("--one-in", type=int, default=1, help="a sample: one mutant in so many; 0: survivors again")
     parser.add_argument("--report", action="store_true", help="play nothing, show what earlier runs found")
     asked = parser.parse_args(arguments)
@@ -35,7 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds: the copy is removed
     try:
-        tallies = _reported(modules) if asked.report else _played(modules, asked.minutes * 60, asked.one_in)
+        tallies = (
+            _reported(modules)
+            if asked.report
+            else _played(modules, plan.places(asked.modules, modules), asked.minutes * 60, asked.one_in)
+        )
     except (LookFailed, NotCollected) as error:
         _say(f"nothing is judged: {error}")
         return 1
@@ -45,10 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if judged and killed >= BAR * judged else 1
 
 
-def _played(modules: list[str], seconds: float, one_in: int) -> list[Tally]:
+def _played(modules: list[str], places: plan.Places, seconds: float, one_in: int) -> list[Tally]:
+    look(modules, places)
     until, tallies = time.monotonic() + seconds, []
-    look(modules)
-    with checkout(), closing(Judging()) as judging:
+    with checkout(), closing(Judging(places)) as judging:
         for module in modules:
             if time.monotonic() > until:
                 break

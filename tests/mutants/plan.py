@@ -4,15 +4,17 @@ first, for a mutant is over with the first test that fails."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = (
     "-m", "not (slow or kafka or postgres or browser)", "--ignore", "tests/deploy", "--ignore", "tests/mutants",
-    "tests", "handlers",
 )  # fmt: skip
-"""How pytest is told which tests judge."""
+"""How pytest is told which tests judge, beside their places."""
+Places = tuple[str, ...]
+EVERYWHERE: Places = ("tests", "handlers")
 LEFT_OUT = ("__init__.py", "*/migrations/*", "*/tests/*", "handlers/template/*", "*/metrics.py")
 HANDLING = "tests/contract/ledger/handling"
 READING = "tests/contract/ledger/reading"
@@ -35,6 +37,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/sync/confirm/*", ("tests/sync/confirm", "tests/sync")),
     ("consumer/sync/refresh/*", ("tests/sync/refresh", "tests/sync")),
     ("consumer/sync/reconcile/*", ("tests/sync/reconcile", "tests/sync")),
+    ("consumer/sync/canary/*", ("tests/sync/canary", "tests/sync")),
     ("consumer/sync/*", ("tests/sync",)),
     ("consumer/ledger/handling/runs*.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
     ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),
@@ -78,3 +81,45 @@ def modules(asked: list[str]) -> list[str]:
 def tests_of(module: str) -> tuple[str, ...]:
     """The tests that have to notice a mutant of this module."""
     return next((tests for pattern, tests in TESTS if fnmatch(module, pattern)), ())
+
+
+def places(asked: Iterable[str], modules: Iterable[str]) -> Places:
+    """Where the tests are that judge: everywhere, or for what was asked for by name the tests mirroring these modules,
+    and those that import one, or what they share with others that do. A mutant that others alone would notice is called
+    a survivor then, never the reverse."""
+    if not list(asked):
+        return EVERYWHERE
+    names = {_dotted(one) for one in modules}
+    names |= {_dotted(one) for one, text in _fast_files() if not _is_test(one) and _imports(text, names)}
+    near = {place for module in modules for place in _narrowest(tests_of(module))}
+    near |= {one for one, text in _fast_files() if _is_test(one) and _imports(text, names)}
+    return tuple(sorted(one for one in near if not any(_is_in(one, other) for other in near)))
+
+
+def _narrowest(places: Places) -> set[str]:
+    """Without the folders that another of these lies in: what they hold beside it tests the whole stage, slowly."""
+    return {one for one in places if not any(_is_in(other, one) for other in places)}
+
+
+@functools.cache
+def _fast_files() -> list[tuple[str, str]]:
+    """The tests, and what they share beside what most of them do: by their paths, with their texts."""
+    every = [path for folder in EVERYWHERE for path in (ROOT / folder).rglob("*.py") if path.name != "conftest.py"]
+    named = [(path.relative_to(ROOT).as_posix(), path.read_text()) for path in every]
+    return [(name, text) for name, text in named if not _is_in(name, "tests/deploy", "tests/mutants", "tests/support")]
+
+
+def _is_test(name: str) -> bool:
+    return name.rpartition("/")[2].startswith("test_")
+
+
+def _imports(text: str, names: set[str]) -> bool:
+    return any(line.split()[1] in names for line in text.splitlines() if line.lstrip().startswith(("from ", "import ")))
+
+
+def _dotted(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
+
+
+def _is_in(name: str, *folders: str) -> bool:
+    return any(name.startswith(f"{one}/") for one in folders)

@@ -27,7 +27,7 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkI
 
 from tests.mutants.look.lines import AT_IMPORT, FOLDER, Lines, statement_lines
 from tests.mutants.operators import Own, Source
-from tests.mutants.plan import ROOT
+from tests.mutants.plan import ROOT, Places
 from tests.mutants.testing import load_libraries, passes
 from tests.mutants.warm import UNFINISHED, CannotSwap, Warm
 
@@ -99,10 +99,10 @@ def checkout() -> Iterator[Path]:
 class Judging:
     """What judges mutants in a `checkout`: a warm process, and what is known of its tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places) -> None:
         self._tree = Path.cwd()
-        self._lines = Lines()
-        self._warm = Warm(self._tree)
+        self._lines = Lines(places)
+        self._warm = Warm(self._tree, places)
         self._believed: set[str] = set()
         self._noticed: defaultdict[str, set[str]] = defaultdict(set)
         self._fail_anyway: set[str] = set()

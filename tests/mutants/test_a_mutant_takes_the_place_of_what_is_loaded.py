@@ -87,23 +87,24 @@ def test_the_lines_of_a_statement_are_its_own(module: ModuleType) -> None:
 def test_the_nearest_tests_of_a_line_are_tried_first_and_no_longer_than_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "SEEN", tmp_path / "lines.sqlite")
-    monkeypatch.setattr(lines, "SECONDS", tmp_path / "seconds.json")
+    monkeypatch.setattr(lines, "FOLDER", tmp_path)
+    kept = lines.Kept(("tests/fulfilment",))
+    kept.folder.mkdir()
     monkeypatch.setattr(lines, "BUDGET_S", 20.0)
     module, near, far = (
         "handlers/fulfilment/store.py",
         "tests/fulfilment/test_orders.py::test_",
         "tests/cli/test_a.py::",
     )
-    lines.SECONDS.write_text(json.dumps({f"{near}slow": 9, f"{near}quick": 1, f"{far}quick": 0.1, f"{far}slow": 30}))
-    seen = CoverageData(str(lines.SEEN))
+    kept.seconds.write_text(json.dumps({f"{near}slow": 9, f"{near}quick": 1, f"{far}quick": 0.1, f"{far}slow": 30}))
+    seen = CoverageData(str(kept.lines))
     for test in (f"{near}slow", f"{near}quick", f"{far}quick", f"{far}slow"):
         seen.set_context(f"{test}|run")
         seen.add_lines({module: [5]})
     seen.set_context(AT_IMPORT)
     seen.add_lines({module: [1]})
     seen.write()
-    looked = Lines()
+    looked = Lines(("tests/fulfilment",))
     assert looked.running(module, [1]) == {AT_IMPORT}
     assert looked.running(module, [2]) == set()
     running = looked.running(module, [5])

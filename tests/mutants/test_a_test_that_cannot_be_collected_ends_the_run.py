@@ -9,6 +9,7 @@ import pytest
 
 from tests.mutants import __main__ as command
 from tests.mutants.look import lines, seconds
+from tests.mutants.plan import EVERYWHERE
 from tests.mutants.warm import NotCollected, Warm
 
 BROKEN = "import nothing_is_called_so\n"
@@ -39,19 +40,16 @@ def test_a_process_that_ends_before_it_collects_is_named(tree: Path, monkeypatch
 
 @pytest.mark.slow
 def test_the_look_fails_and_keeps_nothing(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = tree / "cache"
-    for name in ("SEEN", "SECONDS", "TEXTS"):
-        monkeypatch.setattr(lines, name, cache / name)
-    monkeypatch.setattr(lines, "FOLDER", cache)
+    monkeypatch.setattr(lines, "FOLDER", tree / "cache")
     monkeypatch.setattr(lines, "ROOT", tree)
-    monkeypatch.setattr(lines, "FAST", ("tests", "handlers"))
+    monkeypatch.setattr(lines, "FAST", ())
     (tree / "tests" / "mutants" / "look").mkdir(parents=True)
     for name in ("seconds.py", "coverage.ini"):
         shutil.copy(Path(seconds.__file__).with_name(name), tree / "tests" / "mutants" / "look")
     (tree / "code.py").write_text("")
     with pytest.raises(lines.LookFailed, match=r"test_broken\.py"):
-        lines.look(["code.py"])
-    assert not lines.TEXTS.exists()
+        lines.look(["code.py"], EVERYWHERE)
+    assert not lines.Kept(EVERYWHERE).texts.exists()
 
 
 @pytest.mark.parametrize("error", [lines.LookFailed("no"), NotCollected("tests/test_broken.py")])

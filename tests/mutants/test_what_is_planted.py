@@ -83,6 +83,20 @@ def test_every_module_that_decides_has_tests_and_is_played_first() -> None:
         modules(["consumer/nothing.py"])
 
 
+def test_a_part_is_judged_by_its_mirror_and_by_what_imports_it_all_by_everything() -> None:
+    ingest = plan.places(["consumer/work/ingest"], modules(["consumer/work/ingest"]))
+    assert {"tests/work/ingest", "tests/work/dispatch", "tests/contract/ledger/handling"} < set(ingest)
+    assert "tests/crash/test_any_interleaving_ends_in_the_same_tables.py" in ingest
+    assert [one for one in ingest if one.startswith(("tests/sync", "tests/work/ingest/", "tests/mutants"))] == []
+    confirm = plan.places(["consumer/sync/confirm"], modules(["consumer/sync/confirm"]))
+    assert "tests/sync/confirm" in confirm
+    assert "tests/sync" not in confirm
+    reconcile = plan.places(["consumer/sync/reconcile"], modules(["consumer/sync/reconcile"]))
+    assert "tests/sync/test_one_odd_record_stops_no_reading.py" in reconcile, "by what it shares with the others"
+    assert "tests/sync" in plan.places(["consumer/sync"], modules(["consumer/sync"]))
+    assert plan.places([], modules([])) == plan.EVERYWHERE
+
+
 def test_what_is_called_equivalent_still_stands_in_the_code() -> None:
     for row in tomllib.loads((ROOT / "tests/mutants/equivalent.toml").read_text())["mutant"]:
         assert row["was"] in (ROOT / row["module"]).read_text()

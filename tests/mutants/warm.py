@@ -1,4 +1,4 @@
-"""Warm: a process that has collected every fast test, and tries each mutant in a child of its own. What a new run of
+"""Warm: a process that has collected the fast tests, and tries each mutant in a child of its own. What a new run of
 pytest pays, seconds of importing and collecting, is paid once; a child pays for its tests.
 
 It forks before any of its tests has run but one, which makes the empty ledger that most tests copy: no loop is open
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.plan import FAST
+from tests.mutants.plan import EVERYWHERE, FAST, Places
 from tests.mutants.swap import Functions, functions_by_file, swap
 from tests.mutants.testing import become_quiet, ended
 
@@ -44,13 +44,13 @@ class NotCollected(Exception):
 class Warm:
     """The process, seen from outside."""
 
-    def __init__(self, tree: Path) -> None:
-        """Starts it; returns when it has collected the tests of `tree`. Raises NotCollected."""
+    def __init__(self, tree: Path, places: Places = EVERYWHERE) -> None:
+        """Starts it; returns when it has collected the tests in these places of `tree`. Raises NotCollected."""
         self._ours, theirs = Pipe()
         self._pid = os.fork()
         if self._pid == 0:
             self._ours.close()
-            _collect(tree, theirs)
+            _collect(tree, places, theirs)
         theirs.close()
         try:
             tests, missing = self._ours.recv()
@@ -75,12 +75,14 @@ class Warm:
         os.waitpid(self._pid, 0)
 
 
-def _collect(tree: Path, asked: Connection) -> None:
+def _collect(tree: Path, places: Places, asked: Connection) -> None:
     """In the process: never returns."""
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds: a child under way is ended
         become_quiet(tree)
-        pytest.main([*OPTIONS, "--rootdir", str(tree), "--basetemp", f"{tree}-temporary"], plugins=[Judge(asked)])
+        pytest.main(
+            [*OPTIONS, *places, "--rootdir", str(tree), "--basetemp", f"{tree}-temporary"], plugins=[Judge(asked)]
+        )
     finally:
         os._exit(0)
 
@@ -111,8 +113,9 @@ class Judge:
         if self._missing:
             self._asked.send(([], self._missing))
             return True
-        first = next(one for one in session.items if LEDGER in getattr(one, "fixturenames", ()))
-        session.config.hook.pytest_runtest_protocol(item=first, nextitem=_other(first))
+        first = next((one for one in session.items if LEDGER in getattr(one, "fixturenames", ())), None)
+        if first is not None:
+            session.config.hook.pytest_runtest_protocol(item=first, nextitem=_other(first))
         self._items, self._functions = {one.nodeid: one for one in session.items}, functions_by_file()
         gc.collect()
         gc.freeze()  # a child that collects would copy every page
@@ -156,6 +159,6 @@ class Judge:
         return None
 
 
-def _other(item: pytest.Item) -> pytest.Item:
-    """A test of another file: after this one its file is left, and what belongs to all tests stays."""
-    return next(one for one in item.session.items if one.path != item.path)
+def _other(item: pytest.Item) -> pytest.Item | None:
+    """A test of another file, if there is one: after this one its file is left, and what belongs to all tests stays."""
+    return next((one for one in item.session.items if one.path != item.path), None)

@@ -23,6 +23,8 @@ TWO = {
     "CONSUMER_APPLICATIONS": f'[{{"name": "club", "webhook_secrets": ["{SECRET}"]}}]',
 }
 
+SPELLED_TWICE = {**TWO, "CONSUMER_WEBHOOK_SECRETS": SECRET.removeprefix("whsec_").rstrip("=")}
+
 
 @pytest.mark.parametrize(
     ("given", "reason"),
@@ -31,7 +33,14 @@ TWO = {
         ({"CONSUMER_WEBHOOK_SECRETS": f"{SECRET},{SHORT}"}, "a secret has 1 byte(s)"),
         ({"CONSUMER_WEBHOOK_SECRETS": SANDBOX_WEBHOOK_SECRET}, "the sandbox's own secret"),
         ({"CONSUMER_WEBHOOK_SECRETS": "fifteen-letters", **HMAC}, "a secret has 15 byte(s)"),
+        (
+            {"CONSUMER_WEBHOOK_SECRETS": SANDBOX_WEBHOOK_SECRET.removeprefix("whsec_").rstrip("=")},
+            "the sandbox's own secret",
+        ),
+        ({"CONSUMER_WEBHOOK_SECRETS": base64.b64encode(b"x" + b"\0" * 31).decode()}, "a secret has 1 byte(s)"),
+        ({"CONSUMER_WEBHOOK_SECRETS": "sandbox-webhook-secret-32-bytes!", **HMAC}, "the sandbox's own secret"),
         (TWO, "club and default have the same secret"),
+        (SPELLED_TWICE, "club and default have the same secret"),
     ],
 )
 def test_a_weak_secret_is_refused_where_strangers_can_reach_it(given: Mapping[str, str], reason: str) -> None:

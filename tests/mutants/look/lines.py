@@ -1,4 +1,4 @@
-"""Lines: which fast tests run which line. One run of them all under coverage tells, and how long each takes; what it
+"""Lines: which fast tests run which line. One run of them under coverage tells, and how long each takes; what it
 saw is kept until the code is another."""
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from pathlib import Path
 
 from coverage import CoverageData
 
-from tests.mutants.plan import FAST, ROOT, tests_of
+from tests.mutants.plan import EVERYWHERE, FAST, ROOT, Places, tests_of
 
 FOLDER = ROOT / ".cache" / "mutants"
-SEEN, SECONDS, TEXTS = FOLDER / "lines.sqlite", FOLDER / "seconds.json", FOLDER / "texts.json"
 BUDGET_S = 120.0
 """What the tests of one mutant may take together: the nearest and quickest of those that run its line."""
 UNKNOWN_S = 1.0
@@ -30,14 +29,25 @@ class LookFailed(Exception):
     """Not every test was run: what was seen is not what the tests do."""
 
 
-def look(modules: Iterable[str]) -> None:
-    """See what each fast test runs, unless what was seen is of these modules as they are. Takes minutes. Raises
-    LookFailed."""
-    known = json.loads(TEXTS.read_text()) if TEXTS.exists() else {}
+class Kept:
+    """The files that a look leaves: one look for each choice of places."""
+
+    def __init__(self, places: Places) -> None:
+        name = hashlib.sha256(" ".join(places).encode()).hexdigest()[:12]
+        self.folder = FOLDER if places == EVERYWHERE else FOLDER / f"look-{name}"
+        self.lines, self.seconds = self.folder / "lines.sqlite", self.folder / "seconds.json"
+        self.texts = self.folder / "texts.json"
+
+
+def look(modules: Iterable[str], places: Places) -> None:
+    """See what each fast test in these places runs, unless what was seen is of these modules as they are. Takes
+    minutes, everywhere a quarter of an hour. Raises LookFailed."""
+    kept = Kept(places)
+    known = json.loads(kept.texts.read_text()) if kept.texts.exists() else {}
     if all(known.get(one) == _hash(ROOT / one) for one in modules):
         return
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for old in (SEEN, SECONDS, TEXTS):
+    kept.folder.mkdir(parents=True, exist_ok=True)
+    for old in (kept.lines, kept.seconds, kept.texts):
         old.unlink(missing_ok=True)
     texts = {path.relative_to(ROOT).as_posix(): _hash(path) for path in _sources()}
     command = [
@@ -52,9 +62,10 @@ def look(modules: Iterable[str]) -> None:
             "test",
             "--cov-report=",
             *FAST,
+            *places,
         ),
     ]
-    environment = {**os.environ, "COVERAGE_FILE": str(SEEN), "MUTANTS_SECONDS": str(SECONDS)}
+    environment = {**os.environ, "COVERAGE_FILE": str(kept.lines), "MUTANTS_SECONDS": str(kept.seconds)}
     ended = subprocess.run(
         command,
         cwd=ROOT,
@@ -64,19 +75,20 @@ def look(modules: Iterable[str]) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if ended.returncode not in RAN or not SECONDS.exists():
+    if ended.returncode not in RAN or not kept.seconds.exists():
         raise LookFailed(f"pytest did not run every test (exit {ended.returncode}):\n{ended.stdout[-2000:]}")
-    TEXTS.write_text(json.dumps(texts))
+    kept.texts.write_text(json.dumps(texts))
 
 
 class Lines:
     """What the last look saw."""
 
-    def __init__(self) -> None:
-        self._data = CoverageData(str(SEEN))
+    def __init__(self, places: Places) -> None:
+        kept = Kept(places)
+        self._data = CoverageData(str(kept.lines))
         self._data.read()
         self._read: dict[str, Mapping[int, list[str]]] = {}
-        self.seconds: dict[str, float] = json.loads(SECONDS.read_text())
+        self.seconds: dict[str, float] = json.loads(kept.seconds.read_text())
 
     def running(self, module: str, lines: Iterable[int] | None = None) -> set[str]:
         """The tests that run one of these lines, or any line of the module; `AT_IMPORT` is among them where importing

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,8 +17,8 @@ from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.ends import PAGES_AT_ONCE
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, WALK, Late, Sightings
-from consumer.sync.canary.stage import BLIND_AFTER, Canary
+from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, WALK, Late, Shown, Sightings
+from consumer.sync.canary.stage import AGAIN_S, BLIND_AFTER, Canary
 from consumer.sync.health.status import application_status
 from tests.sync.conftest import World, counted_by
 from tests.sync.reconciling import listing, order
@@ -334,3 +335,33 @@ async def test_it_is_said_now_and_then_and_once_that_it_is_over(world: World) ->
     said = [line for line in logs if line.get("code") == "paid_there_but_not_here"]
     assert 1 < len(said) < 10
     assert [line["event"] for line in logs if line["log_level"] == "info"] == ["missing_here_over"]
+
+
+async def test_while_something_is_missing_it_looks_more_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await walked(world)
+    stop, waits, sleep = asyncio.Event(), list[float](), world.clock.sleep
+    shown = iter([[], [order(1, "PAID")], [order(1, "PAID")]])
+
+    async def sleeps(seconds: float) -> None:
+        waits.append(seconds)
+        if (orders := next(shown, None)) is None:
+            if len(waits) == 5:
+                stop.set()
+            await recorded(world, 1)
+        else:
+            shows(world, orders=orders)
+        await sleep(seconds)
+
+    shows(world)
+    monkeypatch.setattr(world.clock, "sleep", sleeps)
+    await canary(world, every_s=600.0).run(stop)
+    assert waits == [600.0, 600.0, 600.0, AGAIN_S, 600.0]
+
+
+@pytest.mark.parametrize(("before_s", "is_news"), [(0, True), (1, False), (-1, True)])
+def test_what_happened_when_history_ends_is_news(before_s: int, is_news: bool) -> None:
+    # case: B30
+    floor, shown = datetime(2026, 1, 1, tzinfo=UTC), Shown()
+    shown.add("event:evt_1", floor - timedelta(seconds=before_s), floor=floor, is_first=True)
+    assert (shown.news == ["event:evt_1"]) is is_news
+    assert shown.undated == []

@@ -1,0 +1,47 @@
+"""When a hint is looked at again: denials wait ever longer until patience is over; a failure of the service counts
+nothing and waits half a minute."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer.sync.confirm.decision import next_look_s
+from consumer.sync.confirm.denials import FAILED_AGAIN_S, Denials
+from tests.sync.confirm.test_only_what_the_service_says_becomes_an_event import confirm, hint, waiting
+from tests.sync.conftest import World
+
+LOOKS_S = [2.0, 6.0, 18.0, 54.0, 120.0, 120.0, 120.0, 120.0, 120.0, 120.0, 120.0]
+
+
+def test_waits_treble_up_to_two_minutes() -> None:
+    # case: U30
+    assert [next_look_s(denials) for denials in range(1, len(LOOKS_S) + 2)] == [*LOOKS_S, None]
+
+
+@pytest.mark.parametrize(("patience_s", "looks"), [(0.0, 0), (1.9, 1), (2.0, 1), (2.1, 2), (8.0, 2), (26.0, 3)])
+def test_patience_counts_the_waits_that_were_waited(patience_s: float, looks: int) -> None:
+    # case: U30
+    found = [next_look_s(denials, patience_s) for denials in range(1, looks + 2)]
+    assert found == [*LOOKS_S[:looks], None]
+
+
+def test_the_last_denial_is_the_one_after_which_nobody_looks(world: World) -> None:
+    denials = Denials(world.app, patience_s=26.0)
+    assert [denials.is_last(before) for before in range(4)] == [False, False, False, True]
+
+
+async def test_a_failure_of_the_service_puts_off_and_denies_nothing(world: World) -> None:
+    # case: G7
+    world.service.event(1)
+    world.service.failing["/v1/events/evt_000001"] = 500
+    await hint(world, "evt_000001")
+    stage = confirm(world)
+    assert await stage.once() == 0
+    asked = world.service.calls["/v1/events/evt_000001"]
+    world.clock.advance(FAILED_AGAIN_S - 5)
+    await stage.once()
+    assert world.service.calls["/v1/events/evt_000001"] == asked, "half a minute is not over"
+    del world.service.failing["/v1/events/evt_000001"]
+    world.clock.advance(6)
+    assert await stage.once() == 1
+    assert (await waiting(world), len(await world.published())) == (0, 1)
