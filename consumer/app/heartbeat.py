@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer import __version__
 from consumer.clock import Clock, SharedClock
-from consumer.errors import ConsumerError, LedgerUnavailable, code_of
+from consumer.errors import ConsumerError, LedgerUnavailable, again, code_of
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Proof, Pulse
@@ -74,7 +74,7 @@ class Heartbeat:
     async def check(self) -> bool:
         """Whether the ledger took what was last told it: a small write every few seconds. Raises what it said."""
         if self._refused is not None:
-            raise self._refused
+            raise again(self._refused)
         return True
 
     async def agree_on_time(self) -> None:

@@ -27,7 +27,7 @@ from consumer.app.read_after_write import asking
 from consumer.app.registering import registering
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SharedClock, SystemClock
-from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError
+from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError, again
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
@@ -432,7 +432,7 @@ class App:
 
         async def takes_deliveries() -> bool:
             if sync.hint_consumer.failure.error is not None:
-                raise sync.hint_consumer.failure.error
+                raise again(sync.hint_consumer.failure.error)
             return True
 
         async def lost(at: datetime) -> None:
