@@ -5,9 +5,11 @@ The docstring of a class is its default message, one line, safe to print: no sec
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from consumer.reason import Reason
+
+E = TypeVar("E", bound=BaseException)
 
 
 class ConsumerError(Exception):
@@ -25,6 +27,14 @@ class ConsumerError(Exception):
         """The one line an operator reads: `error[code]: message (field=value, ...)`."""
         detail = ", ".join(f"{name}={value}" for name, value in self.fields.items() if value is not None)
         return f"error[{self.code}]: {self.message}" + (f" ({detail})" if detail else "")
+
+
+def again(error: E) -> E:
+    """The same once more, to be raised. One that is kept and raised itself collects a traceback at each raise: frames,
+    and all that they hold."""
+    fresh = type(error).__new__(type(error), *error.args)
+    fresh.__dict__.update(error.__dict__)
+    return fresh
 
 
 def code_of(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 
 import structlog
@@ -18,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer import __version__
 from consumer.clock import Clock, SharedClock
-from consumer.errors import ConsumerError, LedgerUnavailable, code_of
+from consumer.errors import ConsumerError, LedgerUnavailable, again, code_of
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Proof, Pulse
@@ -28,6 +29,7 @@ from consumer.telemetry.metrics import Metrics
 
 BEAT_EVERY_S = 5.0
 LIMIT_S = 10.0
+LAST_WORD_WITHIN_S = 3.0
 REMEMBERED_BEATS = 24
 NOT_DURABLE = frozenset({"not_durable", "busy", "failed", "unproved_full"})
 
@@ -61,10 +63,18 @@ class Heartbeat:
         why = error.message if isinstance(error, ConsumerError) else ""
         self._died_of = f"{code_of(error)}: {why}".removesuffix(": ")
 
+    async def say_that_it_died(self, error: BaseException) -> None:
+        """Before it ever ran: its only word. Where there is no ledger to say it to, its own line is all there is."""
+        self.dies(error)
+        with suppress(ConsumerError, TimeoutError, OSError):
+            async with asyncio.timeout(LAST_WORD_WITHIN_S):
+                await self._beat()
+        await self.stop()
+
     async def check(self) -> bool:
         """Whether the ledger took what was last told it: a small write every few seconds. Raises what it said."""
         if self._refused is not None:
-            raise self._refused
+            raise again(self._refused)
         return True
 
     async def agree_on_time(self) -> None:

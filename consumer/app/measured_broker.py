@@ -16,7 +16,7 @@ from consumer.broker import (
     TopicConfig,
     TopicReport,
 )
-from consumer.errors import BrokerError, TopicForbidden, TopicUnknown
+from consumer.errors import BrokerError, TopicForbidden, TopicUnknown, again
 from consumer.telemetry.metrics import Metrics
 
 PASSING_S = 60.0
@@ -104,7 +104,7 @@ class MeasuredBroker:
         """See Broker."""
         if not await self._broker.check():
             if (why := self._not_started) is not None:
-                raise type(why)(why.message, **why.fields)
+                raise again(why)
             return False
         await self._probe_now_and_then()
         if isinstance(self._broker, EmbeddedBroker):

@@ -27,7 +27,7 @@ from consumer.app.read_after_write import asking
 from consumer.app.registering import registering
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SharedClock, SystemClock
-from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError
+from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError, again
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
@@ -57,6 +57,8 @@ Stoppable = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 _log = structlog.get_logger(__name__)
 
+PLAYED = frozenset({Role.SERVE, Role.WORK, Role.SYNC, Role.CONSOLE})
+
 
 class App:
     """One process. Use as `async with`; ask for parts (`receive`, `work`, ...), then `run` until told to stop.
@@ -75,6 +77,7 @@ class App:
         self.public_url: str | None = None
         self.internal_url: str | None = None
         self.worker: Worker | None = None
+        self._has_run = False
         self._plugins = plugins or {}
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -99,6 +102,9 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._readiness.drain()
+        if isinstance(error, ConsumerError) and not self._has_run and self.settings.role in PLAYED:
+            self._heartbeat.roles |= {self.settings.role.value} if not self._heartbeat.roles else set()
+            await self._heartbeat.say_that_it_died(error)
         await self._stack.aclose()
 
     async def ready(self) -> bool:
@@ -110,6 +116,7 @@ class App:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set or a part fails (then: raises what it raised). Leaving the block stops everything."""
+        self._has_run = True
         self._readiness.started()
         self._stoppable(self._heartbeat.run, "heartbeat", STOP_SLACK_S)
         stopping = asyncio.create_task(stop.wait(), name="app:stop")
@@ -327,8 +334,8 @@ class App:
         from consumer.work.observer import Observer
         from consumer.work.worker import WorkerConfig
 
-        self.check_plugins()
         self._heartbeat.roles.add(Role.WORK.value)
+        self.check_plugins()
         runs = " ".join(sorted(handler.name for handler in self.registry.handlers))
         broken = " ".join(sorted(plugin.plugin for plugin in self.registry.broken))
         self._heartbeat.said |= {("work", HANDLERS): lambda: runs, ("work", BROKEN): lambda: broken}
@@ -425,7 +432,7 @@ class App:
 
         async def takes_deliveries() -> bool:
             if sync.hint_consumer.failure.error is not None:
-                raise sync.hint_consumer.failure.error
+                raise again(sync.hint_consumer.failure.error)
             return True
 
         async def lost(at: datetime) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -24,7 +25,7 @@ from consumer.clock import Clock
 from consumer.console.answers import answer, bearer, errors, guard
 from consumer.console.checkouts import parse, register_checkout
 from consumer.console.event_view import event_view
-from consumer.console.queues import findings, queues
+from consumer.console.queues import KINDS, findings, queues
 from consumer.console.views import access_view, order_view, subscription_view
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, processes
@@ -106,6 +107,9 @@ class QueryApi:
         async with self._database.reading() as session:
             waiting = await queues(session, application)
             listed = await findings(session, application, kind)
+        if not listed and kind is not None and kind not in KINDS:
+            alike = ", ".join(get_close_matches(kind, sorted(KINDS), n=3, cutoff=0.5))
+            raise UsageError(f"there is no such kind of finding{alike and f'; near: {alike}'}")
         counted = [
             {"plugin": one.plugin, "kind": one.kind, "count": one.count, "oldest_at": one.oldest_at} for one in waiting
         ]

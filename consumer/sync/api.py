@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consumer.clock import Clock
+from consumer.errors import again
 from consumer.events import Locators
 from consumer.payments import (
     AuthenticationError,
@@ -72,7 +73,7 @@ class Cooldown:
     def check(self) -> None:
         """Raise the failure again while it holds."""
         if self._error is not None and self._clock.monotonic() < self._until:
-            raise self._error
+            raise again(self._error)
         self._error = None
 
     def take(self, error: PaymentsError) -> bool:

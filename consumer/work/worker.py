@@ -10,7 +10,7 @@ import structlog
 
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock
-from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError
+from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
 from consumer.telemetry.logs import Condition
@@ -118,7 +118,7 @@ class Worker:
         """Whether it takes records now; before it has joined its group it does not. Raises the BrokerError that keeps
         it from joining, reading or committing: a worker that is refused must not seem idle."""
         if self._blind is not None:
-            raise self._blind
+            raise again(self._blind)
         return self.polls
 
     async def lag(self) -> Mapping[Partition, Lag]:

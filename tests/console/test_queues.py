@@ -45,6 +45,13 @@ async def test_every_queue_is_counted_and_listed(api: Client, projections: Proje
     assert [one["subject"] for one in only["findings"]] == ["p1"]
 
 
+async def test_a_mistyped_kind_is_told_and_what_is_near_it(api: Client) -> None:
+    async with api.get("/api/findings?kind=orphan_paymen") as response:
+        assert response.status == 400
+        assert "near: orphan_payment" in (await response.json())["error"]["message"]
+    assert (await asked(api, "?kind=orphan_payment"))["findings"] == []
+
+
 async def test_what_is_closed_does_not_wait(api: Client, projections: Projections) -> None:
     # case: F28
     await projections.feed(observed("payment:p1", 1, {"id": "p1", "status": "SUCCEEDED"}))

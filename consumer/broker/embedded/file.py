@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from consumer.broker.embedded.schema import SCHEMA, append_rows, data_version
 from consumer.causes import of_log_file
-from consumer.errors import BrokerError, BrokerUnavailable, LogNotOpened, LogReplaced
+from consumer.errors import BrokerError, BrokerUnavailable, LogNotOpened, LogReplaced, again
 
 T = TypeVar("T")
 
@@ -210,13 +210,13 @@ class LogFile:
         self._write_failure = error
         for job in jobs:
             if not job.done.done():
-                job.done.set_exception(_another(error))
+                job.done.set_exception(again(error))
 
     def _expire(self, done: asyncio.Future[Any]) -> None:
         """Who waits less long than SQLite does for a lock is told why the last one failed."""
         if not done.done():
             late = BrokerUnavailable("the log file did not answer in time")
-            done.set_exception(_another(self._write_failure or late))
+            done.set_exception(again(self._write_failure or late))
 
     def _take(self) -> list[_Job]:
         """The next transaction's jobs, without those whose caller has given up (fewer late duplicates)."""
@@ -343,8 +343,3 @@ def identity_of(connection: sqlite3.Connection) -> str | None:
         return None
     found = connection.execute("SELECT id FROM identity").fetchone()
     return None if found is None else str(found[0])
-
-
-def _another(error: BrokerError) -> BrokerError:
-    """The same once more: a shared exception would collect everybody's traceback."""
-    return type(error)(error.message, **error.fields)

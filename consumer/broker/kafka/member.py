@@ -19,7 +19,7 @@ from consumer.broker.kafka.consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, List
 from consumer.broker.kafka.progress import Progress
 from consumer.broker.membership import Membership
 from consumer.clock import Clock
-from consumer.errors import BrokerError, BrokerUnavailable
+from consumer.errors import BrokerError, BrokerUnavailable, again
 from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger(__name__)
@@ -121,7 +121,7 @@ class KafkaSubscription:
             if consumer is None or waits:
                 if not await self._changed(left_s):
                     if self._refused is not None:  # who asks must know that this is no want of records
-                        raise type(self._refused)(self._refused.message, **self._refused.fields)
+                        raise again(self._refused)
                     return ()
                 continue
             if self._pulling is None:

@@ -105,6 +105,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[list[Che
         database = Database(settings.database_url.get_secret_value(), pool_size=3, create=False)
         stack.push_async_callback(database.stop)
         await schema.require_current(database)
+        await database.probe()
     except ConsumerError as error:
         return [Check(name="database", grade=Grade.FAIL, text=error.line())], None
     text = f"{database.dialect} answers; the schema is up to date"

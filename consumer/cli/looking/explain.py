@@ -15,6 +15,7 @@ from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
+from consumer.console.find import near
 from consumer.console.mentions import SUBJECTS
 from consumer.console.unread import is_read
 from consumer.errors import NotFound, SettingsError, UsageError
@@ -59,6 +60,7 @@ def order(
     """Why an order is fulfilled, or is not."""
     _explain(
         application,
+        order_id,
         lambda session, _policy, _now, is_read: explain_order(session, application, order_id, is_read=is_read),
         as_json,
     )
@@ -73,6 +75,7 @@ def subscription(
     """Why a subscription gives access, or does not."""
     _explain(
         application,
+        subscription_id,
         lambda session, policy, now, is_read: explain_subscription(
             session, application, subscription_id, policy, now, is_read=is_read
         ),
@@ -90,6 +93,7 @@ def customer(
     """Why a customer has access, or has not."""
     _explain(
         application,
+        reference,
         lambda session, policy, now, is_read: explain_customer(
             session, application, reference, policy, now, is_read=is_read
         ),
@@ -115,10 +119,10 @@ def anything(name: Name, application: Application = None, as_json: Json = False)
     {"order": order, "subscription": subscription, "customer": customer}[kind](id_, where, as_json)
 
 
-def _explain(application: str, explain: Explain, as_json: bool, *, by_policy: bool = False) -> None:
+def _explain(application: str, name: str, explain: Explain, as_json: bool, *, by_policy: bool = False) -> None:
     settings = settings_looking()
     policy = _policy(settings) if by_policy else Policy()
-    found = run(_look(settings, application, explain, policy))
+    found = run(_look(settings, application, name, explain, policy))
     _name_cures(found["next"], found["state"], settings)
     output = Output(as_json)
     output.document(found)
@@ -161,12 +165,17 @@ def _policy(settings: Settings) -> Policy:
     return Policy.model_validate(settings.handler_options.get("access", {}))
 
 
-async def _look(settings: Settings, application: str, explain: Explain, policy: Policy) -> dict[str, Any]:
+async def _look(settings: Settings, application: str, name: str, explain: Explain, policy: Policy) -> dict[str, Any]:
+    """Raises NotFound that says what is near."""
     one = settings.application(application)
     async with ledger(settings) as database, database.reading() as session:
         now = await shared_time(session)
         has_reader = (one is not None and one.has_credentials) or await is_read(session, application, now)
-        found = await explain(session, policy, now, has_reader)
+        try:
+            found = await explain(session, policy, now, has_reader)
+        except NotFound as error:
+            alike = await near(session, name, application=application)
+            raise NotFound(error.message, **{**error.fields, "near": ", ".join(alike) or None}) from error
         return found | {"next": [_to_come(entry, now) for entry in found["next"]]}
 
 

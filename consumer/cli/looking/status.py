@@ -221,7 +221,7 @@ async def _why_unheard(database: Database, listed: Sequence[Process], now: datet
     """Every process tells the ledger every few seconds that it lives. Where none did, either none lives, or the ledger
     takes no write: that is asked by writing."""
     living = [one.seen_at for one in listed if one.stopped_at is None]
-    if not living or now - max(living) <= UNHEARD_AFTER:
+    if living and now - max(living) <= UNHEARD_AFTER:
         return None
     try:
         await database.probe()

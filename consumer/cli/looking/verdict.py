@@ -35,6 +35,8 @@ UNFULFILLED_LATE_S = 300.0
 WALK_LATE_S = 900.0
 LOOKED_LATE_S = 900.0
 READ_LATE_S = 900.0
+UNDERWAY, UNDERWAY_S = "orphan_payment", 60.0
+"""A payment may be read before its order is known to be paid: then the finding is closed again at once."""
 HELD_UP_S = 30.0
 CERTAIN = frozenset({WrongApplication.code})
 """What is no passing trouble, however short it has lasted."""
@@ -80,7 +82,10 @@ def judge(
     found += judge_accounts(accounts or {})
     found += _unlisted(signatures, application_statuses, figures.at)
     for queue in queues:
-        text = f"{queue.count} open finding(s) {queue.kind} in {queue.application}: see GET /api/findings"
+        if queue.kind == UNDERWAY and _age_s(queue.oldest_at, figures.at) < UNDERWAY_S:
+            continue
+        elsewhere = "" if queue.application == "default" else f" --application {queue.application}"
+        text = f"{queue.count} open finding(s) {queue.kind}: `consumer findings list --kind {queue.kind}{elsewhere}`"
         found.append(Finding(Grade.DEGRADED, "findings_open", text))
     found += log
     if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:

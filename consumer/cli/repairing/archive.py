@@ -21,7 +21,7 @@ from consumer.archive.export import export
 from consumer.archive.file import written_at
 from consumer.archive.prune import Prune, Pruned
 from consumer.archive.trail import bring_trail, is_trail
-from consumer.cli.consent import Yes, consent, operator
+from consumer.cli.consent import Yes, actor, consent
 from consumer.cli.looking.events import app as events_app
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
@@ -68,7 +68,7 @@ def prune(
             clock = await shared_clock(database)
             leader = _leader(database, clock)
             made = Prune(
-                database, folder, clock=clock, written_by=__version__, by=operator(),
+                database, folder, clock=clock, written_by=__version__, by=actor(),
                 reason=reason.strip() or None, may_go_on=lambda: leader.token, on_file=_progress(output),
             )  # fmt: skip
             if dry_run:
@@ -156,7 +156,7 @@ async def _note(session: AsyncSession, file: Path, found: Brought) -> None:
         session,
         at=await shared_time(session),
         application="",
-        actor=operator(),
+        actor=actor(),
         action="archive.imported",
         subject=f"archive:{file.name[:100]}",
         after=orjson.dumps({"events": found.events, "bodies": found.bodies}).decode(),

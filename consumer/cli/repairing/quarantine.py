@@ -27,7 +27,8 @@ from consumer.reason import Reason, reason_of
 from consumer.settings import Role, Settings
 from consumer.wire import pack_delivery
 
-Id = Annotated[int | None, typer.Option("--id", help="One of them, by its number in `quarantine list`.")]
+Number = Annotated[int | None, typer.Argument(metavar="[ID]", help="One of them, by its number in `quarantine list`.")]
+Id = Annotated[int | None, typer.Option("--id", help="The same.")]
 Because = Annotated[Reason | None, typer.Option("--because", help="Those that lie there for this reason.")]
 SHOWN_BYTES = 4_000
 
@@ -61,6 +62,7 @@ def show(
 @app.command()
 def retry(
     reason: Why,
+    given: Number = None,
     number: Id = None,
     because: Because = None,
     application: Application = None,
@@ -70,7 +72,7 @@ def retry(
 ) -> None:
     """Have these taken in again, as if they had just come: the service is asked about each."""
     settings = settings_for(Role.OPERATE)
-    rows, more = _chosen(settings, number, because, application, limit)
+    rows, more = _chosen(settings, _one(given, number), because, application, limit)
     consent(f"take {len(rows)} delivery(s) in again?", yes=yes)
     because_of = checked_reason(reason)
     run(_publish(settings, rows))
@@ -82,6 +84,7 @@ def retry(
 @app.command()
 def discard(
     reason: Why,
+    given: Number = None,
     number: Id = None,
     because: Because = None,
     application: Application = None,
@@ -91,7 +94,7 @@ def discard(
 ) -> None:
     """Throw these away; who did it and why stays in the audit trail."""
     settings = settings_for(Role.OPERATE)
-    rows, more = _chosen(settings, number, because, application, limit)
+    rows, more = _chosen(settings, _one(given, number), because, application, limit)
     consent(f"discard {len(rows)} delivery(s)?", yes=yes)
     gone = run(_gone(settings, rows, "quarantine.discarded", checked_reason(reason)))
     _say(as_json, "discarded", [row for row in rows if row.id in gone], more=more, back=len(rows) - len(gone))
@@ -107,12 +110,19 @@ def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow], *, more: bool,
         output.line(f"{back} came anew meanwhile, or went: see `consumer quarantine list`")
 
 
+def _one(given: int | None, number: int | None) -> int | None:
+    """The number, however it was said. Raises UsageError for two."""
+    if given is not None and number is not None and given != number:
+        raise UsageError("say one number, or --because")
+    return number if given is None else given
+
+
 def _chosen(
     settings: Settings, number: int | None, because: Reason | None, application: str | None, limit: int
 ) -> tuple[Sequence[QuarantineRow], bool]:
     """Those to do it to, and whether there are more than `limit`. Raises UsageError, NotFound."""
     if number is None and because is None:
-        raise UsageError("say which: --id or --because")
+        raise UsageError("say which: its number in `consumer quarantine list`, or --because")
     found = run(_rows(settings, number, because, application, limit + 1))
     return found[:limit], len(found) > limit
 

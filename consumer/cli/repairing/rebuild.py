@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.app.options import option_problems
 from consumer.app.rebuilding import TOGETHER, chosen, rebuild_of, tables_of
 from consumer.app.replaying import registry_for
-from consumer.cli.consent import Yes, consent, operator
+from consumer.cli.consent import Yes, actor, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import SettingsError, UsageError, WorkGoesOn
@@ -80,7 +80,7 @@ async def _rebuild(
 
     async def noted(session: AsyncSession, application: str) -> None:
         audit.note(
-            session, at=await shared_time(session), application=application, actor=operator(), action="plugin.rebuilt",
+            session, at=await shared_time(session), application=application, actor=actor(), action="plugin.rebuilt",
             subject=f"plugin:{','.join(plugins)}"[:100], reason=reason[:REASON_CHARS] or "no reason was given",
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ import orjson
 import typer
 
 from consumer.app.replaying import applying, planner, registry_for
-from consumer.cli.consent import Reason, Yes, checked_reason, consent, operator
+from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
 from consumer.cli.filters import (
     Application,
     EventId,
@@ -114,7 +114,7 @@ async def _plan(
             made = planner(database, registry, settings, clock)
             return await made.make(
                 wanted,
-                by=operator(),
+                by=actor(),
                 reason=(reason or "").strip() or None,
                 renews_keys=renews_keys,
                 told=lambda done, total: bar.told(done, total),
@@ -188,7 +188,7 @@ async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: floa
         with ReplayBar(plan_id) as bar:
             return await made.run(
                 plan_id,
-                by=operator(),
+                by=actor(),
                 reason=reason,
                 max_age=max_age,
                 told=lambda step: bar.told(step.done, step.total, step.left_s),
@@ -266,7 +266,7 @@ def cancel(plan: PlanId, reason: Reason, yes: Yes = False, as_json: Json = False
 
     async def end() -> int:
         async with ledger(looking()[0]) as database, database.transaction() as session:
-            left = await plans.cancel(session, plan, by=operator(), reason=why, now=await shared_time(session))
+            left = await plans.cancel(session, plan, by=actor(), reason=why, now=await shared_time(session))
             if left is None:
                 raise PlanOver(plan=plan)
             return left

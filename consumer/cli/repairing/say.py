@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from consumer.cli.consent import Reason, Yes, checked_reason, consent, operator
+from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.console.subjects import MARKED_PAID, require_known_order
@@ -33,7 +33,7 @@ def say(
     as_json: Json = False,
 ) -> None:
     """Tell the built-in handlers something: an order paid by hand, a hold, a gift, a customer found."""
-    given, why, who = _pairs(data or []), checked_reason(reason), operator()
+    given, why, who = _pairs(data or []), checked_reason(reason), actor()
     settings = settings_for(Role.OPERATE)
     if application not in (known := [one.name for one in settings.applications]):
         raise UsageError("there is no such application", application=application, known=", ".join(known))

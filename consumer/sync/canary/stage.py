@@ -1,8 +1,8 @@
 """Canary: what the service shows as its newest events and its newest paid orders, against the ledger.
 
 Every other alarm concludes from what our own parts say. This one asks the two ends only: money that was taken there and
-is not known here is seen, whatever lies between looks fine. It costs two reads a look, one more for a list whose order
-cannot be told.
+is not known here is seen, whatever lies between looks fine. So it pages by `ends` and not by a walk of the events: what
+a walk overlooks is to be seen here. It costs two reads a look, one more for a list whose order cannot be told.
 """
 
 from __future__ import annotations

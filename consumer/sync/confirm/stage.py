@@ -93,14 +93,11 @@ class Confirm(Stage):
         """
         async with self._app.database.reading() as session:
             waiting = await hints.count(session, self._app.name)
-            found = (
-                await hints.due_ids(session, self._app.name, self._app.clock.now(), self._policy.batch)
-                if waiting
-                else ()
-            )
-            due = dict(found)
-        self._app.metrics.hints_waiting.labels(self._app.name).set(waiting)
-        self._cooldown.check()
+            self._app.metrics.hints_waiting.labels(self._app.name).set(waiting)
+            self._cooldown.check()
+            if not waiting:
+                return 0
+            due = dict(await hints.due_ids(session, self._app.name, self._app.clock.now(), self._policy.batch))
         settled = await self._drop_known(due)
         if not due:
             return settled

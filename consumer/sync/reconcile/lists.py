@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from consumer.ledger.reading import read_requests
-from consumer.payments import ApiError, Order, Page, Priority, Subscription
+from consumer.payments import ApiError, Page, Priority
 from consumer.sync.api import held_up_s
 from consumer.sync.application import Application
 from consumer.sync.observation import PAID, ObjectKind, Observation
@@ -38,27 +38,28 @@ class ServiceLists:
 
     async def pages(self, kind: ObjectKind) -> AsyncGenerator[list[Listed], None]:
         """A list from its beginning to its end (cases B14, B15). Raises PaymentsError, LedgerError."""
-        lists: dict[ObjectKind, Any] = {
+        listing: Any = {
             "order": self._resources.orders,
             "subscription": self._resources.subscriptions,
             "payment": self._resources.payments,
-        }
-        async for versions, page in self._versioned(lists[kind].pages(limit=PAGE)):
-            yield [await self._listed(kind, one, versions + number) for number, one in enumerate(page.items)]
+        }[kind]
+        async for versions, page in self._versioned(listing.pages(limit=PAGE)):
+            yield [await self._listed(kind, one, versions + number, listing) for number, one in enumerate(page.items)]
 
-    async def _listed(self, kind: ObjectKind, one: Any, version: int) -> Listed:
-        if isinstance(one, Order):
-            return await self._order(one, version)
-        if isinstance(one, Subscription) and one.id is not None and one.status is None:
-            version, found = await self._singly(self._resources.subscriptions.retrieve, one.id)
+    async def _listed(self, kind: ObjectKind, one: Any, version: int, listing: Any) -> Listed:
+        """A record by the id it is kept by. What the list does not show of an order or a subscription is read singly
+        (case B22)."""
+        is_paid = kind == "order" and one.status == PAID
+        is_thin = kind != "payment" and (one.status is None or _name(kind, one) is None)
+        if is_thin and one.id is not None:
+            version, found = await self._singly(listing.retrieve, one.id)
             if found is None:
-                return Unplaced(kind, one.id, is_paid=False)
+                return Unplaced(kind, one.id, is_paid)
             one = found
-        return (
-            Unplaced(kind, None, is_paid=False)
-            if one.id is None
-            else self._app.observation(kind, one.id, version, one.raw)
-        )
+        name = _name(kind, one)
+        if name is None:
+            return Unplaced(kind, one.id, is_paid or (kind == "order" and one.status == PAID))
+        return self._app.observation(kind, name, version, one.raw)
 
     async def _versioned(self, pages: Any) -> AsyncGenerator[tuple[int, Page[Any]], None]:
         """Each page with the first of its versions, taken before the page was asked for (case A40)."""
@@ -75,18 +76,6 @@ class ServiceLists:
         async with self._app.database.transaction() as session:
             return await read_requests.next_version(session, count)
 
-    async def _order(self, order: Order, version: int) -> Listed:
-        """An order by the merchant's id; what the list does not show is read singly (case B22)."""
-        is_paid = order.status == PAID
-        if (order.order_id is None or order.status is None) and order.id is not None:
-            version, found = await self._singly(self._resources.orders.retrieve, order.id)
-            if found is None:
-                return Unplaced("order", order.id, is_paid)
-            order = found
-        if order.order_id is None:
-            return Unplaced("order", order.id, is_paid or order.status == PAID)
-        return self._app.observation("order", order.order_id, version, order.raw)
-
     async def _singly(self, retrieve: Callable[[str], Awaitable[T]], object_id: str) -> tuple[int, T | None]:
         """What a single read shows, with its version; None where it is refused. A read that failed and may come through
         the next time says nothing: it is raised."""
@@ -97,3 +86,9 @@ class ServiceLists:
             if error.retryable or held_up_s(error) is not None:
                 raise
             return version, None
+
+
+def _name(kind: ObjectKind, one: Any) -> str | None:
+    """The id it is kept by: an order's is the merchant's."""
+    found: str | None = one.order_id if kind == "order" else one.id
+    return found

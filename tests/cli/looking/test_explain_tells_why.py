@@ -44,6 +44,9 @@ async def test_of_a_paid_order_and_a_customer_on_hold(consumer: Run, environ: di
         assert order["state"]["fulfilment"] == "requested"
         assert "order.paid" in json.dumps(order["timeline"])
 
+        mistyped = consumer("explain", "order", "A-12")
+        assert (mistyped.returncode, "near=A-1" in mistyped.stderr) == (1, True), mistyped.stderr
+
         refused = consumer("say", "access.held", "c1", "--reason", "chargeback")
         assert (refused.returncode, refused.stderr.startswith("error[usage]")) == (2, True)
         assert consumer("say", "access.held", "c1", "--reason", "chargeback", "--yes").returncode == 0

@@ -96,7 +96,7 @@ def test_what_waits_for_an_operator_is_told() -> None:
     queue = Queue(application="default", plugin="access", kind="unmapped_price", count=2, oldest_at=LONG_AGO)
     [finding] = judge(WELL, queues=[queue])
     assert (finding.code, finding.grade) == ("findings_open", Grade.DEGRADED)
-    assert "2 open finding(s) unmapped_price in default" in finding.text
+    assert "2 open finding(s) unmapped_price: `consumer findings list --kind unmapped_price`" in finding.text
 
 
 def test_the_worst_counts() -> None:
@@ -229,3 +229,18 @@ def test_what_a_new_handler_missed_is_told_at_once_with_the_command() -> None:
 def test_the_command_that_tells_the_rest_can_be_pasted(id_: str) -> None:
     found = Found(application="default", kind="order", id=id_, subject=("order", id_))
     assert shlex.split(explain_line(found)) == ["consumer", "explain", "order", id_]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "codes"),
+    [
+        ("orphan_payment", 59, []),
+        ("orphan_payment", 60, ["findings_open"]),
+        ("duplicate_payment", 0, ["findings_open"]),
+    ],
+)
+def test_a_payment_that_is_read_before_its_order_is_no_alarm(kind: str, seconds: int, codes: list[str]) -> None:
+    at = NOW - timedelta(seconds=seconds)
+    found = judge(WELL, queues=[Queue(application="shop", plugin="fulfilment", kind=kind, count=1, oldest_at=at)])
+    assert [one.code for one in found] == codes
+    assert all(f"`consumer findings list --kind {kind} --application shop`" in one.text for one in found)

@@ -57,7 +57,7 @@ def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path)
     assert "say which" in desk.ask("quarantine", "discard", "--reason", "x", "--yes", code=2)
     assert "not_found" in desk.ask("quarantine", "show", "999", code=1)
 
-    done = desk.ask("quarantine", "retry", "--id", str(first), "--reason", "it was real", "--yes")
+    done = desk.ask("quarantine", "retry", str(first), "--reason", "it was real", "--yes")
     assert done == {"retried": [first], "more": False}
     assert asyncio.run(_waiting(tmp_path / "log.db")) == 1, "it will be asked about again"
     none = desk.ask("quarantine", "discard", "--because", "flooded", "--reason", "a runbook's line", "--yes")

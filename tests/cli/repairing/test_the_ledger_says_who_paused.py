@@ -25,3 +25,16 @@ def test_by_the_name_at_the_terminal(desk: Desk, environ: dict[str, str]) -> Non
     assert desk.call("audit", "list").stdout.count("operator:ada") == 3
     long = desk.call("handlers", "pause", "fulfilment:order_paid", "--reason", "x", LOGNAME="a" * 200)
     assert long.returncode == 0, "a name of any length can be kept"
+
+
+# case: G12
+def test_every_command_names_who_types_it_alike(desk: Desk) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    for words in (
+        ["say", "access.held", "cus_1", "--reason", "x", "--yes"],
+        ["replay", "plan", "--type", "order.paid"],
+    ):
+        done = desk.call(*words, LOGNAME="ada")
+        assert done.returncode == 0, done.stderr
+    noted = desk.ask("audit", "list")["entries"]
+    assert [one["actor"] for one in noted if one["action"] in ("access.held", "replay.planned")] == ["operator:ada"] * 2

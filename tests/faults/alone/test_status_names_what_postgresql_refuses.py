@@ -76,3 +76,29 @@ async def _codes(fault: Fault, alone: Any, folder: Path) -> dict[str, Any]:
     codes = {one["code"] for one in json.loads(done.stdout)["findings"]}
     print(f"{fault.what:50} {seconds:5.1f} {sorted(codes)}")
     return {"is_true": bool(codes & fault.codes) and "no_work" not in codes, "codes": codes, "s": seconds}
+
+
+async def test_read_only_is_named_where_nobody_ever_ran_and_by_doctor(tmp_path: Path) -> None:
+    [fault] = [one for one in OF_POSTGRES if "25006" in one.what]
+    async with postgres() as server:
+        database = Database(server.url)
+        await schema.upgrade(database)
+        await database.stop()
+        desk = Desk(
+            {
+                "CONSUMER_DATABASE_URL": server.url,
+                "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
+                "SVC_BASE_URL": "http://127.0.0.1:9",
+                "SVC_APP_ID": "svc_app_x",
+                "SVC_APP_SECRET": "svc_sk_live_x",
+            }
+        )
+        nobody: Any = Alone(server)
+        await fault.strike(nobody)
+        told = json.loads((await asyncio.to_thread(desk.call, "status", "--json")).stdout)
+        assert fault.codes & {one["code"] for one in told["findings"]}
+        done = await asyncio.to_thread(desk.call, "doctor", "--json")
+        assert done.returncode == 1
+        checks = {one["name"]: one["text"] for one in json.loads(done.stdout)["checks"]}
+        assert checks["database"].startswith("error[ledger_read_only]")
+        assert "default: credentials" in checks, "what needs no ledger is checked all the same"

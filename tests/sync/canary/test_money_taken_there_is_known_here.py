@@ -191,8 +191,10 @@ async def test_a_new_leader_asks_at_once_for_what_was_missing_and_for_nothing_el
     shows(world)
     await canary(world).look()
     calls = world.service.calls["/v1/orders"]
+    world.metrics.last_seen.clear()
     await canary(world)._step()
     assert world.service.calls["/v1/orders"] == calls
+    assert counted_by(world.metrics, "last_seen", "default", "order") > 0, "who led before had compared them"
     shows(world, orders=[order(1, "PAID")])
     await canary(world).look()
     await recorded(world, 1)

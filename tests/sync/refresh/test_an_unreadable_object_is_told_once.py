@@ -347,3 +347,37 @@ async def test_what_is_asked_for_late_at_the_far_end_is_paged_again(world: World
         await stage.once()
         world.clock.advance(0.2)
     assert world.service.calls.total() <= 160, "of three hundred by themselves"
+
+
+async def test_a_list_that_has_paid_off_is_walked_again_after_one_rest(world: World) -> None:
+    # case: B22, B23
+    listed = orders(2_000)
+    world.service.lists["/v1/orders"] = paged(listed)
+    world.service.records["/v1/orders/lookup?A-0"] = listed[0]
+    stage = refresh_from(world, page_from=20, singles=0)
+    await ask_for_orders(world, 2_000)
+    while await pending(world):  # all are known: a walk that meets them again is not ahead of who asks
+        await stage.once()
+    await stage.once()
+    await ask_for_orders(world, 1_000)
+    await ask_for_orders(world, 9_030, since=9_000)  # these are not listed: ten pages to the end answer nothing
+    for _ in range(3):
+        await stage.once()
+    await ask_for_orders(world, 1_300, since=1_000)
+    world.service.calls.clear()
+    await stage.once()
+    assert world.service.calls["/v1/orders"] == 0, "it rests first: the workers may be behind"
+    world.clock.advance(RefreshPolicy().newest_every_s)
+    await stage.once()
+    assert len(await pending(world)) == 30, "and no longer"
+
+
+async def test_a_list_that_answers_to_its_end_does_not_rest(world: World) -> None:
+    # case: B22, B23
+    world.service.lists["/v1/orders"] = lambda cursor, limit: {"items": orders(60), "next_cursor": None}
+    world.service.records["/v1/orders/lookup?A-0"] = orders(1)[0]
+    stage = refresh_from(world, page_from=20, singles=0)
+    for known in (20, 40, 60):
+        await ask_for_orders(world, known, since=known - 20)
+        await stage.once()
+        assert await pending(world) == []

@@ -15,7 +15,8 @@ from consumer.app.heartbeat import Heartbeat
 from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.clock import SystemClock
-from consumer.errors import BrokerUnavailable
+from consumer.console.lives import loops
+from consumer.errors import BrokerUnavailable, SettingsError
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import DIED, LISTED_MAX, REPLACED_AFTER, Process, Pulse
@@ -128,6 +129,27 @@ async def test_a_part_that_fails_leaves_its_reason_and_is_not_taken_for_a_stop(d
         await database.stop()
     assert one.stopped_at is None
     assert one.said[DIED].startswith("broker_unavailable")
+
+
+async def test_one_that_cannot_even_start_leaves_its_reason(database_url: str) -> None:
+    """A new worker beside old ones: its supervisor starts it again and again, and all else looks well."""
+    environ = {"CONSUMER_DATABASE_URL": database_url, "CONSUMER_BROKER_URL": "embedded:none"}
+    database = Database(database_url)
+    settings = load_settings({**environ, "CONSUMER_HANDLERS": "shop:nobody"}, Role.WORK)
+    try:
+        for _ in range(2):
+            with pytest.raises(SettingsError):
+                async with App(settings) as app:
+                    await app.work()
+        async with database.transaction() as session:
+            now = await shared_time(session)
+            await processes.beat(session, [pulse("old", now - timedelta(hours=5))], now)
+            listed = await processes.listed(session)
+    finally:
+        await database.stop()
+    assert [one.said[DIED].partition(":")[0] for one in listed if one.process != "old"] == ["settings_invalid"] * 2
+    [loop] = loops(listed, now)
+    assert (loop.role, loop.deaths, loop.alone) == ("work", 2, False)
 
 
 async def test_a_loop_hides_no_other_role_and_leaves_no_heap(database: Database, database_url: str) -> None:
