@@ -15,10 +15,11 @@ import orjson
 
 DEPTH_MAX: Final = 64
 """Containers within containers; what lies deeper reads as null. The service's own records need four."""
-CONTAINERS_MAX: Final = 50_000
-"""So many in one document; more are refused before they are made. A page of a hundred records has a few thousand."""
-ODD_VALUES_MAX: Final = 50_000
-"""So many values and texts are looked through one by one where a document is odd; one with more is refused."""
+VALUES_MAX: Final = 50_000
+VOUCHED_MAX: Final = 150_000
+"""So many lists and objects in one document that anybody may send, or that the service vouches for: more are refused
+before they are made. Where it is odd, so many values and texts too, which are looked through one by one. A hundred
+listed records have a few thousand, and forty thousand when each is as odd as can be."""
 NUMBER_MAX_CHARS: Final = 64
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -33,23 +34,23 @@ _NO_BRACKETS: Final = bytes(one for one in range(256) if one not in _STEP)
 
 
 def parse(raw: bytes, *, tolerant: bool = False) -> Any:
-    """The JSON value in these bytes. Raises ValueError when they are not JSON, or odd beyond `ODD_VALUES_MAX`.
+    """The JSON value in these bytes. Raises ValueError when they are not JSON, or too large to be looked through.
 
     `tolerant` is for what the service vouches for, where one odd record must not hide the others: bytes that are no
     UTF-8, bare control characters, NaN, and any depth are taken too. What everybody may send is looked at as a whole
     here, value by value only where it is odd and short: a megabyte of brackets holds up nobody.
     """
-    text = _characters(raw)
+    text, most = _characters(raw), VOUCHED_MAX if tolerant else VALUES_MAX
     brackets = _brackets(text) if text.count(b"[") + text.count(b"{") > DEPTH_MAX else b""
-    if len(brackets) > 2 * CONTAINERS_MAX:
+    if len(brackets) > 2 * most:
         raise ValueError("too many containers")
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError:
-        _check_few(text)
+        _check_few(text, most)
         return _storable_value(_slowly(text, tolerant=tolerant))
     if _is_deep(brackets):
-        _check_few(text)
+        _check_few(text, most)
         return _storable_value(document)
     return document
 
@@ -125,8 +126,8 @@ def _is_deep(brackets: bytes) -> bool:
     return bool(brackets)
 
 
-def _check_few(raw: bytes) -> None:
-    if raw.count(b"[") + raw.count(b"{") + raw.count(b",") + raw.count(b'"') > ODD_VALUES_MAX:
+def _check_few(raw: bytes, most: int) -> None:
+    if raw.count(b"[") + raw.count(b"{") + raw.count(b",") + raw.count(b'"') > most:
         raise ValueError("odd, and too large to be looked through")
 
 

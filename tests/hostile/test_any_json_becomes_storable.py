@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -9,7 +10,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 
-from consumer.document import CONTAINERS_MAX, DEPTH_MAX, ODD_VALUES_MAX, parse, storable
+from consumer.document import DEPTH_MAX, VALUES_MAX, VOUCHED_MAX, parse, storable
 from consumer.errors import NotUnderstood
 from consumer.events import parse_json, parse_time
 from tests.hostile.texts import ODD_TEXTS, texts, values, written
@@ -63,6 +64,7 @@ def test_of_a_number_beyond_all_floats_the_word_stays() -> None:
 
 
 MEGABYTE = 2**20
+MANY = 20_000
 ITSELF = 60
 """Calls that reading makes whatever it reads."""
 
@@ -124,11 +126,26 @@ def test_a_megabyte_that_is_odd_is_refused_at_once(raw: bytes, tolerant: bool) -
 
 
 def test_what_is_odd_and_short_costs_no_more_than_its_values() -> None:
-    deep = b"[" * (ODD_VALUES_MAX - 1) + b"]" * (ODD_VALUES_MAX - 1)
-    many = b"[1e999" + b",1" * (ODD_VALUES_MAX - 2) + b"]"
+    deep = b"[" * MANY + b"]" * MANY
+    many = b"[1e999" + b",1" * MANY + b"]"
     for raw in (deep, many):
         assert parse(raw, tolerant=True)
-        assert calls(raw, tolerant=True) < 10 * ODD_VALUES_MAX
+        assert calls(raw, tolerant=True) < 10 * MANY
+
+
+def test_a_page_of_a_hundred_records_as_odd_as_can_be_is_read() -> None:
+    # case: F18, U1
+    odd = [{"id": f"ord_{n}", "deep": _tower(900), "note": "\ud800", "amount": 10**400} for n in range(60)]
+    page = json.dumps({"items": [*odd, *({"id": f"ord_{n}", "lines": [{"n": 1}] * 20} for n in range(40))]}).encode()
+    assert page.count(b"[") + page.count(b"{") > VALUES_MAX
+    assert len(parse(page, tolerant=True)["items"]) == 100
+
+
+def _tower(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 @pytest.mark.parametrize(
@@ -154,7 +171,7 @@ def test_an_escape_that_is_no_character_is_replaced_alone(written: bytes, read: 
 def test_brackets_in_a_text_hide_no_depth_and_are_none() -> None:
     deep = b'{"a":"]","b":' * 300 + b"1" + b"}" * 300
     assert depth(parse(deep)) <= DEPTH_MAX
-    text = "[{" * CONTAINERS_MAX
+    text = "[{" * VOUCHED_MAX
     assert parse(orjson.dumps({"a": text, "b": [[]] * DEPTH_MAX})) == {"a": text, "b": [[]] * DEPTH_MAX}
 
 

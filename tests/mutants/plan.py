@@ -29,6 +29,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("handlers/access/rules.py", ("tests/access/test_rules.py", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
     ("handlers/fulfilment/rules.py", ("tests/fulfilment/test_rules.py",)),
     ("consumer/work/outbound/*", ("tests/work/outbound",)),
+    ("consumer/work/dispatch/dispatcher.py", ("tests/work", HANDLING)),
     ("consumer/work/dispatch/*", ("tests/work/dispatch", "tests/work/pausing", HANDLING)),
     ("consumer/work/ingest/*", ("tests/work/ingest", "tests/work/dispatch", HANDLING)),
     ("consumer/work/execution/*", ("tests/work/execution", "tests/work/dispatch")),

@@ -33,7 +33,7 @@ from tests.mutants.warm import UNFINISHED, CannotSwap, Warm
 
 COPIED = ("consumer", "handlers", "tests", "pyproject.toml", "README.md")
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
-NOBODY = "no fast test runs it"
+NOBODY = "no fast test is seen to run it"
 
 cosmic_ray.plugins.OPERATOR_PROVIDERS["own"] = Own()
 
@@ -119,7 +119,9 @@ class Judging:
         if becomes is None or not _is_python(becomes):
             return WorkResult(WorkerOutcome.SKIPPED)
         diff = "\n".join(unified_diff(was.splitlines(), becomes.splitlines(), n=0, lineterm=""))
-        tests = self._lines.running(module, statement_lines(was, mutation.start_pos[0], mutation.end_pos[0]))
+        lines = statement_lines(was, mutation.start_pos[0], mutation.end_pos[0])
+        seen = self._lines.running(module, lines)
+        tests = seen or self._lines.running(module) - {AT_IMPORT}  # nobody traces a hook of the interpreter
         try:
             if AT_IMPORT in tests:
                 raise CannotSwap
@@ -127,7 +129,7 @@ class Judging:
         except CannotSwap:
             note = self._failing_anew(module, path, mutation)
         outcome = TestOutcome.KILLED if note else TestOutcome.SURVIVED
-        return WorkResult(WorkerOutcome.NORMAL, note or ("" if tests else NOBODY), outcome, diff)
+        return WorkResult(WorkerOutcome.NORMAL, note or ("" if seen else NOBODY), outcome, diff)
 
     def _failing(self, module: str, change: tuple[str, str, str], tests: set[str]) -> str | None:
         """The first test to fail that passes without the change. Raises CannotSwap."""

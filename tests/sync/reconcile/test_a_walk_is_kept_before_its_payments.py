@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from consumer.errors import WrongApplication
 from consumer.ledger.reading import sync_state
 from consumer.payments import PaymentsError
 from consumer.sync.backfill import silence
@@ -168,3 +169,19 @@ async def test_what_an_older_version_kept_is_understood(world: World) -> None:
         again = replace(found, ended=now + timedelta(seconds=5), answered="then")
         await keep_state(session, "default", again, token=1, now=now)
     assert await remembered(world) == again
+
+
+async def test_payments_owed_are_not_read_with_credentials_of_another_application(world: World) -> None:
+    # case: B32, S7
+    lists(world, orders=[order(1, "PAID")], payments=PAYMENTS)
+    world.service.failing["/v1/payments"] = 503
+    await _without_payments(reconcile(world))
+    world.service.failing = {}
+    world.service.records["/v1/application"] = {"id": "svc_app_other"}
+    calls = world.service.calls["/v1/payments"]
+    stage = reconcile(world)  # after a restart
+    with pytest.raises(WrongApplication):
+        await stage._step()
+    assert stage.report is None, "nothing was found"
+    assert world.service.calls["/v1/payments"] == calls
+    assert (await remembered(world)).owes_payments

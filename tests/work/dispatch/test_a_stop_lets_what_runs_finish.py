@@ -1,0 +1,60 @@
+"""What runs when a worker stops is let finish and stored; what waits for one to finish waits for no clock."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from consumer.broker import Broker
+from consumer.ledger import Database
+from consumer.plugin import Context, Event, handles
+from consumer.work.dispatch import dispatcher
+from tests.support.ports import eventually
+from tests.work.workshop import Workshop, order_paid
+
+
+async def test_what_runs_at_a_stop_is_let_finish_and_stored(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "QUIET_S", 0.01)  # so that the stop is seen before the handler ends
+    monkeypatch.setattr(dispatcher, "IDLE_S", 0.01)
+    began, may_end, ended = asyncio.Event(), asyncio.Event(), list[str]()
+
+    @handles("order.paid", name="test:slow")
+    async def slow(event: Event, ctx: Context) -> None:
+        began.set()
+        await may_end.wait()
+        ended.append(event.id)
+
+    shop = Workshop(database, broker, [slow])
+    await shop.publish(order_paid(1))
+    worker, stop = shop.worker(), asyncio.Event()
+    task = asyncio.create_task(worker.run(stop))
+    async with asyncio.timeout(120):
+        await began.wait()
+        stop.set()
+        await asyncio.wait({task}, timeout=0.5)
+        assert not task.done(), "it waits"
+        may_end.set()
+        await task
+    [run] = await shop.runs()
+    assert (ended, run.status, run.attempts) == (["evt_1"], "succeeded", 1)
+
+
+async def test_the_next_of_a_lane_begins_when_the_one_before_it_is_stored(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("IDLE_S", "QUIET_S"):
+        monkeypatch.setattr(dispatcher, name, 600.0)  # nobody looks by the clock
+    seen: list[str] = []
+
+    @handles("order.paid", name="test:lane")
+    async def lane(event: Event, ctx: Context) -> None:
+        seen.append(event.id)
+
+    shop = Workshop(database, broker, [lane])
+    await shop.publish(*[order_paid(number, "A-1") for number in range(5)])
+    async with shop.working():
+        await eventually(lambda: shop.all_succeeded(5), within_s=60)
+    assert seen == [f"evt_{number}" for number in range(5)]
