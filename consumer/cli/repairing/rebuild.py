@@ -41,7 +41,8 @@ def rebuild(
     as_json: Json = False,
 ) -> None:
     """Drop a plugin's tables and derive them again from the runs that the ledger has, with `work` stopped. Refused when
-    anybody would be told something else than was told."""
+    anybody would be told something else than was told. On PostgreSQL a long past takes a temporary table: the user
+    needs TEMPORARY on the database, which everybody has unless it was taken away."""
     settings = settings_for(Role.OPERATE)
     registry = registry_for(settings)
     problems = option_problems(registry, settings.handler_options)
