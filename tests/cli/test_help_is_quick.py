@@ -69,17 +69,21 @@ def test_it_imports_none_of_them(arguments: list[str]) -> None:
     assert done.returncode == (0 if arguments else 2)
 
 
-@pytest.mark.parametrize("words", [("events", "list"), ("events", "show"), ("find",), ("dead", "list"), ("findings",)])
+LOOKS = (("events", "list"), ("events", "show"), ("find",), ("dead", "list"), ("findings",), ("replay", "list"))
+
+
+@pytest.mark.parametrize("words", LOOKS)
 def test_who_looks_into_the_ledger_imports_what_that_needs(words: tuple[str, ...]) -> None:
     done, imported = _called(*words, "--help")
     assert done.returncode == 0
     assert imported == LEDGER
 
 
+@pytest.mark.parametrize("word", ["status", "invariants"])
 @pytest.mark.parametrize("help_only", [True, False], ids=["its help", "a look"])
-def test_who_asks_how_things_stand_opens_no_connection_of_http(help_only: bool, tmp_path: Path) -> None:
-    done, imported = _called("status", *(["--help"] if help_only else []), folder=tmp_path)
-    assert done.returncode == (0 if help_only else 3), done.stderr
+def test_who_asks_how_things_stand_opens_no_connection_of_http(word: str, help_only: bool, tmp_path: Path) -> None:
+    done, imported = _called(word, *(["--help"] if help_only else []), folder=tmp_path)
+    assert done.returncode == (0 if help_only else {"status": 3, "invariants": 2}[word]), done.stderr
     assert not imported & {"aiohttp", "alembic", "aiokafka"}
 
 

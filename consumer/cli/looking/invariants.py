@@ -9,21 +9,19 @@ from typing import Annotated
 import typer
 
 from consumer.app.options import option_problems
-from consumer.app.syncing import opened_apis, opened_ledger
 from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import run, settings_for, settings_looking
+from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.console.invariants.check import Check
 from consumer.console.invariants.cures import cure_of_all
 from consumer.console.invariants.report import Problem, Report, usdc
-from consumer.console.invariants.service import FreshWalk, LastObservations, Service
+from consumer.console.invariants.service import LastObservations, Service
 from consumer.errors import SettingsError, UsageError
+from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.settings import Role, Settings
-from consumer.sync import application as sync_application
-from consumer.sync.reconcile.lists import ServiceLists
 
 SHOWN = 10
 BROKEN = 3
@@ -63,18 +61,29 @@ async def _checked(settings: Settings, application: str | None, shippers: Sequen
     if not names:
         raise UsageError("there is no such application", application=application)
     async with AsyncExitStack() as stack:
-        database = await opened_ledger(stack, settings)
+        database = await stack.enter_async_context(ledger(settings, whole=True))
         service: Service = LastObservations(database)
         if read:
-            clock = await shared_clock(database)
-            apis = await opened_apis(stack, settings, database, clock, application)
-            names = [name for name in names if name in apis]
-            found = [sync_application.Application(api=one, database=database, clock=clock) for one in apis.values()]
-            service = FreshWalk(database, {one.name: ServiceLists(one) for one in found})
+            service, names = await _walked(stack, settings, database, application)
         async with database.reading() as session:
             now = await shared_time(session)
         check = Check(database, service, settings.handler_options, now, handlers=shippers)
         return [await check.run(name) for name in names]
+
+
+async def _walked(
+    stack: AsyncExitStack, settings: Settings, database: Database, application: str | None
+) -> tuple[Service, list[str]]:
+    """A fresh walk of the service, and of which applications. Raises UsageError."""
+    from consumer.app.syncing import opened_apis  # who does not ask the service needs none of its client
+    from consumer.console.invariants.service import FreshWalk
+    from consumer.sync.application import Application as SyncApplication
+    from consumer.sync.reconcile.lists import ServiceLists
+
+    clock = await shared_clock(database)
+    apis = await opened_apis(stack, settings, database, clock, application)
+    found = [SyncApplication(api=one, database=database, clock=clock) for one in apis.values()]
+    return FreshWalk(database, {one.name: ServiceLists(one) for one in found}), list(apis)
 
 
 def _say(output: Output, found: Report, shippers: Sequence[str]) -> None:

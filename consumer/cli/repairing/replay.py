@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 
-from consumer.app.replaying import applying, planner, registry_for
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
 from consumer.cli.filters import (
     Application,
@@ -27,17 +26,18 @@ from consumer.cli.filters import (
 )
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_for, settings_looking
-from consumer.cli.repairing.replay_bar import ReplayBar
 from consumer.cli.repairing.replay_filter import check_names, check_words, parse_age, with_belongings
 from consumer.errors import NotFound, PlanMoved, PlanOver, UsageError
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.candidates import Pair, PlanFilter
 from consumer.ledger.plans.tables import PlanItemRow, PlanRow, PlanStatus
-from consumer.replay.apply import Applied
 from consumer.replay.begun import begun
 from consumer.replay.effects import Effects
 from consumer.settings import Role
+
+if TYPE_CHECKING:
+    from consumer.replay.apply import Applied
 
 DIFFERS = 3
 """The exit code when something came out otherwise than planned."""
@@ -101,6 +101,9 @@ def plan_command(
 async def _plan(
     wanted: PlanFilter, since: str | None, until: str | None, reason: str | None, *, renews_keys: bool
 ) -> dict[str, Any]:
+    from consumer.app.replaying import planner, registry_for  # who looks at plans needs none of it
+    from consumer.cli.repairing.replay_bar import ReplayBar
+
     settings = settings_for(Role.OPERATE)
     registry = registry_for(settings)
     async with ledger(settings) as database:
@@ -181,6 +184,9 @@ def apply(
 
 
 async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: float) -> Applied:
+    from consumer.app.replaying import applying  # as above
+    from consumer.cli.repairing.replay_bar import ReplayBar
+
     settings = settings_for(Role.OPERATE)
     async with ledger(settings) as database, applying(database, settings, rate_per_s=rate_per_s) as made:
         if not await made.has_worker():

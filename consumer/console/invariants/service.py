@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from consumer.events import Event
 from consumer.ledger import Database
@@ -12,7 +12,9 @@ from consumer.ledger.handling import events
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observations import Observed
 from consumer.sync.observation import ObjectKind, Observation, observation_id, status_of
-from consumer.sync.reconcile.lists import ServiceLists
+
+if TYPE_CHECKING:
+    from consumer.sync.reconcile.lists import ServiceLists
 
 PAGE: Final = 200
 
