@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 AGREES = timedelta(seconds=2)
 
@@ -118,6 +118,18 @@ class DrivenClock:
     def sleepers(self) -> int:
         """How many coroutines wait for this clock."""
         return len(self._sleepers)
+
+
+async def rest(clock: Clock, seconds: float, *signals: asyncio.Event) -> None:
+    """Wait that many seconds of the clock, or until one of the signals is set."""
+    waits: list[asyncio.Task[Any]] = [asyncio.create_task(signal.wait()) for signal in signals]
+    waits.append(asyncio.create_task(clock.sleep(seconds)))
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 class Pace:

@@ -13,13 +13,12 @@ import structlog
 
 from consumer import __version__
 from consumer.archive.prune import Prune, Pruned
-from consumer.clock import Clock
+from consumer.clock import Clock, rest
 from consumer.errors import AnotherLeads, ArchiveWaits, ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.archiving import passes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.sync.leader import Leader
-from consumer.sync.loop import rest
 from consumer.telemetry.metrics import Metrics
 
 ROLE: Final = "archive"

@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from consumer.clock import Clock
+from consumer.clock import Clock, rest
 from consumer.errors import LedgerError
 from consumer.ledger import Database
 from consumer.ledger.trail import sealing
@@ -32,10 +32,4 @@ async def seal_trail(database: Database, clock: Clock, stop: asyncio.Event) -> N
             if not said:
                 _log.warning("trail_not_sealed", code=error.code)
             said = True
-        sleeping = asyncio.ensure_future(clock.sleep(wait_s))
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({sleeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            stopping.cancel()
+        await rest(clock, wait_s, stop)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from consumer.clock import Clock
+from consumer.clock import Clock, rest
 from consumer.console import taken
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time
@@ -29,13 +29,7 @@ async def note_taken(database: Database, clock: Clock, stop: asyncio.Event) -> N
             unknown.lasts(error)
         else:
             unknown.over()
-        sleeping = asyncio.ensure_future(clock.sleep(wait_s))
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({sleeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            stopping.cancel()
+        await rest(clock, wait_s, stop)
 
 
 async def move_on(database: Database) -> bool:

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import structlog
 
-from consumer.clock import Clock
+from consumer.clock import Clock, rest
 from consumer.errors import AnotherLeads, ConsumerError, LeaseLost
 from consumer.ledger import Database
 from consumer.ledger.leases import LEASE_S
 from consumer.ledger.tenure import Tenure
-from consumer.sync.loop import STOP_GRACE_S, StageFailure, rest
+from consumer.sync.loop import STOP_GRACE_S, StageFailure
 
 LOG = structlog.get_logger()
 T = TypeVar("T")

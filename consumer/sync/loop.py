@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from consumer.clock import Clock
+from consumer.clock import Clock, rest
 from consumer.errors import ConsumerError, code_of
 from consumer.payments import AuthenticationError, CircuitOpen
 from consumer.retry import Lasting, RetryPolicy
@@ -63,16 +63,6 @@ class StageFailure:
     def wait_s(self) -> float:
         """Seconds to wait after the failures so far."""
         return _BACKOFF.wait_s(max(1, self.times), 0)
-
-
-async def rest(clock: Clock, seconds: float, *signals: asyncio.Event) -> None:
-    """Wait that many seconds of the clock, or until one of the signals is set."""
-    waits: list[asyncio.Task[Any]] = [asyncio.create_task(signal.wait()) for signal in signals]
-    waits.append(asyncio.create_task(clock.sleep(seconds)))
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await _ended(waits)
 
 
 class Stage(ABC):

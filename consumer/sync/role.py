@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from consumer.broker import Broker
-from consumer.clock import Clock
+from consumer.clock import Clock, rest
 from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.ledger.leases import LEASE_S
@@ -33,7 +33,7 @@ from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity
 from consumer.sync.leader import Leader
-from consumer.sync.loop import REFUSED, StageFailure, rest
+from consumer.sync.loop import REFUSED, StageFailure
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile import state as reconcile_state
 from consumer.sync.reconcile.drift import DriftReport

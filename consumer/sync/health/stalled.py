@@ -10,11 +10,11 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.clock import rest
 from consumer.errors import ConsumerError
 from consumer.events import parse_time
 from consumer.ledger.reading import sync_state
 from consumer.sync.application import Application
-from consumer.sync.loop import rest
 
 WALK: Final = "held_up"  # a row among the bookmarks
 STAGES: Final = ("identity", "credentials", "confirm", "refresh", "backfill", "reconcile", "canary")
