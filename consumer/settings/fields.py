@@ -6,8 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from consumer.settings.application import ApplicationSettings
 from consumer.settings.values import (
@@ -48,10 +47,11 @@ def _setting(name: str, default: Any, meaning: str, **bounds: Any) -> Any:
     return Field(default=default, alias=name, description=meaning, validate_default=False, **bounds)
 
 
-class Settings(BaseSettings):
-    """The settings of one process: frozen, complete, checked. Secrets are `SecretStr`, never in `repr`."""
+class Settings(BaseModel):
+    """The settings of one process: frozen, complete, checked. Secrets are `SecretStr`, never in `repr`.
+    `load_settings` reads and merges what they come from."""
 
-    model_config = SettingsConfigDict(
+    model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, validate_by_name=True, validate_by_alias=True
     )
 
@@ -273,17 +273,6 @@ class Settings(BaseSettings):
         "CONSUMER_TRACES_ENDPOINT", None, "OTLP/HTTP address for traces; none are sent when left out"
     )
     traces_ratio: float = _setting("CONSUMER_TRACES_RATIO", 1.0, "share of traces that is kept", ge=0, le=1)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic-settings'
-        init_settings: PydanticBaseSettingsSource,
-        *_: Any,
-        **__: Any,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what `load_settings` hands over: it merges the sources it was given and reports all at once."""
-        return (init_settings,)
 
     @property
     def kafka_servers(self) -> tuple[str, ...]:

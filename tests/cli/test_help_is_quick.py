@@ -22,6 +22,7 @@ HEAVY = (
     "aiokafka",
     "alembic",
     "rich",
+    "prometheus_client",
     "consumer.app",
     "consumer.sandbox",
 )
@@ -32,7 +33,8 @@ LOADED = f"""
 import sys
 from consumer.cli.entry import run
 code = run(sys.argv[1:])
-print(*[name for name in {HEAVY + ONE_ROLES!r} if name in sys.modules], file=sys.stderr)
+found = [name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names]
+print(len(found), *[name for name in {HEAVY + ONE_ROLES!r} if name in sys.modules], file=sys.stderr)
 sys.exit(code)
 """
 LEDGER = {"sqlalchemy", "sqlmodel", "pydantic"}
@@ -41,10 +43,17 @@ LEDGER = {"sqlalchemy", "sqlmodel", "pydantic"}
 
 def _called(*arguments: str, folder: Path | None = None) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """How the call ended, and what it imported of what is heavy."""
+    done, _, imported = _counted(*arguments, folder=folder)
+    return done, imported
+
+
+def _counted(*arguments: str, folder: Path | None = None) -> tuple[subprocess.CompletedProcess[str], int, set[str]]:
+    """The same, and how many modules it imported in all, beside Python's own."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
     command = [sys.executable, "-W", "ignore", "-c", LOADED, *arguments]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    return done, set(done.stderr.split("\n")[-2].split())
+    count, *heavy = done.stderr.split("\n")[-2].split()
+    return done, int(count), set(heavy)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 250])
@@ -77,6 +86,24 @@ def test_who_looks_into_the_ledger_imports_what_that_needs(words: tuple[str, ...
     done, imported = _called(*words, "--help")
     assert done.returncode == 0
     assert imported == LEDGER
+
+
+# What a start costs is what it imports. These are 15 more than were measured in November 2026.
+BUDGETS = {
+    ("events", "list"): 360,
+    ("dead", "list"): 360,
+    ("find", "x"): 386,
+    ("explain", "order", "x"): 408,
+    ("status",): 479,
+}
+
+
+@pytest.mark.parametrize("words", BUDGETS)
+def test_who_looks_imports_no_more_modules_than_this(words: tuple[str, ...], tmp_path: Path) -> None:
+    done, count, imported = _counted(*words, folder=tmp_path)
+    assert done.returncode in (2, 3), done.stderr
+    assert count <= BUDGETS[words]
+    assert "prometheus_client" not in imported  # who looks counts nothing
 
 
 @pytest.mark.parametrize("word", ["status", "invariants"])

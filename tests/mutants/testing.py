@@ -16,7 +16,7 @@ import pytest
 LIBRARIES = (
     "_pytest.assertion.rewrite", "aiohttp.web", "aiokafka", "aiosqlite", "alembic.command", "argon2", "asyncpg",
     "hypothesis", "hypothesis.strategies", "jinja2", "jsonpointer", "opentelemetry.sdk.trace.export", "orjson",
-    "prometheus_client", "pydantic_settings", "pytest_asyncio.plugin", "pytest_timeout", "rich.console",
+    "prometheus_client", "pytest_asyncio.plugin", "pytest_timeout", "rich.console",
     "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite.aiosqlite", "sqlalchemy.ext.asyncio", "sqlmodel",
     "standardwebhooks", "structlog", "typer", "uvloop",
 )  # fmt: skip

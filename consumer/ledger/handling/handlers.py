@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Select, Table, func, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
 from consumer.ledger.tables import REASON_CHARS, HandlerRow
-from consumer.plugin import Handler
+
+if TYPE_CHECKING:
+    from consumer.plugin import Handler
 
 _HANDLERS: Table = HandlerRow.__table__
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import orjson
 from sqlalchemy import Table, bindparam, select, update
@@ -14,8 +15,10 @@ from consumer.columns import among, insert_into, unindexed
 from consumer.events import Event
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.tables import OutboxRow
-from consumer.plugin import Emission
 from consumer.telemetry.way import onwards
+
+if TYPE_CHECKING:
+    from consumer.plugin import Emission
 
 _OUTBOX: Table = OutboxRow.__table__
 

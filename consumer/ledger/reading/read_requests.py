@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -15,7 +15,9 @@ from consumer.ledger.engine.chunks import matching
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.tables import ReadRow, SequenceRow
-from consumer.plugin import ReadRequest
+
+if TYPE_CHECKING:
+    from consumer.plugin import ReadRequest
 
 _READS: Table = ReadRow.__table__
 _SEQUENCES: Table = SequenceRow.__table__

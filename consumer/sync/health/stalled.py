@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -14,7 +14,9 @@ from consumer.clock import rest
 from consumer.errors import ConsumerError
 from consumer.events import parse_time
 from consumer.ledger.reading import sync_state
-from consumer.sync.application import Application
+
+if TYPE_CHECKING:
+    from consumer.sync.application import Application
 
 WALK: Final = "held_up"  # a row among the bookmarks
 STAGES: Final = ("identity", "credentials", "confirm", "refresh", "backfill", "reconcile", "canary")
