@@ -184,12 +184,12 @@ class Simulated:
     clock: SteppedClock
     attempts: list[Attempt] = field(default_factory=list)
 
-    def emit(self, count: int, kind: str = "order.paid") -> list[str]:
-        """Events that no webhook announces; each a second later than the one before. Returns their ids."""
+    def emit(self, count: int, kind: str = "order.paid", *, every_s: float = 1.0) -> list[str]:
+        """Events that no webhook announces; each `every_s` later than the one before. Returns their ids."""
         events = self.sandbox.engine.events
         found = []
         for number in range(count):
-            self.sandbox.clock.advance_to(self.sandbox.clock.now() + timedelta(seconds=1))
+            self.sandbox.clock.advance_to(self.sandbox.clock.now() + timedelta(seconds=every_s))
             document = {"id": f"ord_{kind}_{number}", "order_id": f"A-{number}", "status": "PAID"}
             found.append(events.made_up(kind, "svc_app_sandbox", document, {}).id)
         return found

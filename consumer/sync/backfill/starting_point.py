@@ -43,8 +43,8 @@ class StartingPoint:
         Raises LedgerError."""
         now = self._app.clock.now()
         seen = Bookmark(order=ListOrder.NEWEST_FIRST, head_ids=tuple(known), walked_at=now, swept_at=now)
-        options, policy = BackfillOptions(full=True), replace(self._policy.walk, overlap_pages=0)
-        walk = replace(self._walk(lister, seen, now), policy=policy)
+        options = BackfillOptions(full=True)
+        walk = replace(self._walk(lister, seen, now), sweeps=False)
         return self._begun(walk, options, await self._floor(options, now))
 
     def _walk(self, lister: Lister, bookmark: Bookmark, now: datetime) -> Walk:

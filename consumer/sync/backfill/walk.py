@@ -30,21 +30,20 @@ PASSES: Final[dict[ListOrder, type[OrderedWalk]]] = {
 class Walk(WalkState):
     """One walk. Iterate over `pages()`; the rest says afterwards how it went.
 
-    `since` ends the walk of a newest-first list early. `sweeps`: whether it is to be a sweep, if one is due; the first
-    is made in any case.
+    `since` ends the walk of a newest-first list early.
 
-    `order` as seen, `gap` whether events may have been lost (B13), `refused` how often a cursor was refused and the
-    walk went on without it (B11), `met` whether the last complete walk was joined, `begins_at` the time of the oldest
-    listed event, once a newest-first list was walked to its end. Raises what the lister raises, CursorLoop (B7), and
-    CursorsRefused.
+    `order` as seen, and until the head is read as the last walk saw it; `gap` whether events may have been lost (B13),
+    `refused` how often a cursor was refused and the walk went on without it (B11), `met` whether the last complete walk
+    was joined, `begins_at` the time of the oldest listed event, once a newest-first list was walked to its end. Raises
+    what the lister raises, CursorLoop (B7), and CursorsRefused.
     """
 
     lister: Lister
     locators: Locators
-    sweeps: bool = True
 
     def __post_init__(self) -> None:
         self.bookmark = self.bookmark.believable(self.now)
+        self.order = self.bookmark.order
         self._pager = Pager(self.lister, self.locators, now=self.now, limit=self.policy.limit)
 
     async def pages(self) -> AsyncGenerator[WalkPage, None]:

@@ -37,13 +37,15 @@ Pages = AsyncGenerator[WalkPage, None]
 
 @dataclass(kw_only=True)
 class WalkState:
-    """What a walk is asked for, and what it has come to know; see Walk. `timed`: the events show times; `sweeping`: it
-    looks for what is late (B34)."""
+    """What a walk is asked for, and what it has come to know; see Walk. `sweeps`: it looks for what is listed late: it
+    reads pages again, and is a sweep where one is due (the first is made in any case); `timed`: the events show times;
+    `sweeping`: it is a sweep (B34)."""
 
     bookmark: Bookmark
     now: datetime
     policy: WalkPolicy = field(default_factory=WalkPolicy)
     since: datetime | None = None
+    sweeps: bool = True
     order: ListOrder = ListOrder.UNKNOWN
     timed: bool = False
     sweeping: bool = False
@@ -208,7 +210,9 @@ class NewestFirst(OrderedWalk):
     """The news are at the head: down to what the last walk saw, and over what may have become visible late."""
 
     async def _is_joined(self, page: Page[EventRecord], beyond: int) -> bool:
-        is_beyond = beyond > self.walk.policy.overlap_pages
+        # No sweep finds what an untimed list shows late, so every walk of one reads pages again.
+        again = self.walk.policy.overlap_pages if self.walk.sweeps or not self.walk.timed else 0
+        is_beyond = beyond > again
         is_swept = not self.walk.sweeping or self._is_covered(page, self.walk.bookmark.seen_to, beyond)
         return (is_beyond and is_swept) or self._is_before_since(page)
 

@@ -42,8 +42,8 @@ class ConfirmPolicy:
     """`patience_s`: how long an event that the service denies is asked for again. `batch`: hints looked at per round.
     `concurrency`: single reads at once. `idle_s`: how often the ledger is looked at when nothing wakes the stage.
     `single_per_s`, `single_burst`: single reads on average and at once. `walk_every_s`: the least time between two
-    walks when the last one confirmed next to nothing. `hidden_per_s`: single reads on average while a long walk has
-    yet to come to the newest events."""
+    walks, unless the last one confirmed `walk_full`, a page of events. `hidden_per_s`: single reads on average while a
+    long walk has yet to come to the newest events."""
 
     patience_s: float = PATIENCE_S
     batch: int = 20_000
@@ -52,7 +52,8 @@ class ConfirmPolicy:
     single_per_s: float = 1.0
     single_burst: int = 20
     hidden_per_s: float = 2.0
-    walk_every_s: float = 5.0
+    walk_every_s: float = 2.5
+    walk_full: int = 100
 
 
 class Confirm(Stage):
@@ -153,8 +154,8 @@ class Confirm(Stage):
             in_turn = {event_id: denials for event_id, denials in due.items() if event_id in left}
             return confirmed_now + await self._one_by_one(_first(in_turn, self._hidden.grant(len(left))))
         over = await self._deny(left) if coverage is Coverage.ALL else 0
-        useful = confirmed_now >= self._policy.single_burst
-        self._walk_at = self._app.clock.monotonic() + (0.0 if useful else self._policy.walk_every_s)
+        is_full = confirmed_now >= self._policy.walk_full
+        self._walk_at = self._app.clock.monotonic() + (0.0 if is_full else self._policy.walk_every_s)
         return confirmed_now + over
 
     async def _deny(self, unlisted: Mapping[str, int]) -> int:

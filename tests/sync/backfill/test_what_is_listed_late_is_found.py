@@ -93,6 +93,21 @@ async def test_at_fifty_events_a_second_one_that_is_listed_a_minute_late_is_foun
     assert service.calls - before <= 4, "no sweep is due"
 
 
+@pytest.mark.parametrize(("times", "pages"), [("shown", 1), ("hidden", 2)])
+async def test_who_is_in_a_hurry_reads_a_page_again_only_where_no_sweep_would(times: str, pages: int) -> None:
+    # case: B34, C15
+    service = ScriptedList(newest_first=True, inclusive=False, times=times)
+    follower = Follower(service, policy=WalkPolicy(limit=10))
+    service.add(50)
+    await follower.go()
+    for _ in range(3):
+        service.add(4)
+        before = service.calls
+        await follower.go(sweeps=False)
+        assert service.calls - before == pages
+    assert follower.seen == service.ids
+
+
 @pytest.mark.parametrize("newest", [True, False])
 @pytest.mark.parametrize("ahead", [timedelta(minutes=1), timedelta(days=365)], ids=["minute", "year"])
 async def test_one_event_that_is_dated_ahead_hides_none_that_is_listed_late(newest: bool, ahead: timedelta) -> None:
