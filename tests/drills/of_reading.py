@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tests.drills.scene import Drill, Scene, drill
+from tests.drills.scene import FIRES_WITHIN_S, Drill, Scene, drill
+from tests.support.ports import eventually
 
 OTHER_SECRET = "whsec_c29tZWJvZHkgZWxzZSdzIHNlY3JldA=="
 AN_HOUR_WITHIN_S = 420.0
+FEW_READS = 20
 OTHER = '{"other": {"authenticity": "signature", "webhook_secrets": ["whsec_b3RoZXItb3RoZXItb3RoZXItb3RoZXI="]}}'
 
 
@@ -65,6 +67,30 @@ async def _buy_and_wait(scene: Scene) -> None:
         await scene.found.shipped(within_s=60)
 
 
+async def _ask_for_more(scene: Scene) -> None:
+    """More is asked for than may be read: a subscription's reads come again and again, an order's as long as it is
+    open. No stage fails: the reads come late."""
+    await scene.restart("sync", CONSUMER_API_READS_PER_MINUTE=str(FEW_READS))
+    scene.noise = asyncio.create_task(_sell_and_wait(scene))
+
+    async def is_late() -> bool:
+        return await scene.watcher.fires("ConsumerReadingHeldUp", stage="refresh")
+
+    await eventually(is_late, within_s=FIRES_WITHIN_S, every_s=1, what="reads come late")
+
+
+async def _sell_and_wait(scene: Scene) -> None:
+    while True:
+        scene.pay()
+        scene.found.subscribe()
+        await asyncio.sleep(2)
+
+
+async def _let_read(scene: Scene) -> None:
+    await scene.be_quiet()
+    await scene.as_before("sync")
+
+
 async def _right_secret(scene: Scene) -> None:
     await scene.be_quiet()
     await scene.as_before("serve")
@@ -96,6 +122,7 @@ READING: tuple[Drill, ...] = (
         "the service's newest cannot be compared for an hour", "ComparisonLate",
         strike=_answer_503, cure=_answer_again, fires_within_s=AN_HOUR_WITHIN_S,
     ),
+    drill("more reads are asked for than may be made", "ReadingHeldUp", strike=_ask_for_more, cure=_let_read),
     drill(
         "webhooks are signed with another secret", "SignaturesRefused", strike=_other_secret, cure=_right_secret,
     ),

@@ -36,6 +36,12 @@ class Watcher:
         found = await self._ask("alerts")
         return {one["labels"]["alertname"] for one in found["alerts"] if one["state"] == "firing"}
 
+    async def fires(self, alert: str, **labels: str) -> bool:
+        """Whether this one fires now, with these labels; AssertionError while it does not answer."""
+        found = await self._ask("alerts")
+        wanted = {"alertname": alert, **labels}.items()
+        return any(one["state"] == "firing" and wanted <= one["labels"].items() for one in found["alerts"])
+
     async def fired_since(self, since: datetime) -> set[str]:
         """The names of the alerts that fired at any moment since then, and now."""
         seconds = math.ceil((datetime.now(UTC) - since).total_seconds())
