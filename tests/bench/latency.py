@@ -56,10 +56,8 @@ class _Clocked(Warehouse):
 
     async def _ship(self, request: aiohttp.web.BaseRequest) -> aiohttp.web.Response:
         now = asyncio.get_running_loop().time()
-        answer = await super()._ship(request)
-        for order in self.calls.keys() - self.at.keys():
-            self.at[order] = now
-        return answer
+        self.at.setdefault((await request.json())["order_id"], now)
+        return await super()._ship(request)
 
 
 async def _at_each_rate(folder: Path, urls: Mapping[str, str], name: str) -> dict[int, float]:
