@@ -71,7 +71,7 @@ async def _ask_for_more(scene: Scene) -> None:
     """More is asked for than may be read: a subscription's reads come again and again, an order's as long as it is
     open. No stage fails: the reads come late."""
     await scene.restart("sync", CONSUMER_API_READS_PER_MINUTE=str(FEW_READS))
-    scene.noise = asyncio.create_task(_sell_and_wait(scene))
+    scene.noise = asyncio.create_task(_sell(scene))
 
     async def is_late() -> bool:
         return await scene.watcher.fires("ConsumerReadingHeldUp", stage="refresh")
@@ -79,11 +79,9 @@ async def _ask_for_more(scene: Scene) -> None:
     await eventually(is_late, within_s=FIRES_WITHIN_S, every_s=1, what="reads come late")
 
 
-async def _sell_and_wait(scene: Scene) -> None:
-    while True:
-        scene.pay()
-        scene.found.subscribe()
-        await asyncio.sleep(2)
+async def _sell(scene: Scene) -> None:
+    async with scene.found.busy(orders_per_s=0.5, subscribe_every_s=2.0):
+        await asyncio.Event().wait()  # until it is cancelled
 
 
 async def _let_read(scene: Scene) -> None:

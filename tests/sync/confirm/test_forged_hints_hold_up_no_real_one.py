@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import orjson
 import pytest
 
 from consumer.broker import EmbeddedBroker
 from consumer.events import Event, Source
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
-from consumer.payments import Cursor, Page
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.catch_up import CatchUp
-from consumer.sync.backfill.report import BackfillOptions, Progress
-from consumer.sync.backfill.stage import Backfill
+from consumer.sync.backfill.report import Progress
 from consumer.sync.confirm.stage import Confirm
 from consumer.sync.publisher import EventPublisher
-from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, counted_by, delivery, pass_time, simulated
+from tests.sync.confirming import hint, stages
+from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, counted_by, pass_time, simulated
 from tests.sync.service import ScriptedService
 
 
@@ -49,26 +46,6 @@ class HeldPublisher(EventPublisher):
             self.reached.set()
             await self.gate.wait()
         return await super().publish(events, plan=plan, smaller=smaller)
-
-
-def stages(world: World, publisher: EventPublisher | None = None) -> tuple[Confirm, Backfill]:
-    settlement = world.settlement(publisher)
-    backfill = Backfill(world.app, settlement)
-    confirm = Confirm(
-        world.app,
-        settlement,
-        catch_up=CatchUp(backfill),
-    )
-    return confirm, backfill
-
-
-async def hint(world: World, ids: Sequence[str]) -> None:
-    deliveries = [
-        delivery(orjson.dumps({"id": event_id, "type": "order.paid"}), number, event_id=event_id)
-        for number, event_id in enumerate(ids)
-    ]
-    async with world.database.transaction() as session:
-        await hints.keep(session, deliveries, world.clock.now())
 
 
 async def waiting(world: World) -> int:
@@ -164,55 +141,6 @@ async def test_a_long_walk_under_way_does_not_hold_up_new_hints(world: World, se
             denied = await hints.of_events(session, "default", forged)
         assert {row.attempts for row in denied} == {0}, "not all was looked at: nothing is denied"
     assert {event.id for event in await world.published()} >= set(news)
-
-
-async def test_a_walk_that_waits_for_the_budget_makes_nobody_read_hints_singly(
-    world: World, service_side: Simulated
-) -> None:
-    # case: B23, C15, I15
-    service_side.emit(400)
-    confirm, backfill = stages(world)
-    await backfill.once()
-    gate = asyncio.Event()
-
-    class Waits:
-        async def list(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page[Any]:
-            await gate.wait()
-            return await world.app.client.events.list(limit=limit, cursor=cursor)
-
-    async with backfill.walking:
-        begun = await backfill.start.begin(BackfillOptions(), Waits(), sweeps=True)
-        walking = asyncio.create_task(backfill.read(begun))
-        await asyncio.sleep(0)
-        news = service_side.emit(60)
-        await hint(world, news)
-        before = len(service_side.attempts)
-        assert await confirm.once() == 60
-        assert [attempt.route for attempt in service_side.attempts[before:]] == ["/v1/events"]
-        gate.set()
-        assert await walking
-
-
-async def test_some_events_a_second_leave_the_budget_to_the_other_stages(world: World, service_side: Simulated) -> None:
-    # case: C15, I15
-    confirm, backfill = stages(world)
-    await backfill.once()
-    came: dict[str, float] = {}
-    waited: list[float] = []
-    began, before = world.clock.monotonic(), len(service_side.attempts)
-    while world.clock.monotonic() - began < 120:
-        news = service_side.emit(6, every_s=1 / 6)
-        pass_time(world, service_side)
-        came |= dict.fromkeys(news, world.clock.monotonic())
-        await hint(world, news)
-        await confirm.once()
-        now = world.clock.monotonic()
-        there = {event.id for event in await world.published()} & set(came)
-        waited += [now - came.pop(one) for one in there]
-    asked = [attempt.route for attempt in service_side.attempts[before:]]
-    assert max([*waited, *(world.clock.monotonic() - at for at in came.values())]) <= 5
-    assert asked.count("/v1/events") <= 2 * 30, "one page each time, and a time between"
-    assert len(asked) <= 2 * 100, "a third of the budget"
 
 
 async def test_a_walk_for_hints_that_turns_out_long_is_left_to_backfill(world: World, service_side: Simulated) -> None:

@@ -1,0 +1,69 @@
+"""Confirm beside the other stages: at some events a second most of the budget is left to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from consumer.payments import Cursor, Page
+from consumer.sync.backfill.report import BackfillOptions
+from tests.sync.confirming import hint, stages
+from tests.sync.conftest import Simulated, World, pass_time
+
+
+@pytest.fixture
+def world(world: World, service_side: Simulated) -> World:
+    world.api = service_side.api
+    return world
+
+
+async def test_a_walk_that_waits_for_the_budget_makes_nobody_read_hints_singly(
+    world: World, service_side: Simulated
+) -> None:
+    # case: B23, C15, I15
+    service_side.emit(400)
+    confirm, backfill = stages(world)
+    await backfill.once()
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    class Waits:
+        async def list(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page[Any]:
+            asked.set()
+            await gate.wait()
+            return await world.app.client.events.list(limit=limit, cursor=cursor)
+
+    async with backfill.walking:
+        begun = await backfill.start.begin(BackfillOptions(), Waits(), sweeps=True)
+        walking = asyncio.create_task(backfill.read(begun))
+        await asked.wait()
+        news = service_side.emit(60)
+        await hint(world, news)
+        before = len(service_side.attempts)
+        assert await confirm.once() == 60
+        assert [attempt.route for attempt in service_side.attempts[before:]] == ["/v1/events"]
+        gate.set()
+        assert await walking
+
+
+async def test_some_events_a_second_leave_the_budget_to_the_other_stages(world: World, service_side: Simulated) -> None:
+    # case: C15, I15
+    confirm, backfill = stages(world)
+    await backfill.once()
+    came: dict[str, float] = {}
+    waited: list[float] = []
+    began, before = world.clock.monotonic(), len(service_side.attempts)
+    while world.clock.monotonic() - began < 120:
+        news = service_side.emit(6, every_s=1 / 6)
+        pass_time(world, service_side)
+        came |= dict.fromkeys(news, world.clock.monotonic())
+        await hint(world, news)
+        await confirm.once()
+        now = world.clock.monotonic()
+        there = {event.id for event in await world.published()} & set(came)
+        waited += [now - came.pop(one) for one in there]
+    asked = [attempt.route for attempt in service_side.attempts[before:]]
+    assert max([*waited, *(world.clock.monotonic() - at for at in came.values())]) <= 5
+    assert asked.count("/v1/events") <= 2 * 30, "one page each time, and a time between"
+    assert len(asked) <= 2 * 100, "a third of the budget"
