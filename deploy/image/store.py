@@ -21,6 +21,15 @@ class UnpackedImage:
     root: Path
     config: dict[str, Any]
 
+    def is_of_these_sources(self) -> bool:
+        """Whether the packages in it are the checkout's, file by file."""
+        (packages,) = self.root.glob("opt/consumer/lib/python3.*/site-packages")
+        return all(_sources(packages / name) == _sources(CHECKOUT / name) for name in ("consumer", "handlers"))
+
+
+def _sources(package: Path) -> dict[Path, bytes]:
+    return {path.relative_to(package): path.read_bytes() for path in package.rglob("*.py")}
+
 
 def tag() -> str:
     """The name that `build.sh` gives."""

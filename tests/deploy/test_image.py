@@ -40,6 +40,8 @@ def image() -> Iterator[UnpackedImage]:
     if not is_built():
         missing("the image is not built here: make image")
     with unpacked() as found:
+        if not found.is_of_these_sources():
+            missing("the image was built of other sources: make image")
         yield found
 
 
