@@ -30,7 +30,7 @@ from consumer.clock import Clock, SharedClock, SystemClock
 from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError, again
 from consumer.events import Locators
 from consumer.ledger import Database
-from consumer.ledger.engine import schema
+from consumer.ledger.engine.applied import require_current
 from consumer.ledger.handling import handlers
 from consumer.ledger.processes import BROKEN, HANDLERS, READS, SIGNATURES, worker_id
 from consumer.ledger.reading.budgets import LedgerBudgetStore
@@ -211,6 +211,8 @@ class App:
 
     async def upgrade(self) -> None:
         """Bring the schema up to date; `demo` and `dev` only, elsewhere it is an operator's step."""
+        from consumer.ledger.engine import schema
+
         await schema.upgrade(self.database)
 
     async def _connect(self, broker: Broker, stop: asyncio.Event) -> None:
@@ -227,7 +229,7 @@ class App:
     async def _ready_to_work(self, stop: asyncio.Event) -> bool:
         """Wait for the ledger's schema and the log; False when told to stop first. Raises SchemaOutdated."""
         database = self.database
-        if not await self._persist(lambda: schema.require_current(database), "ledger_not_ready", stop):
+        if not await self._persist(lambda: require_current(database), "ledger_not_ready", stop):
             return False
         if not await self._persist(self._heartbeat.agree_on_time, "ledger_not_ready", stop):
             return False
@@ -277,7 +279,7 @@ class App:
         from consumer.app.accounting import Accounting
         from consumer.app.unfulfilled import watch_unfulfilled
 
-        if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
+        if await self._persist(lambda: require_current(self.database), "ledger_not_ready", stop):
             names = [application.name for application in self.settings.applications]
             room = self.settings.unproved_max_bytes
             accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
@@ -374,7 +376,7 @@ class App:
             return self.worker is not None and self.worker.check()
 
         async def note(stop: asyncio.Event) -> None:
-            if await self._persist(lambda: schema.require_current(database), "ledger_not_ready", stop):
+            if await self._persist(lambda: require_current(database), "ledger_not_ready", stop):
                 await note_taken(database, self.clock, stop)
 
         self._readiness.add("group", polls)
@@ -458,7 +460,7 @@ class App:
         self._readiness.add("deliveries", takes_deliveries)
 
         async def seal(stop: asyncio.Event) -> None:
-            if await self._persist(lambda: schema.require_current(self.database), "ledger_not_ready", stop):
+            if await self._persist(lambda: require_current(self.database), "ledger_not_ready", stop):
                 await seal_trail(self.database, self.clock, stop)
 
         if self.settings.retention is not None and self.settings.archive_dir is not None:

@@ -15,7 +15,7 @@ from consumer.broker import Broker, open_broker
 from consumer.clock import Clock
 from consumer.errors import BrokerUnavailable, UsageError
 from consumer.ledger import Database
-from consumer.ledger.engine import schema
+from consumer.ledger.engine.applied import require_current
 from consumer.ledger.engine.database_time import shared_clock
 from consumer.ledger.processes import worker_id
 from consumer.ledger.reading.budgets import LedgerBudgetStore
@@ -78,7 +78,7 @@ async def opened_ledger(stack: AsyncExitStack, settings: Settings) -> Database:
     """The ledger, with its schema as it should be. Raises DatabaseMissing, LedgerUnavailable, SchemaOutdated."""
     database = Database(settings.database_url.get_secret_value(), pool_size=3, create=False)
     stack.push_async_callback(database.stop)
-    await schema.require_current(database)
+    await require_current(database)
     return database
 
 

@@ -19,7 +19,7 @@ from consumer.cli.process import looking, run
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, ConsumerError, LedgerError, SettingsError, UsageError
 from consumer.ledger import Database
-from consumer.ledger.engine import schema
+from consumer.ledger.engine.applied import require_current
 from consumer.ledger.engine.database_time import shared_clock
 from consumer.settings import ApplicationSettings, Authenticity, Role, Settings, load_settings
 from consumer.sync.api import ApplicationApi
@@ -104,7 +104,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[list[Che
     try:
         database = Database(settings.database_url.get_secret_value(), pool_size=3, create=False)
         stack.push_async_callback(database.stop)
-        await schema.require_current(database)
+        await require_current(database)
         await database.probe()
     except ConsumerError as error:
         return [Check(name="database", grade=Grade.FAIL, text=error.line())], None

@@ -1,6 +1,6 @@
-"""Applied: a quick look at whether a database is as this version needs it, for commands that look: without Alembic,
-whose import and reading of every migration take longer than the answer. Whatever is not plainly well is left to
-`schema.require_current`, which says what is wrong."""
+"""Applied: a quick look at whether a database is as this version needs it: without Alembic, whose import and reading of
+every migration take longer than the answer, and 10 MiB. Whatever is not plainly well is left to `schema`, which says
+what is wrong."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ from consumer.ledger.tables import RevisionRow
 
 _REVISIONS: Table = RevisionRow.__table__
 _ID: Final = re.compile(r"""^revision\s*(?::\s*str\s*)?=\s*["']([^"']+)["']""", re.MULTILINE)
+
+
+async def require_current(database: Database) -> None:
+    """Raise LedgerUnavailable and its kin, and SchemaOutdated or SchemaIncompatible as `schema.require_current`."""
+    if not await lacks_nothing(database):
+        from consumer.ledger.engine import schema
+
+        await schema.require_current(database)
 
 
 async def lacks_nothing(database: Database) -> bool:
