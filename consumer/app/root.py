@@ -74,6 +74,8 @@ class App:
         self.clock: Clock = clock or SharedClock(self.machine)
         self.metrics = Metrics()
         self.connected = asyncio.Event()
+        self._schema_seen = asyncio.Lock()
+        self._schema_is_current = False
         self.public_url: str | None = None
         self.internal_url: str | None = None
         self.worker: Worker | None = None
@@ -228,12 +230,18 @@ class App:
 
     async def _ready_to_work(self, stop: asyncio.Event) -> bool:
         """Wait for the ledger's schema and the log; False when told to stop first. Raises SchemaOutdated."""
-        database = self.database
-        if not await self._persist(lambda: require_current(database), "ledger_not_ready", stop):
+        if not await self._persist(self._require_schema, "ledger_not_ready", stop):
             return False
         if not await self._persist(self._heartbeat.agree_on_time, "ledger_not_ready", stop):
             return False
         return await _first_of(self.connected, stop)
+
+    async def _require_schema(self) -> None:
+        """The schema is as this version needs it; looked at once, for all parts. Raises LedgerError."""
+        async with self._schema_seen:
+            if not self._schema_is_current:
+                await require_current(self.database)
+                self._schema_is_current = True
 
     async def _persist(self, attempt: Callable[[], Awaitable[None]], trouble: str, stop: asyncio.Event) -> bool:
         """Try until it works (True) or `stop` is set (False). What trying again cannot help is raised."""
@@ -279,7 +287,7 @@ class App:
         from consumer.app.accounting import Accounting
         from consumer.app.unfulfilled import watch_unfulfilled
 
-        if await self._persist(lambda: require_current(self.database), "ledger_not_ready", stop):
+        if await self._persist(self._require_schema, "ledger_not_ready", stop):
             names = [application.name for application in self.settings.applications]
             room = self.settings.unproved_max_bytes
             accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
@@ -376,7 +384,7 @@ class App:
             return self.worker is not None and self.worker.check()
 
         async def note(stop: asyncio.Event) -> None:
-            if await self._persist(lambda: require_current(database), "ledger_not_ready", stop):
+            if await self._persist(self._require_schema, "ledger_not_ready", stop):
                 await note_taken(database, self.clock, stop)
 
         self._readiness.add("group", polls)
@@ -460,7 +468,7 @@ class App:
         self._readiness.add("deliveries", takes_deliveries)
 
         async def seal(stop: asyncio.Event) -> None:
-            if await self._persist(lambda: require_current(self.database), "ledger_not_ready", stop):
+            if await self._persist(self._require_schema, "ledger_not_ready", stop):
                 await seal_trail(self.database, self.clock, stop)
 
         if self.settings.retention is not None and self.settings.archive_dir is not None:

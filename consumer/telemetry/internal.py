@@ -20,6 +20,8 @@ from consumer.telemetry.metrics import CONTENT_TYPE, Metrics
 
 log = structlog.get_logger(__name__)
 Check = Callable[[], Awaitable[bool]]
+FIRST_KEEP_S = 0.05
+"""How long an answer is kept until the process was ready once: nobody waits a second more for its start."""
 
 
 class Readiness:
@@ -37,6 +39,7 @@ class Readiness:
         self._limit_s = limit_s
         self._keep_s = keep_s
         self._state = "starting"
+        self._was_ready = False
         self._asked_at = float("-inf")
         self._answers: dict[str, str] = {}
         self._problems: dict[str, tuple[str, str]] = {}
@@ -75,11 +78,13 @@ class Readiness:
         if self._state != "started":
             return False, self._state, {}
         async with self._asking:
-            if self._clock.monotonic() - self._asked_at >= self._keep_s:
+            keep_s = self._keep_s if self._was_ready else min(FIRST_KEEP_S, self._keep_s)
+            if self._clock.monotonic() - self._asked_at >= keep_s:
                 found = await asyncio.gather(*(self._ask(name, check) for name, check in self._checks.items()))
                 self._answers = dict(zip(self._checks, found, strict=True))
                 self._asked_at = self._clock.monotonic()
         ready = not self.draining and all(answer == "ok" for answer in self._answers.values())
+        self._was_ready = self._was_ready or ready
         return ready, "ready" if ready else ("draining" if self.draining else "not_ready"), self._answers
 
     async def _ask(self, name: str, check: Check) -> str:

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from consumer.clock import DrivenClock
-from consumer.telemetry.internal import Check, Readiness, internal_app
+from consumer.telemetry.internal import FIRST_KEEP_S, Check, Readiness, internal_app
 from consumer.telemetry.metrics import Metrics
 
 Client = TestClient[web.Request, web.Application]
@@ -107,3 +107,21 @@ async def test_metrics_are_exposed(client: Client) -> None:
     answer = await client.get("/metrics")
     assert answer.headers["Content-Type"].startswith("text/plain")
     assert "consumer_receive_in_flight 0.0" in await answer.text()
+
+
+async def test_the_first_ready_answer_comes_at_once(readiness: Readiness, probe: Probe, clock: DrivenClock) -> None:
+    readiness.started()
+    probe.answer = False
+    assert not (await readiness.answers())[0]
+    probe.answer = True
+    clock.advance(FIRST_KEEP_S)
+    assert (await readiness.answers())[0]
+    probe.answer = False
+    clock.advance(FIRST_KEEP_S)
+    assert (await readiness.answers())[0]  # from here on an answer is kept: probing costs a bounded amount
+    clock.advance(1)
+    assert not (await readiness.answers())[0]
+    clock.advance(FIRST_KEEP_S)
+    asked = probe.asked
+    await readiness.answers()
+    assert probe.asked == asked
