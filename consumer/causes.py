@@ -52,6 +52,7 @@ SQLSTATES: Final[Mapping[str, Cause]] = {
     "53100": _FULL,
     "53300": Cause(errors.DatabaseTooManyClients, "raise max_connections, or put a pooler in between"),
     "55P03": _LOCKED,
+    "57014": Cause(errors.StatementCancelled, "raise the server's statement_timeout, or unset it for this user"),
     "57P01": _SERVER,
     "57P02": _SERVER,
     "57P03": _SERVER,

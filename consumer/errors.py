@@ -134,6 +134,12 @@ class LedgerSlow(LedgerUnavailable):
     code = "ledger_slow"
 
 
+class StatementCancelled(LedgerUnavailable):
+    """The database cancels statements that take longer than it allows."""
+
+    code = "statement_cancelled"
+
+
 class DatabaseUnknown(LedgerUnavailable):
     """The server has no database of this name."""
 

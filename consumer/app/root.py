@@ -31,6 +31,7 @@ from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, 
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import require_current
+from consumer.ledger.engine.grants import Grants
 from consumer.ledger.handling import handlers
 from consumer.ledger.processes import BROKEN, HANDLERS, READS, SIGNATURES, worker_id
 from consumer.ledger.reading.budgets import LedgerBudgetStore
@@ -388,6 +389,7 @@ class App:
                 await note_taken(database, self.clock, stop)
 
         self._readiness.add("group", polls)
+        self._readiness.add("grants", Grants(self.database, BUILT_IN, self.clock).check)
         self._stoppable(note, "taking", STOP_SLACK_S)
         self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S)
 
@@ -466,6 +468,7 @@ class App:
                 await watch.run(stop)
 
         self._readiness.add("deliveries", takes_deliveries)
+        self._readiness.add("grants", Grants(self.database, BUILT_IN, self.clock).check)
 
         async def seal(stop: asyncio.Event) -> None:
             if await self._persist(self._require_schema, "ledger_not_ready", stop):

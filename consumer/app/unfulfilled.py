@@ -14,8 +14,8 @@ from consumer.console.unfulfilled import unfulfilled
 from consumer.console.unread import overdue
 from consumer.ledger import Database, health, processes
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.engine.size import size_bytes
 from consumer.ledger.reading import hints, quarantine
+from consumer.ledger.size import size_bytes
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 

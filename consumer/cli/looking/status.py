@@ -35,6 +35,7 @@ from consumer.errors import DatabaseMissing, LedgerError, LedgerSlow, SettingsEr
 from consumer.ledger import Database, health, processes
 from consumer.ledger.archiving import passes
 from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 from consumer.ledger.reading import quarantine as ledger_quarantine
@@ -225,6 +226,7 @@ async def _why_unheard(database: Database, listed: Sequence[Process], now: datet
         return None
     try:
         await database.probe()
+        await require_grants(database, ())  # it may be that table alone which takes no write
     except LedgerError as error:
         return error
     return None

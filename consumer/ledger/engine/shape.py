@@ -21,13 +21,14 @@ TOLD_MAX: Final = 5
 def missing_of(connection: Connection, labels: Collection[str]) -> tuple[str, ...]:
     """What this code needs and the database does not give: `table`, `table.column`; bounded. The ledger's tables are
     looked at, and those of the branches `labels` that are loaded (their names begin with the branch's)."""
-    tables = list(_needed(labels))
+    tables = list(needed(labels))
     found = inspect(connection).get_multi_columns(filter_names=[table.name for table in tables])
     columns = {name: listed for (_, name), listed in found.items()}
     return tuple(line for table in tables for line in _lacking(table, columns.get(table.name)))[:TOLD_MAX]
 
 
-def _needed(labels: Collection[str]) -> Iterable[Table]:
+def needed(labels: Collection[str]) -> Iterable[Table]:
+    """The ledger's tables, and those of these branches that are loaded."""
     own = {table.name for one in LedgerRow.__subclasses__() if (table := getattr(one, "__table__", None)) is not None}
     prefixes = tuple(f"{label}_" for label in labels)
     for name, table in sorted(SQLModel.metadata.tables.items()):

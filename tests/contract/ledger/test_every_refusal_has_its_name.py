@@ -119,6 +119,8 @@ async def test_on_a_real_server(owned: tuple[str, asyncpg.Connection]) -> None:
     await admin.execute("ALTER ROLE clerk CONNECTION LIMIT -1")
     await admin.execute("ALTER ROLE clerk SET default_transaction_read_only = on")
     assert isinstance(await refused(other(url, username="clerk"), "CREATE TABLE t (x integer)"), errors.LedgerReadOnly)
+    await admin.execute("ALTER ROLE clerk SET statement_timeout = 10")
+    assert isinstance(await refused(other(url, username="clerk"), "SELECT pg_sleep(5)"), errors.StatementCancelled)
     async with own.transaction() as session:
         await session.execute(text("LOCK TABLE till"))
         assert isinstance(await refused(url, "LOCK TABLE till NOWAIT"), errors.LedgerLocked)

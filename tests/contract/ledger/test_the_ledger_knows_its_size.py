@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from consumer.ledger import Database
-from consumer.ledger.engine.size import size_bytes
+from consumer.ledger.size import size_bytes
 
 
 async def test_it_grows_with_what_is_kept(database: Database) -> None:

@@ -1,0 +1,110 @@
+"""One grant that is taken back is named by its table, whichever it is; a user who has all has nothing to hear."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+from sqlalchemy.engine import make_url
+
+import handlers.access.tables
+import handlers.fulfilment.tables  # noqa: F401 - the same
+from consumer.clock import SystemClock
+from consumer.errors import DatabaseForbidden
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.engine.applied import require_current
+from consumer.ledger.engine.grants import Grants, require_grants
+from consumer.ledger.engine.shape import needed
+from tests.support.postgres import StoppableServer, create_database, stoppable_server
+
+BUILT_IN = ("fulfilment", "access")
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+class Shop:
+    """A ledger, its administrator, and a user of it who was granted all that the README of `deploy` says."""
+
+    def __init__(self, admin: asyncpg.Connection, user: Database) -> None:
+        self.admin, self.user = admin, user
+
+    async def told(self) -> str | None:
+        try:
+            await require_grants(self.user, BUILT_IN)
+        except DatabaseForbidden as error:
+            return error.message.partition(": ")[2]
+        return None
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StoppableServer]:
+    with stoppable_server() as found:
+        yield found
+
+
+@pytest.fixture
+async def shop(server: StoppableServer) -> AsyncIterator[Shop]:
+    url = await asyncio.to_thread(create_database, server.uri)
+    owner = Database(url)
+    await schema.upgrade(owner)
+    await owner.stop()
+    admin = await asyncpg.connect(server.uri, database=make_url(url).database)
+    await admin.execute("DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN")
+    await admin.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk")
+    await admin.execute("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO clerk")
+    user = Database(make_url(url).set(username="clerk").render_as_string(hide_password=False))
+    yield Shop(admin, user)
+    await user.stop()
+    await admin.execute("DROP OWNED BY clerk")
+    await admin.close()
+
+
+async def test_every_table_that_is_needed_is_looked_at(shop: Shop) -> None:
+    assert await shop.told() is None
+    names = {table.name for table in needed(BUILT_IN)}
+    assert {"runs", "outbox", "fulfilment_order", "reads", "leases", "processes"} <= names
+    for name in names:
+        await shop.admin.execute(f"REVOKE SELECT ON {name} FROM clerk")
+        assert await shop.told() == f"SELECT on {name}"
+        await shop.admin.execute(f"GRANT SELECT ON {name} TO clerk")
+    assert await shop.told() is None
+
+
+@pytest.mark.parametrize("what", ["INSERT", "UPDATE", "DELETE"])
+async def test_who_may_read_and_not_write_is_told(shop: Shop, what: str) -> None:
+    await shop.admin.execute(f"REVOKE {what} ON outbox, reads FROM clerk")
+    assert await shop.told() == f"{what} on outbox; {what} on reads"
+
+
+async def test_what_nobody_writes_need_not_be_granted(shop: Shop) -> None:
+    await shop.admin.execute("REVOKE INSERT, UPDATE, DELETE ON revisions FROM clerk")
+    await shop.admin.execute("REVOKE DELETE ON audit, chain_head FROM clerk")
+    assert await shop.told() is None
+    await shop.admin.execute("REVOKE INSERT ON audit FROM clerk")
+    assert await shop.told() == "INSERT on audit"
+
+
+async def test_a_schema_that_may_not_be_used_is_no_missing_migration(shop: Shop) -> None:
+    await require_current(shop.user)
+    await shop.admin.execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+    assert await shop.told() == "USAGE on schema public"
+    with pytest.raises(DatabaseForbidden, match="USAGE on schema public"):
+        await require_current(shop.user)
+
+
+async def test_a_sequence_is_part_of_its_table(shop: Shop) -> None:
+    await shop.admin.execute("CREATE SEQUENCE lots OWNED BY audit.id")
+    assert await shop.told() == "USAGE on sequence lots"
+
+
+async def test_a_role_says_so_and_is_well_again_after_the_grant(shop: Shop) -> None:
+    grants = Grants(shop.user, BUILT_IN, SystemClock())
+    assert await grants.check()
+    asked = Grants(shop.user, BUILT_IN, SystemClock())
+    await shop.admin.execute("REVOKE UPDATE ON runs FROM clerk")
+    with pytest.raises(DatabaseForbidden, match="UPDATE on runs"):
+        await asked.check()
+    await shop.admin.execute("GRANT UPDATE ON runs TO clerk")
+    assert await asked.check()
