@@ -1,5 +1,5 @@
-"""LogWatch: asks the log how far each group is, as nobody who may be blind can; remembers the topics, and has state
-reconciled when one of them was made anew, since what lay in it unread is gone."""
+"""LogWatch: asks the log how far each group is, as nobody who may be blind can; remembers the topics. When one of them
+was made anew, what lay in it unread is gone: our own events are published again, and state is reconciled."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from consumer.broker import Broker, GroupReport, TopicConfig
 from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerError
 from consumer.ledger import Database, log_memory, log_positions
+from consumer.ledger.handling import events, outbox
 from consumer.retry import Lasting
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
@@ -22,6 +23,9 @@ LOOK_EVERY_S = 20.0
 LIMIT_S = 15.0
 TOPICS_EVERY = 3
 """Looks at groups for one at topics, which takes connections of its own on Kafka."""
+PAGE, PAGES_MAX = 2_000, 500
+"""What was published and never came is looked for among the newest million."""
+MAX_SEQ = 2**62
 SHOWN_FOR_S = 90.0
 """An age that nobody looked at again would grow for ever, and wake somebody for nothing."""
 
@@ -116,9 +120,38 @@ class LogWatch:
             self._metrics.group_members.labels(report.group).set(report.members)
             self._metrics.group_oldest.labels(report.group).set(report.oldest_at.timestamp() if report.oldest_at else 0)
 
+    async def _any_is_another(self, reports: Sequence[GroupReport]) -> bool:
+        async with self._database.reading() as session:
+            before = [await log_memory.load(session, report.topic) for report in reports]
+        return any(
+            log_memory.is_another(memory, report.topic_id, report.ends)
+            for memory, report in zip(before, reports, strict=True)
+        )
+
+    async def _publish_again(self) -> None:
+        """What we published into a topic that is gone, and nobody had read, in a topic that is there. What was read and
+        comes twice has the id it had."""
+        below, again = MAX_SEQ, 0
+        for _ in range(PAGES_MAX):
+            async with self._database.reading() as session:
+                page = await outbox.below(session, below, PAGE)
+                known = await events.known(session, [key for _, key, _ in page])
+            lost = [seq for seq, key, is_published in page if is_published and key not in known]
+            if lost:
+                async with self._database.transaction() as session:
+                    await outbox.publish_again(session, lost)
+                again += len(lost)
+            if len(page) < PAGE:
+                break
+            below = page[-1][0]
+        if again:
+            _log.warning("published_again", events=again)
+
     async def _remember(self, reports: Sequence[GroupReport]) -> datetime | None:
         """When a topic was last found to be another than it was, as far as the ledger remembers."""
         replaced = []
+        if await self._any_is_another(reports):
+            await self._publish_again()
         async with self._database.transaction() as session:
             for report in reports:
                 before = await log_memory.load(session, report.topic)

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.columns import among, insert_into, unindexed
 from consumer.events import Event
 from consumer.ledger.engine.counting import up_to
+from consumer.ledger.handling.events import EventKey
 from consumer.ledger.tables import OutboxRow
 from consumer.telemetry.way import onwards
 
@@ -81,6 +82,20 @@ async def mark_published(session: AsyncSession, rows: Sequence[OutboxRow], now: 
     if rows:
         numbers = [row.seq for row in rows]
         await session.execute(update(_OUTBOX).where(among(_OUTBOX.c.seq, numbers)).values(published_at=now))
+
+
+async def below(session: AsyncSession, seq: int, limit: int) -> Sequence[tuple[int, EventKey, bool]]:
+    """The next rows with lower numbers, newest first: number, event, and whether it was published."""
+    columns = (_OUTBOX.c.seq, _OUTBOX.c.application, _OUTBOX.c.event_id, _OUTBOX.c.published_at.is_not(None))
+    rows = await session.execute(
+        select(*columns).where(_OUTBOX.c.seq < seq).order_by(_OUTBOX.c.seq.desc()).limit(limit)
+    )
+    return [(number, (application, event_id), bool(sent)) for number, application, event_id, sent in rows]
+
+
+async def publish_again(session: AsyncSession, numbers: Sequence[int]) -> None:
+    """These are to be published once more, under the ids they had. At most a few thousand at once."""
+    await session.execute(update(_OUTBOX).where(among(_OUTBOX.c.seq, numbers)).values(published_at=None))
 
 
 async def waiting(session: AsyncSession, now: datetime) -> tuple[int, datetime | None]:
