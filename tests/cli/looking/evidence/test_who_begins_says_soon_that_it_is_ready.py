@@ -1,4 +1,4 @@
-"""`status` shows a role as ready moments after it is: who begins says how it stands twice a second, then at each beat."""
+"""`status` shows a role as ready moments after it is: who begins says how it stands every half second."""
 
 from __future__ import annotations
 
