@@ -32,13 +32,14 @@ from consumer.console.invariants import kept as accounts
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.unread import Unread, overdue, unread
-from consumer.errors import DatabaseMissing, LedgerError, LedgerSlow, SettingsError
+from consumer.errors import DatabaseForbidden, DatabaseMissing, LedgerError, LedgerSlow, SettingsError
 from consumer.ledger import Database, health, processes
 from consumer.ledger.archiving import passes
+from consumer.ledger.engine.database import user_of
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.health import Figures
-from consumer.ledger.processes import Process
+from consumer.ledger.processes import USER, Process
 from consumer.ledger.reading import quarantine as ledger_quarantine
 from consumer.ledger.reading import sync_state
 from consumer.reason import Reason, reason_of
@@ -150,6 +151,16 @@ def _with_what_keeps_it(finding: Finding, known: Sequence[str]) -> Finding:
     return replace(finding, text=text) if problems else finding
 
 
+def _forbidden_to_who_looks(error: LedgerError, settings: Settings, listed: Sequence[Process]) -> Finding | None:
+    """What may be forbidden to this user alone: no role was ever heard as this one."""
+    theirs = {one.said[USER] for one in listed if USER in one.said}
+    mine = user_of(settings.database_url.get_secret_value())
+    if not isinstance(error, DatabaseForbidden) or not theirs or mine in theirs:
+        return None
+    text = f"as {mine}, as whom no role was heard yet: {error.message}{_cure(error)}"
+    return Finding(Grade.DEGRADED, error.code, text)
+
+
 def _unwritable(error: LedgerError) -> Finding:
     text = f"the ledger takes no write: {error.message}{_cure(error)}"
     return Finding(Grade.STUCK, error.code, text)
@@ -187,6 +198,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     low = [finding for room in rooms(settings) for finding in judge_room(room)]
     found.groups = list(look.groups)
     registry = registry_of(settings)
+    forbidden = None if refused is None else _forbidden_to_who_looks(refused, settings, found.processes)
     found.findings = judge(
         figures,
         unfulfilled=found.waiting,
@@ -204,8 +216,9 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         last_pass=last_pass,
         late_reads=late_reads,
         accounts=broken,
-        unwritable=None if refused is None else _unwritable(refused),
+        unwritable=None if refused is None or forbidden is not None else _unwritable(refused),
     )
+    found.findings += [forbidden] if forbidden is not None else []
     found.findings = [_with_what_keeps_it(finding, problems) for finding in found.findings]
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
     return found
