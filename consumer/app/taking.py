@@ -24,7 +24,7 @@ from consumer.telemetry.logs import Condition
 _log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 15.0
-LOST_AFTER: Final = timedelta(minutes=5)
+LOST_AFTER: Final = timedelta(minutes=4)
 ASKED_MOST: Final = 50
 """A look: the budget of calls is for those that never had an answer."""
 REST_S: Final = 0.2
