@@ -61,7 +61,8 @@ def test_a_group_that_is_read_and_a_little_behind_is_well() -> None:
 
 
 def test_another_topic_of_the_same_name_is_noticed_until_state_was_reconciled() -> None:
-    for anew in (replace(READ, topic_id="b"), replace(READ, topic_id=None, ends=(0, 7))):
+    copy_of_before = replace(READ, ends=(5, 6))
+    for anew in (replace(READ, topic_id="b"), replace(READ, topic_id=None, ends=(0, 7)), copy_of_before):
         [finding] = judge_log(LogLook(groups=[anew]), NOW, memories=[MEMORY])
         assert (finding.code, finding.grade) == ("log_replaced", Grade.STUCK)
     noticed = after(MEMORY, "b", (0, 0), NOW)
