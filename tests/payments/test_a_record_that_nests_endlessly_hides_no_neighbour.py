@@ -4,12 +4,14 @@ event loop does other things."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from datetime import datetime
 
 import pytest
 from aiohttp import web
 
 from consumer.document import DEPTH_MAX, TOKENS_MAX, shallow
-from consumer.payments import Credentials, PaymentsClient
+from consumer.payments import Credentials, PaymentsClient, answers, transport
 from tests.support.loopback import LoopbackServer
 
 LEVELS = 200_000
@@ -57,16 +59,16 @@ def test_what_is_more_than_can_be_looked_through_is_not_begun() -> None:
 async def test_the_event_loop_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     # case: I10
     """While a large answer is read, others of the loop are done."""
-    from consumer.payments import answers, transport
-
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     understood = answers.understood
 
-    def held(*words: object, **named: object) -> object:
+    def held(
+        status: int, headers: Mapping[str, str], raw: bytes, now: datetime, *, body_needed: bool
+    ) -> answers.Answer:
         loop.call_soon_threadsafe(over.set)
         asyncio.run_coroutine_threadsafe(over.wait(), loop).result(60)
-        return understood(*words, **named)  # type: ignore[arg-type]
+        return understood(status, headers, raw, now, body_needed=body_needed)
 
     async def answer(_: web.BaseRequest) -> web.Response:
         return web.Response(body=page(TOWERS["lists"], 1), content_type="application/json")
