@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 from consumer.ledger.reading import read_requests
 from consumer.payments import ApiError, Page, Priority
-from consumer.sync.api import held_up_s
 from consumer.sync.application import Application
 from consumer.sync.observation import PAID, ObjectKind, Observation
 
@@ -83,7 +82,7 @@ class ServiceLists:
         try:
             return version, await retrieve(object_id)
         except ApiError as error:
-            if error.retryable or held_up_s(error) is not None:
+            if error.retryable:
                 raise
             return version, None
 
