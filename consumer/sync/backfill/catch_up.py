@@ -69,6 +69,6 @@ class CatchUp:
                     if begun.walk.pages_read >= LOOK_PAGES_MAX:
                         break  # more news than a look may take: the next look begins at the head again
         finally:
-            self._backfill.refused_cursors.ended(begun.walk.refused, is_complete=False)
+            self._backfill.say_refused(begun.walk, counts=True)
         self._looked_at = frozenset(head)
         return Coverage.NEWEST

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
-from consumer.payments import Priority
+from consumer.payments import CursorsRefused, Priority
 from consumer.sync.application import Application
 from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.bookmark import WALK
@@ -19,10 +19,9 @@ from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.missing_events import Begun, MissingEvents
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
-from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
 from consumer.sync.backfill.starting_point import StartingPoint
-from consumer.sync.backfill.walk import Walk
+from consumer.sync.backfill.walk import Walk, cursors_refused
 from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.loop import Stage
 from consumer.sync.settlement import Settlement
@@ -50,7 +49,7 @@ class Backfill(Stage):
         self.settlement = settlement
         self.walking = asyncio.Lock()
         self.under_way: Walk | None = None
-        self.refused_cursors = RefusedCursors(app)
+        self._cursors_refused = cursors_refused(app.name)
         self._lister = app.client.with_priority(Priority.BACKFILL).events
         self._policy = policy or BackfillPolicy()
         self.first_walk = FirstWalk(app, self._policy.history)
@@ -92,21 +91,29 @@ class Backfill(Stage):
         walk, report = begun.walk, begun.report
         begins_at = await self._list_start.at() if on_progress is not None else None
         progress = WalkProgress(walk, self.app.clock, begins_at=begins_at)
-        self.under_way, is_complete = walk, False
+        self.under_way = walk
         try:
             async with aclosing(walk.pages()) as pages:
                 async for page in pages:
                     await self.take(page, begun)
-                    self.refused_cursors.seen(walk.refused)
+                    self.say_refused(walk)
                     if on_progress is not None:
                         on_progress(progress.progress(page, listed=report.listed, published=report.published))
                     if pages_max is not None and walk.pages_read >= pages_max:
                         return False
-            is_complete = True
         finally:
             self.under_way = None
-            self.refused_cursors.ended(walk.refused, is_complete=is_complete)
+            self.say_refused(walk, counts=True)
+        if not walk.refused:
+            self._cursors_refused.over()
         return True
+
+    def say_refused(self, walk: Walk, *, counts: bool = False) -> None:
+        """Say that the walk has met cursors which are not taken; `counts`: it has ended, and they are counted."""
+        if walk.refused:
+            self._cursors_refused.lasts(CursorsRefused.code)
+        if walk.refused and counts:
+            self.app.metrics.cursors_refused.labels(self.app.name).inc(walk.refused)
 
     async def take(self, page: WalkPage, begun: Begun) -> None:
         """Publish what is missing, keep what is strange, and only then move the bookmark."""
