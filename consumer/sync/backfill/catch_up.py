@@ -64,7 +64,7 @@ class CatchUp:
                 async for page in pages:
                     if begun.walk.order is not ListOrder.NEWEST_FIRST:
                         return Coverage.NOTHING
-                    await self._backfill.take(page, begun)
+                    await self._backfill.missing.take(page, begun)
                     head = head or [item.id for item in page.items if item.id]
                     if begun.walk.pages_read >= LOOK_PAGES_MAX:
                         break  # more news than a look may take: the next look begins at the head again

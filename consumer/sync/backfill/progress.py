@@ -64,7 +64,6 @@ class WalkProgress:
             pages=self._walk.pages_read,
             listed=listed,
             published=published,
-            reached_at=reached,
             share=share,
             eta_s=spent_s * (1 - share) / share if share is not None and share > 0.01 else None,
         )
