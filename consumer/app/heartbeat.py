@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -28,6 +29,8 @@ from consumer.telemetry.internal import Readiness
 from consumer.telemetry.metrics import Metrics
 
 BEAT_EVERY_S = 5.0
+FIRST_BEATS, FIRST_BEAT_S = 20, 0.5
+"""Who begins tells soon that it is ready, and not what it was a moment after its start."""
 LIMIT_S = 10.0
 LAST_WORD_WITHIN_S = 3.0
 REMEMBERED_BEATS = 24
@@ -96,10 +99,13 @@ class Heartbeat:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then says that it ends."""
         try:
-            while not stop.is_set():
+            for beats in count():
+                if stop.is_set():
+                    break
                 await self._try(self._beat)
+                is_new = beats < FIRST_BEATS and (self._was is None or not self._was[0])
                 try:
-                    async with asyncio.timeout(BEAT_EVERY_S):
+                    async with asyncio.timeout(FIRST_BEAT_S if is_new else BEAT_EVERY_S):
                         await stop.wait()
                 except TimeoutError:
                     continue

@@ -33,7 +33,7 @@ from consumer.ledger import Database
 from consumer.ledger.engine.applied import require_current
 from consumer.ledger.engine.grants import Grants
 from consumer.ledger.handling import handlers
-from consumer.ledger.processes import BROKEN, HANDLERS, READS, SIGNATURES, worker_id
+from consumer.ledger.processes import BROKEN, HANDLERS, PREFIX, READS, SIGNATURES, worker_id
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.retry import Lasting
@@ -87,12 +87,13 @@ class App:
         self._clients: Mapping[str, PaymentsClient] | None = None
         self._readiness = Readiness(self.clock, {"descriptors": Descriptors().check})
         self._watch = LoopWatch(self.metrics)
+        self._process = worker_id()
         self._heartbeat = Heartbeat(
             settings.database_url.get_secret_value(),
             readiness=self._readiness,
             metrics=self.metrics,
             clock=self.clock,
-            process=worker_id(),
+            process=self._process,
         )
 
     async def __aenter__(self) -> Self:
@@ -148,7 +149,10 @@ class App:
     def broker(self) -> MeasuredBroker:
         """The log. Connecting goes on in the background until it works; `connected` is set then."""
         found = open_broker(
-            self.settings.broker_url, security=log_parts.kafka_security(self.settings), clock=self.clock
+            self.settings.broker_url,
+            security=log_parts.kafka_security(self.settings),
+            clock=self.clock,
+            client_id=self._process,
         )
         broker = MeasuredBroker(found, self.metrics)
         self._stack.push_async_callback(broker.stop)
@@ -301,7 +305,7 @@ class App:
         from consumer.app import receive_parts
         from consumer.receive.web import Receiver, receive_runner
 
-        self._heartbeat.roles.add(Role.SERVE.value)
+        self._plays(Role.SERVE)
         receiver = Receiver(
             broker=self.broker,
             endpoints=[
@@ -322,6 +326,11 @@ class App:
         self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
         self.public_url = await self._listen(runner, self.settings.host, self.settings.port, shares_port=shares_port)
         self._stack.push_async_callback(self._linger, receiver)
+
+    def _plays(self, role: Role) -> None:
+        """A role that uses the log, and says by which topics."""
+        self._heartbeat.roles.add(role.value)
+        self._heartbeat.said[role.value, PREFIX] = lambda: self.settings.topic_prefix
 
     async def _agree_soon(self) -> None:
         """Ask the ledger what time it is, so that the first webhook, too, is received by the time that all agree on;
@@ -345,7 +354,7 @@ class App:
         from consumer.work.observer import Observer
         from consumer.work.worker import WorkerConfig
 
-        self._heartbeat.roles.add(Role.WORK.value)
+        self._plays(Role.WORK)
         self.check_plugins()
         runs = " ".join(sorted(handler.name for handler in self.registry.handlers))
         broken = " ".join(sorted(plugin.plugin for plugin in self.registry.broken))
@@ -416,7 +425,7 @@ class App:
         from consumer.sync.api import ApplicationApi
         from consumer.sync.role import Sync
 
-        self._heartbeat.roles.add(Role.SYNC.value)
+        self._plays(Role.SYNC)
         self.broker.writes |= log_parts.written(self.settings, Role.SYNC)
         clients = await self.payments()
         read = " ".join(sorted(clients))

@@ -1,5 +1,6 @@
 """Lives: what processes tell by how they live, and the workers by what they run: one answer for `status` and for the
-alerts. A role that dies and is started again and again; workers that run different handlers. Pure."""
+alerts. A role that dies and is started again and again; workers that run different handlers; roles whose topics are
+others. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from consumer.ledger.processes import DIED, HANDLERS, Process
+from consumer.ledger.processes import DIED, HANDLERS, PREFIX, Process
 
 GONE_AFTER: Final = timedelta(seconds=30)
 UNHEARD_AFTER: Final = timedelta(seconds=12)
@@ -18,6 +19,7 @@ LOOP_WITHIN: Final = timedelta(minutes=15)
 DEATHS_MIN: Final = 2
 STEADY_MIN: Final = timedelta(minutes=1)
 STEADY_MAX: Final = timedelta(minutes=10)
+APART_FOR: Final = timedelta(seconds=10)
 MIXED_FOR: Final = timedelta(minutes=15)
 """A rolling deploy has workers of both sorts for so long, and that is no finding."""
 
@@ -85,6 +87,16 @@ def _one_after_the_other(died: Sequence[Process]) -> list[Process]:
         if not chain or one.started_at >= chain[-1].seen_at:
             chain.append(one)
     return chain
+
+
+def apart(processes: Sequence[Process], now: datetime) -> dict[str, Process]:
+    """The prefixes of the topics that living processes use, each with one that does; empty where all use the same:
+    those who use another one neither hear the others nor are heard."""
+    found: dict[str, Process] = {}
+    for one in processes:
+        if PREFIX in one.said and is_living(one, now) and now - one.started_at >= APART_FOR:
+            found.setdefault(one.said[PREFIX], one)
+    return found if len(found) > 1 else {}
 
 
 def mixed(processes: Sequence[Process], now: datetime) -> Mixed | None:

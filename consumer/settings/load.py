@@ -70,6 +70,11 @@ def settings_to_look(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     return settings, problems
 
 
+def problems_for(environ: Mapping[str, str], role: Role) -> list[str]:
+    """What keeps this role from starting on these settings; none of it holds a value."""
+    return _gathered(environ, role)[1]
+
+
 def _gathered(environ: Mapping[str, str], role: Role) -> tuple[Settings, list[str]]:
     """The settings as far as they are usable, and everything that is wrong with them."""
     problems: list[str] = []

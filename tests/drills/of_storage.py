@@ -101,5 +101,10 @@ STORAGE: tuple[Drill, ...] = (
         strike=_lock_ledger, cure=_unlock, settings=SIGNED,
     ),
     drill("a topic is deleted", "TopicsMissing", strike=_delete_topic, cure=lambda scene: scene.restart("work")),
+    drill(
+        "sync uses topics of another prefix", "PrefixesDiffer",
+        strike=lambda scene: scene.restart("sync", CONSUMER_TOPIC_PREFIX="elsewhere"),
+        cure=lambda scene: scene.as_before("sync"),
+    ),
     drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip

@@ -116,7 +116,7 @@ async def play(fault: Fault, scene: Scene) -> Played:
     await fault.cure(scene)
     await green(scene)
     green_s = time.monotonic() - cured
-    await scene.found.shipped(within_s=90)
+    await scene.found.shipped(within_s=fault.shipped_s)
     return Played(scene.name, fault.name, noticed[0], named_s, code, green_s, others)
 
 

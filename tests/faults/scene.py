@@ -21,6 +21,7 @@ from tests.support.proxy import TcpProxy
 ROLES = ("serve", "work", "sync", "console")
 ROOM_MIB = 400
 WITHIN_S = 60.0
+SHIPPED_S = 90.0
 FULL_PIECE = 1 << 20
 
 
@@ -121,7 +122,7 @@ Act = Callable[[Scene], Awaitable[None]]
 @dataclass(frozen=True)
 class Fault:
     """`what` happens to `where`; any of `codes` names the true cause. `cure` is what the finding asks for. `within_s`:
-    the bar of this one, where only a late order can show it."""
+    the bar of this one, where only a late order can show it. `shipped_s`: that of the last order."""
 
     where: str
     what: str
@@ -129,6 +130,7 @@ class Fault:
     strike: Act
     cure: Act
     within_s: float = WITHIN_S
+    shipped_s: float = SHIPPED_S
 
     @property
     def name(self) -> str:
@@ -136,9 +138,17 @@ class Fault:
         return f"{self.where} {self.what}"
 
 
-def fault(where: str, what: str, *codes: str, strike: Act, cure: Act, within_s: float = WITHIN_S) -> Fault:
+def fault(
+    where: str,
+    what: str,
+    *codes: str,
+    strike: Act,
+    cure: Act,
+    within_s: float = WITHIN_S,
+    shipped_s: float = SHIPPED_S,
+) -> Fault:
     """A fault; any of these codes names its cause."""
-    return Fault(where, what, frozenset(codes), strike, cure, within_s)
+    return Fault(where, what, frozenset(codes), strike, cure, within_s, shipped_s)
 
 
 @contextmanager

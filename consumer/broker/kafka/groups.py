@@ -48,7 +48,7 @@ async def inspect_groups(connection: KafkaConnection, groups: Mapping[str, str])
 async def _group(admin: Any, reader: Any, group: str, topic: str) -> GroupReport:
     [described] = await admin.describe_topics([topic])
     spots = [TopicPartition(topic, part["partition"]) for part in described["partitions"]]
-    members, committed = await _coordinated(admin, group, spots)
+    clients, committed = await _coordinated(admin, group, spots)
     begins, ends = await reader.beginning_offsets(spots), await reader.end_offsets(spots)
     stands = {spot: found.offset for spot, found in committed.items() if found.offset >= 0}
     behind = {spot: min(max(stands.get(spot, 0), begins[spot]), ends[spot]) for spot in spots}
@@ -56,7 +56,8 @@ async def _group(admin: Any, reader: Any, group: str, topic: str) -> GroupReport
     return GroupReport(
         group=group,
         topic=topic,
-        members=members,
+        members=len(clients),
+        clients=clients,
         records=sum(ends[spot] - offset for spot, offset in waiting.items()),
         oldest_at=await _oldest(reader, waiting),
         beyond=any(offset > ends[spot] for spot, offset in stands.items()),
@@ -65,26 +66,33 @@ async def _group(admin: Any, reader: Any, group: str, topic: str) -> GroupReport
     )
 
 
-async def _coordinated(admin: Any, group: str, spots: Sequence[TopicPartition]) -> tuple[int, Mapping[Any, Any]]:
+async def _coordinated(
+    admin: Any, group: str, spots: Sequence[TopicPartition]
+) -> tuple[tuple[str, ...], Mapping[Any, Any]]:
     """Who is a member, and what is committed. A cluster that never had a group makes a coordinator first."""
     for _ in range(COORDINATOR_TRIES):
         try:
-            members = _members(await admin.describe_consumer_groups([group]), group)
-            return members, await admin.list_consumer_group_offsets(group, partitions=list(spots))
+            clients = _clients(await admin.describe_consumer_groups([group]), group)
+            return clients, await admin.list_consumer_group_offsets(group, partitions=list(spots))
         except GroupCoordinatorNotAvailableError:
             await asyncio.sleep(COORDINATOR_EVERY_S)
-    return 0, {}
+    return (), {}
 
 
-def _members(responses: Sequence[Any], group: str) -> int:
+def _clients(responses: Sequence[Any], group: str) -> tuple[str, ...]:
     for response in responses:
         for described in response.groups:
             code, name, members = described[0], described[1], described[5]
             if name == group:
                 if code:
                     raise for_code(code)
-                return len(members)
-    return 0
+                return tuple(sorted(_client_of(member) for member in members))
+    return ()
+
+
+def _client_of(member: Sequence[Any]) -> str:
+    """Id, then from one version on the static id, then the client's id, host, and two blobs."""
+    return str(member[-4])
 
 
 async def _oldest(reader: Any, waiting: Mapping[TopicPartition, int]) -> datetime | None:

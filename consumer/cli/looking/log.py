@@ -15,6 +15,7 @@ from consumer.app import log_parts
 from consumer.broker import GroupReport, TopicReport, open_broker
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
+from consumer.cli.printable import printable
 from consumer.errors import BrokerError, BrokerUnavailable
 from consumer.ledger import log_memory
 from consumer.ledger.log_memory import TopicMemory, is_another
@@ -27,6 +28,9 @@ BEHIND: Final = timedelta(minutes=2)
 BEHIND_STUCK: Final = timedelta(minutes=5)
 SETTLED_AFTER: Final = timedelta(seconds=45)
 REMEMBERED: Final = timedelta(days=1)
+CLIENTS_MAX, CLIENT_CHARS = 3, 60
+OLDER_VERSION: Final = "consumer"
+"""What all processes were called on the log."""
 ROLE_OF: Final = {"work": "work", "confirm": "sync"}
 
 
@@ -100,6 +104,11 @@ def _group(report: GroupReport, now: datetime, processes: Sequence[Process]) -> 
     if not report.members and settled:
         text = f"nobody reads as group {report.group}, though `{role}` runs; {report.records} record(s) wait"
         found.append(Finding(Grade.STUCK, "group_without_members", text))
+    strangers = sorted({*report.clients} - {OLDER_VERSION, *(one.process for one in processes)})
+    if strangers:
+        names = ", ".join(printable(one)[:CLIENT_CHARS] for one in strangers[:CLIENTS_MAX])
+        text = f"somebody else reads as group {report.group} ({names}): what it takes no `{role}` sees until it is gone"
+        found.append(Finding(Grade.STUCK, "group_shared", text))
     behind = now - report.oldest_at if report.oldest_at is not None else timedelta(0)
     if behind > BEHIND:
         grade = Grade.STUCK if behind > BEHIND_STUCK else Grade.DEGRADED

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -41,7 +42,8 @@ from consumer.ledger.processes import Process
 from consumer.ledger.reading import quarantine as ledger_quarantine
 from consumer.ledger.reading import sync_state
 from consumer.reason import Reason, reason_of
-from consumer.settings import Settings
+from consumer.settings import Role, Settings
+from consumer.settings.load import problems_for
 from consumer.sync.health.status import ApplicationStatus, application_statuses
 
 WALKS_LATE = 5
@@ -50,6 +52,7 @@ LOOK_WITHIN_S = 25.0
 LOCK_S = 5.0
 TOLD_APART = ("application", "held_up", "missing")
 UNHEARD_AFTER = timedelta(seconds=10)
+PROBLEMS_MAX = 3
 
 quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
 
@@ -137,6 +140,16 @@ def _process_line(one: Process) -> str:
     return f"{line} [{wrong}]" if wrong else line
 
 
+def _with_what_keeps_it(finding: Finding, known: Sequence[str]) -> Finding:
+    """A role that is gone may be kept from coming back by settings that keep no one else."""
+    role = finding.code.removeprefix("no_")
+    if role == finding.code or role not in set(Role):
+        return finding
+    problems = [one for one in problems_for(os.environ, Role(role)) if one not in known]
+    text = f"{finding.text}; with the settings here it would not start: {'; '.join(problems[:PROBLEMS_MAX])}"
+    return replace(finding, text=text) if problems else finding
+
+
 def _unwritable(error: LedgerError) -> Finding:
     text = f"the ledger takes no write: {error.message}{_cure(error)}"
     return Finding(Grade.STUCK, error.code, text)
@@ -193,6 +206,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         accounts=broken,
         unwritable=None if refused is None else _unwritable(refused),
     )
+    found.findings = [_with_what_keeps_it(finding, problems) for finding in found.findings]
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
     return found
 

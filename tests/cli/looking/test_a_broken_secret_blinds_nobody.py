@@ -132,3 +132,13 @@ def test_where_nothing_was_kept_nobody_meant_to_read(desk: Desk) -> None:
     desk.call("db", "upgrade")
     _, codes, read = found(desk)
     assert (codes, read) == ({}, [])
+
+
+def test_a_role_that_is_gone_is_told_what_keeps_it_from_coming_back(desk: Desk) -> None:
+    desk.call("db", "upgrade")
+    secretless = {"SVC_BASE_URL": "http://127.0.0.1:1", "SVC_APP_ID": "svc_app_1", "CONSUMER_EXPECT": "sync"}
+    whole = {**secretless, "SVC_APP_SECRET": "svc_sk_live_" + "x" * 20}
+    for environ, is_told in ((whole, False), (secretless, True)):
+        document = json.loads(desk.call("status", "--json", **environ).stdout)
+        [gone] = [one["text"] for one in document["findings"] if one["code"] == "no_sync"]
+        assert ("with the settings here it would not start: SVC_APP_SECRET: missing" in gone) == is_told, gone

@@ -37,6 +37,7 @@ MEMORY = TopicMemory(topic="payments.events", topic_id="a", ends=(5, 7))
         (replace(READ, members=0, records=20), "group_without_members", Grade.STUCK),
         (replace(READ, records=20, oldest_at=NOW - timedelta(minutes=3)), "log_behind", Grade.DEGRADED),
         (replace(READ, records=20, oldest_at=NOW - timedelta(minutes=11)), "log_behind", Grade.STUCK),
+        (replace(READ, members=2, clients=("kafka-console-consumer", "shop-1")), "group_shared", Grade.STUCK),
         (replace(READ, lost=3), "log_records_lost", Grade.STUCK),
         (replace(READ, beyond=True), "log_replaced", Grade.STUCK),
     ],
@@ -50,6 +51,10 @@ def test_what_a_group_lacks_is_found(report: GroupReport, code: str, grade: Grad
 def test_a_group_that_is_read_and_a_little_behind_is_well() -> None:
     busy = replace(READ, records=900, oldest_at=NOW - timedelta(seconds=20))
     assert judge_log(LogLook(groups=[busy]), NOW, memories=[MEMORY], processes=[WORKER]) == []
+    ours = replace(READ, members=2, clients=("consumer", "shop-1"))
+    assert judge_log(LogLook(groups=[ours]), NOW, processes=[WORKER]) == [], "an older version has no name of its own"
+    dead = replace(WORKER, seen_at=NOW - timedelta(minutes=2))
+    assert "group_shared" not in [one.code for one in judge_log(LogLook(groups=[ours]), NOW, processes=[dead])]
     starting = replace(WORKER, started_at=NOW - timedelta(seconds=5))
     assert judge_log(LogLook(groups=[replace(READ, members=0)]), NOW, processes=[starting]) == []
     assert judge_log(LogLook(groups=[replace(READ, members=0)]), NOW) == [], "no worker: that is told as no_work"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+
+from aiokafka import AIOKafkaConsumer
 
 from tests.faults.cluster import CLUSTER, GROUP, PASSWORD, TOPIC
 from tests.faults.scene import Fault, Scene, fault, fill
@@ -23,6 +26,27 @@ def _denied(kind: int, name: str, operation: str, code: str) -> Fault:
 
     what = {TOPIC: "topic", GROUP: "group", CLUSTER: "cluster"}[kind]
     return fault("Kafka", f"denies {operation} on {what} {name}", code, strike=strike, cure=cure)
+
+
+async def _share(scene: Scene) -> None:
+    """Somebody debugs with a client that takes half of the partitions, and commits what it took."""
+    topic, group = scene.topic("events"), scene.topic("work")
+    servers = scene.brokers.server.inside_server
+    stranger = AIOKafkaConsumer(topic, bootstrap_servers=servers, group_id=group, auto_commit_interval_ms=500)
+    await stranger.start()
+
+    async def take() -> None:
+        async for _ in stranger:
+            pass
+
+    scene.kept["stranger"] = stranger, asyncio.create_task(take())
+    scene.pay(6)
+
+
+async def _leave(scene: Scene) -> None:
+    stranger, taking = scene.kept.pop("stranger")
+    taking.cancel()
+    await stranger.stop()
 
 
 async def _kill(scene: Scene) -> None:
@@ -130,5 +154,6 @@ OF_KAFKA = (
           strike=_delete_events, cure=_restart_readers),
     fault("Kafka", "replaced by an empty one", "topics_missing", "log_replaced",
           strike=_empty, cure=_restart_readers),
+    fault("Kafka", "with a stranger in group work, who commits", "group_shared", strike=_share, cure=_leave),
     fault("Kafka", "on a full disk", "log_disk_full", "broker_away", strike=_fill, cure=_make_room),
 )  # fmt: skip

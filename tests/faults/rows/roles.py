@@ -9,6 +9,8 @@ from tests.faults.scene import ROLES, Fault, Scene, fault
 
 LIVES_S = 5.0
 READY_WITHIN_S = 60.0
+ASKED_AGAIN_S = 360.0
+"""An answer that got lost is asked for again after four minutes."""
 LOOP_WITHIN_S = 90.0
 """Once is no loop: it has to die, be started, and die again."""
 
@@ -86,7 +88,29 @@ async def _as_before(scene: Scene) -> None:
     await scene.start("work")
 
 
-OF_ROLES = tuple(make(role) for make in (_killed, _stopped, _hung) for role in ROLES)
+def _elsewhere(role: str) -> Fault:
+    async def strike(scene: Scene) -> None:
+        """Its topics are others; who looks has the right ones."""
+        scene.pay(2)
+        await scene.restart(role, CONSUMER_TOPIC_PREFIX="elsewhere")
+        scene.found.environ["CONSUMER_TOPIC_PREFIX"] = scene.kept["setting CONSUMER_TOPIC_PREFIX"]
+        scene.pay(2)
+
+    what = "with another topic prefix"
+    return fault(
+        role,
+        what,
+        "prefixes_differ",
+        strike=strike,
+        cure=lambda scene: scene.as_before(role),
+        shipped_s=ASKED_AGAIN_S,
+    )
+
+
+OF_ROLES = (
+    *(make(role) for make in (_killed, _stopped, _hung) for role in ROLES),
+    *(_elsewhere(role) for role in ("serve", "work", "sync")),
+)
 OF_DEPLOYS = (
     fault("settings", "with a bad value", "settings_invalid", strike=_settings_typo, cure=_no_typo),
 )  # fmt: skip

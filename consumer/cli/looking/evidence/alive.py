@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.console.lives import GONE_AFTER, Loop, is_living, loops
+from consumer.console.lives import GONE_AFTER, Loop, apart, is_living, loops
 from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, Process
 
 SEEN_WITHIN: Final = FORGOTTEN_AFTER
@@ -50,7 +50,14 @@ def alive(
         if is_missed or role == "work":
             found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}"))
     found += [_looping(loop) for loop in loops(processes, now) if loop.role in MISSED]
-    return found + _refusing(processes, now)
+    return found + _apart(processes, now) + _refusing(processes, now)
+
+
+def _apart(processes: Sequence[Process], now: datetime) -> list[Finding]:
+    """Roles that use topics of different prefixes."""
+    uses = [f"`{one.role}` (pid {one.pid} on {one.host}) {prefix}" for prefix, one in apart(processes, now).items()]
+    text = f"CONSUMER_TOPIC_PREFIX differs: {', '.join(uses)}: they do not hear each other"
+    return [Finding(Grade.STUCK, "prefixes_differ", text)] if uses else []
 
 
 def _looping(loop: Loop) -> Finding:

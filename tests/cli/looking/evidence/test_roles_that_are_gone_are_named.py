@@ -11,7 +11,8 @@ import pytest
 from consumer.app.heartbeat import NOT_DURABLE
 from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Grade
-from consumer.ledger.processes import Process, Proof
+from consumer.console.lives import APART_FOR
+from consumer.ledger.processes import PREFIX, Process, Proof
 from consumer.receive import answers
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -117,3 +118,19 @@ def test_one_that_is_ready_and_cannot_write_says_what_it_was_told() -> None:
     [finding] = alive([*(one for one in ALL if one.role != "serve"), living("serve", checks=told)], NOW, expected=None)
     assert (finding.code, finding.grade) == ("topic_forbidden", Grade.DEGRADED)
     assert "does not allow" in finding.text
+
+
+def test_roles_that_do_not_hear_each_other_are_named() -> None:
+    # case: O6
+    said = {PREFIX: "payments"}
+    same = [living(role, said=said) for role in ("serve", "work", "sync")] + [living("console")]
+    assert alive(same, NOW, expected=None) == []
+    elsewhere = living("sync", said={PREFIX: "elsewhere"}, pid=9)
+    [finding] = alive([*same[:2], elsewhere, same[3]], NOW, expected=None)
+    assert (finding.code, finding.grade) == ("prefixes_differ", Grade.STUCK)
+    assert "`serve` (pid 7 on shop-1) payments" in finding.text
+    assert "`sync` (pid 9 on shop-1) elsewhere" in finding.text
+    begun = replace(elsewhere, started_at=NOW - APART_FOR / 2)
+    assert alive([*same, begun], NOW, expected=None) == [], "it may be told to end in a moment"
+    ended = replace(elsewhere, stopped_at=NOW)
+    assert alive([*same, ended], NOW, expected=None) == []
