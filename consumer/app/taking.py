@@ -1,22 +1,24 @@
 """Taking: the role `work` notes up to where every request to fulfil was taken, so that one that nobody took is never
-lost from sight (case O5); and asks the service again about an order whose answer got lost on its way here."""
+lost from sight (case O5); and asks the service again about orders and subscriptions whose answer got lost on its way.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import groupby
 from typing import Final
 
 import structlog
 
 from consumer.clock import Clock, rest
 from consumer.console import taken
-from consumer.console.unfulfilled import asked_in_vain
+from consumer.console.unread import asked_in_vain, unread_in_vain
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import read_requests
-from consumer.plugin import ReadRequest
+from consumer.plugin import ReadKind, ReadRequest
 from consumer.telemetry.logs import Condition
 
 _log = structlog.get_logger(__name__)
@@ -56,12 +58,19 @@ async def move_on(database: Database) -> bool:
 
 
 async def ask_again(database: Database) -> None:
-    """About orders whose answer was published LOST_AFTER ago and never came (cases F24, B28). Raises LedgerError."""
+    """About orders and subscriptions whose answer was published LOST_AFTER ago and never came (cases F24, B28, A14).
+    Raises LedgerError."""
     async with database.reading() as session:
         now = await shared_time(session)
-        lost = await asked_in_vain(session, now - LOST_AFTER, ASKED_MOST)
-    for application, orders in groupby(lost, key=lambda one: one.application):
-        requests = [ReadRequest(kind="order", object_id=one.order_id) for one in orders]
+        lost: Mapping[ReadKind, Sequence[tuple[str, str]]] = {
+            "order": await asked_in_vain(session, now - LOST_AFTER, ASKED_MOST),
+            "subscription": await unread_in_vain(session, now - LOST_AFTER, ASKED_MOST),
+        }
+    again = defaultdict[str, list[ReadRequest]](list)
+    for kind, keys in lost.items():
+        for application, object_id in keys:
+            again[application].append(ReadRequest(kind=kind, object_id=object_id))
+    for application, requests in sorted(again.items()):
         async with database.transaction() as session:
             await read_requests.ask(session, application, requests, now)
-        _log.warning("asked_again", application=application, orders=len(requests))
+        _log.warning("asked_again", application=application, reads=len(requests))

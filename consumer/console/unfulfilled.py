@@ -18,16 +18,13 @@ from consumer.console import taken
 from consumer.console.taken import taker
 from consumer.ledger.handling import lanes, runs
 from consumer.ledger.handling.handlers import bystanders
-from consumer.ledger.tables import EventRow, ObservationRow, OutboxRow, ReadRow, RunRow, RunStatus
-from handlers.fulfilment.order import Hold
+from consumer.ledger.tables import EventRow, OutboxRow, RunRow, RunStatus
 from handlers.fulfilment.store import REQUESTED
 from handlers.fulfilment.tables import ORDERS
 
 EVENTS: Table = EventRow.__table__
 OUTBOX: Table = OutboxRow.__table__
 RUNS: Table = RunRow.__table__
-READS: Table = ReadRow.__table__
-ANSWERS: Table = ObservationRow.__table__
 NEWEST = 10_000
 HELD_SHOWN = 5
 HELD = "held"
@@ -59,25 +56,6 @@ async def longest_held(session: AsyncSession, limit: int = HELD_SHOWN) -> list[H
     columns = (ORDERS.c.application, ORDERS.c.order_id, ORDERS.c.hold, ORDERS.c.paid_at)
     held = select(*columns).where(text("hold IS NOT NULL")).order_by(ORDERS.c.paid_at, ORDERS.c.order_id).limit(limit)
     return [HeldOrder(**row) for row in (await session.execute(held)).mappings()]
-
-
-async def asked_in_vain(session: AsyncSession, before: datetime, limit: int) -> list[HeldOrder]:
-    """Orders that are held until the service has said whether there is such an order, and nobody asks it any more: the
-    answer was given before then, and has not come here. With the log it lay in, say."""
-    waits = select(READS.c.object_id).where(
-        READS.c.application == ORDERS.c.application, READS.c.kind == "order", READS.c.object_id == ORDERS.c.order_id
-    )
-    answered = select(ANSWERS.c.object_id).where(
-        ANSWERS.c.application == ORDERS.c.application,
-        ANSWERS.c.kind == "order",
-        ANSWERS.c.object_id == ORDERS.c.order_id,
-        ANSWERS.c.read_at >= before,
-    )
-    columns = (ORDERS.c.application, ORDERS.c.order_id, ORDERS.c.hold, ORDERS.c.paid_at)
-    asked = (text("hold IS NOT NULL"), ORDERS.c.hold == Hold.ASKED, ORDERS.c.paid_at < before)
-    lost = select(*columns).where(*asked, ~waits.exists(), ~answered.exists())
-    found = lost.order_by(ORDERS.c.application, ORDERS.c.order_id).limit(limit)
-    return [HeldOrder(**row) for row in (await session.execute(found)).mappings()]
 
 
 async def unfulfilled(session: AsyncSession) -> list[Waiting]:

@@ -32,7 +32,9 @@ class AccessSubscription(TableRow, table=True):
         Index("ix_access_subscription_customer", "customer", "application"),
         Index("ix_access_subscription_session", "session_id", "application"),
         Index("ix_access_subscription_order", "order_id", "application"),
-    )
+        Index("ix_access_subscription_unread", "hinted_at", postgresql_where=text("status IS NULL"),
+              sqlite_where=text("status IS NULL")),
+    )  # fmt: skip
     __table__: ClassVar[Table]
 
     application: str = _text(64, key=True)

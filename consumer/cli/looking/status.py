@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import EARLIEST, Application, Limit
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
-from consumer.cli.looking.log import ask, judge_log, remembered
+from consumer.cli.looking.log import ask, judge_log, remembered, strangers
 from consumer.cli.looking.room import judge_room, rooms
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import WALK_LATE_S, judge
@@ -195,6 +195,8 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             return Look(findings=[told])  # nothing was set up here yet
         return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])
     look = await ask(settings)
+    if any(strangers(report, found.processes) for report in look.groups):
+        found.processes = await _told_since(settings) or found.processes
     low = [finding for room in rooms(settings) for finding in judge_room(room)]
     found.groups = list(look.groups)
     registry = registry_of(settings)
@@ -222,6 +224,14 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     found.findings = [_with_what_keeps_it(finding, problems) for finding in found.findings]
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
     return found
+
+
+async def _told_since(settings: Settings) -> list[Process]:
+    """The processes once more: one that began after the first look reads by now, and is no stranger."""
+    with suppress(LedgerError):
+        async with _in_time(), ledger(settings, lock_s=LOCK_S) as database, database.reading() as session:
+            return await processes.listed(session)
+    return []
 
 
 async def _reading(

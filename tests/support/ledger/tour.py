@@ -239,7 +239,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     ],
     "console.words.check": [_WORD], "console.words.say": [_WORD],
     "console.unfulfilled.longest_held": [{}],
-    "console.unfulfilled.asked_in_vain": [{"before": NOW}],
+    "console.unread.asked_in_vain": [{"before": NOW}], "console.unread.unread_in_vain": [{"before": NOW}],
     "console.taken.keep": [{"seq": 5}],
     "console.invariants.kept.keep": [{"account": Account(at=NOW)}],
     "ledger.reading.budgets.keep": [{"value": "x"}], "ledger.reading.budgets.beginning": [{"prefix": "account/"}],

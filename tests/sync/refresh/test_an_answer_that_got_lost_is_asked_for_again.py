@@ -1,5 +1,6 @@
-"""A paid order is held until the service says that there is such an order. Where its answer never came here, it is
-asked again; where the answer may still come, or none was given, nobody is asked twice."""
+"""A paid order is held until the service says that there is such an order, and a new subscription grants nothing until
+it was read. Where the answer never came here, the service is asked again; where it may still come, or none was given,
+nobody is asked twice."""
 
 from __future__ import annotations
 
@@ -76,3 +77,27 @@ async def test_not_more_at_once_than_the_budget_can_bear(database: Database) -> 
     assert len(await orders.asked()) == ASKED_MOST
     await ask_again(database)
     assert len(await orders.asked()) == len(ids)
+
+
+@pytest.mark.parametrize("minutes", [6, 4], ids=["lost", "under way"])
+async def test_a_subscription_whose_first_read_never_came(database: Database, minutes: float) -> None:
+    # case: A14 B28
+    subscriptions = Projections(database, "handlers.access.handler", options={"entitlements": {"*": ["pro"]}})
+    now = await time_of(database)
+    created = said("subscription.created", "evt_1", trust=Trust.READ, subscription_id="sub_1", at=now - LOST_AFTER * 2)
+    await subscriptions.feed(created)
+    assert await subscriptions.asked() == {("subscription", "sub_1")}
+    at, record = now - timedelta(minutes=minutes), {"id": "sub_1", "status": "ACTIVE"}
+    one = Observation(
+        application="default", kind="subscription", object_id="sub_1", version=1, read_at=at, record=record
+    )
+    async with database.transaction() as session:
+        await observations.keep(session, [one.observed])
+    await subscriptions.forget_reads()
+    await ask_again(database)
+    assert await subscriptions.asked() == ({("subscription", "sub_1")} if minutes > 5 else set())
+    answer = {"version": 2, "read_at": now.isoformat(), "record": record}
+    await subscriptions.feed(own("subscription.observed", "subscription:sub_1", answer, id_="obs_2"))
+    await subscriptions.forget_reads()
+    await ask_again(database)
+    assert await subscriptions.asked() == set()
