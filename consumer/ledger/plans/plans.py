@@ -20,6 +20,8 @@ from consumer.ledger.trail.sealing import frozen
 from consumer.wire import REPLAY
 
 _PLANS: Table = PlanRow.__table__
+# The word is in the statement itself, so that the index of it serves.
+_IS_APPLYING = _PLANS.c.status == literal_column(f"'{PlanStatus.APPLYING.value}'")
 _ITEMS: Table = PlanItemRow.__table__
 
 
@@ -95,19 +97,17 @@ async def newest(session: AsyncSession, limit: int) -> Sequence[PlanRow]:
 
 async def applying(session: AsyncSession) -> PlanRow | None:
     """The plan that is being applied, or was when its `apply` was killed."""
-    # The word is in the statement itself, so that the index of it serves.
-    statement = select(PlanRow).where(_PLANS.c.status == literal_column(f"'{PlanStatus.APPLYING.value}'"))
-    return (await session.execute(statement)).scalars().first()
+    return (await session.execute(select(PlanRow).where(_IS_APPLYING))).scalars().first()
 
 
 async def half_applied(session: AsyncSession, now: datetime) -> HalfApplied | None:
     """The plan that was begun and is left: what it still holds is not done. None while a process has the lease."""
-    row = await applying(session)
-    if row is None:
+    begun = (await session.execute(select(_PLANS.c.id, _PLANS.c.renews_keys).where(_IS_APPLYING))).first()
+    if begun is None:
         return None
     lease = await leases.current(session, ROLE)
     is_applied = lease is not None and lease.until >= now
-    return None if is_applied else HalfApplied(row.id, row.renews_keys)
+    return None if is_applied else HalfApplied(*begun)
 
 
 async def take_turns(session: AsyncSession) -> None:
