@@ -20,6 +20,8 @@ VOUCHED_MAX: Final = 150_000
 """So many lists and objects in one document that anybody may send, or that the service vouches for: more are refused
 before they are made. Where it is odd, so many values and texts too, which are looked through one by one. A hundred
 listed records have a few thousand, and forty thousand when each is as odd as can be."""
+TOKENS_MAX: Final = 4_000_000
+"""Brackets and quotes that `shallow` looks at."""
 NUMBER_MAX_CHARS: Final = 64
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -60,9 +62,15 @@ def storable(text: str, max_chars: int | None = None) -> str:
     return _UNSTORABLE.sub(_REPLACED, text if max_chars is None else text[:max_chars])
 
 
+def shallow(raw: bytes) -> bytes | None:
+    """The same JSON with null in place of what lies deeper than `DEPTH_MAX`; None when that is too much to look through
+    (a second, at most). It looks at each bracket and text, so no event loop should wait for it."""
+    return None if len(_brackets(raw)) + raw.count(b'"') > TOKENS_MAX else _without_depth(raw)
+
+
 def _slowly(raw: bytes, *, tolerant: bool) -> Any:
     """JSON that the fast reader refuses: half a surrogate pair, a number beyond all floats, a thousand levels."""
-    shallow = _cut_deep(raw) if tolerant else raw
+    shallow = _without_depth(raw) if tolerant else raw
     try:
         return json.loads(
             shallow.decode("utf-8", "replace" if tolerant else "strict"),
@@ -131,7 +139,7 @@ def _check_few(raw: bytes, most: int) -> None:
         raise ValueError("odd, and too large to be looked through")
 
 
-def _cut_deep(raw: bytes) -> bytes:
+def _without_depth(raw: bytes) -> bytes:
     """The same JSON with null in place of what nests too deeply for any parser."""
     kept: list[bytes] = []
     depth = begin = 0

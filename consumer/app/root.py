@@ -31,9 +31,10 @@ from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, 
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import require_current
+from consumer.ledger.engine.database import user_of
 from consumer.ledger.engine.grants import Grants
 from consumer.ledger.handling import handlers
-from consumer.ledger.processes import BROKEN, HANDLERS, PREFIX, READS, SIGNATURES, worker_id
+from consumer.ledger.processes import BROKEN, HANDLERS, PREFIX, READS, SIGNATURES, USER, worker_id
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
 from consumer.retry import Lasting
@@ -328,8 +329,9 @@ class App:
         self._stack.push_async_callback(self._linger, receiver)
 
     def _plays(self, role: Role) -> None:
-        """A role that uses the log, and says by which topics."""
+        """A role that uses the log, and says by which topics, and as whom it writes to the ledger."""
         self._heartbeat.roles.add(role.value)
+        self._heartbeat.said[role.value, USER] = lambda: user_of(self.settings.database_url.get_secret_value())
         self._heartbeat.said[role.value, PREFIX] = lambda: self.settings.topic_prefix
 
     async def _agree_soon(self) -> None:

@@ -27,9 +27,10 @@ class TopicMemory:
 
 
 def is_another(memory: TopicMemory, topic_id: str | None, ends: Sequence[int]) -> bool:
-    """Whether a topic that looks like this cannot be the one remembered. Pure."""
-    if memory.topic_id is not None and topic_id is not None:
-        return memory.topic_id != topic_id
+    """Whether a topic that looks like this cannot be the one remembered: it has another id, or, as a copy of before
+    that was put back has, an end before the one seen. Pure."""
+    if memory.topic_id is not None and topic_id is not None and memory.topic_id != topic_id:
+        return True
     return any(now < before for before, now in zip(memory.ends, ends, strict=False))
 
 

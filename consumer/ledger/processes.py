@@ -34,6 +34,7 @@ READS: Final = "applications"
 SIGNATURES: Final = "signatures"
 DIED: Final = "died"
 PREFIX: Final = "topic_prefix"
+USER: Final = "database_user"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,8 @@ class Pulse:
     """What a process says of itself. `ready` since `since`, or not; `checks` by name; `answered` and `refused`: the
     webhooks it answered in the last minutes, and how many of them with 503. `said`: the words above to what it says
     of itself: the handlers it runs and the plugins it cannot load, the applications it reads (names, a space between
-    two); webhooks it refused for their signature (JSON); why it ended, where nobody told it to; its topics' prefix."""
+    two); webhooks it refused for their signature (JSON); why it ended, where nobody told it to; its topics' prefix;
+    the user it is to the database."""
 
     process: str
     role: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -11,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from consumer.document import parse
+from consumer.document import parse, shallow
 from consumer.payments.errors import ApiError, UnexpectedAnswer, UnreadableAnswer, class_for
 
 LOG = structlog.get_logger()
@@ -114,10 +115,14 @@ def error_from(
 
 
 def _json_object(raw: bytes) -> dict[str, Any] | None:
-    try:
-        document = parse(raw, tolerant=True)
-    except ValueError:
-        return None
+    """One record that nests endlessly hides none of the others: it is read as far as it goes."""
+    document: Any = None
+    with suppress(ValueError):
+        try:
+            document = parse(raw, tolerant=True)
+        except ValueError:
+            cut = shallow(raw)
+            document = None if cut is None else parse(cut, tolerant=True)
     return document if isinstance(document, dict) else None
 
 

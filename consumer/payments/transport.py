@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -35,6 +37,8 @@ if TYPE_CHECKING:  # a command that only looks opens no connection: aiohttp woul
 
 USER_AGENT = f"payments-consumer/{__version__}"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
+READ_AT_ONCE_BYTES = 256 * 1024
+"""A larger answer may be as odd as can be: the event loop does not wait until it is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,9 +301,10 @@ class Transport:
                     self.service_clock = theirs, asked_at + (answered_at - asked_at) / 2
                 packed = "" if self._session.auto_decompress else response.headers.get("Content-Encoding", "")
                 raw = await bounded(response.content.iter_any(), packed, self._max_answer_bytes)
-                return understood(
-                    response.status, response.headers, raw, self._clock.now(), body_needed=call.body_needed
+                read = partial(
+                    understood, response.status, response.headers, raw, self._clock.now(), body_needed=call.body_needed
                 )
+                return read() if len(raw) <= READ_AT_ONCE_BYTES else await asyncio.to_thread(read)
         except (ssl.SSLError, aiohttp.ClientSSLError) as error:
             raise ServiceUnreachable("the service's TLS certificate is not trusted", sent=False) from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:

@@ -46,7 +46,7 @@ def held_up_s(error: PaymentsError) -> float | None:
     """Seconds for which no call of this application is worth making, or None when only this one call failed.
 
     Refused credentials, an exhausted budget, a 429 and an unreachable service say nothing about what was asked for:
-    nobody's attempt is counted (cases S3, S5, S14, G7).
+    nobody's attempt is counted (cases S3, S5, S14, G7). All of these are retryable.
     """
     match error:
         case CircuitOpen():

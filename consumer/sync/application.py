@@ -14,7 +14,7 @@ from consumer.clock import Clock
 from consumer.errors import LeaseLost
 from consumer.events import Locators
 from consumer.ledger import Database
-from consumer.ledger.reading import sync_state
+from consumer.ledger.reading import read_requests, sync_state
 from consumer.payments import PaymentsClient
 from consumer.sync.api import ApplicationApi
 from consumer.sync.observation import ObjectKind, Observation
@@ -61,6 +61,11 @@ class Application:
             read_at=self.clock.now(),
             record=record,
         )
+
+    async def versions(self, count: int = 1) -> int:
+        """The first of so many versions for what is read next: taken before the request leaves (case A40)."""
+        async with self.database.transaction() as session:
+            return await read_requests.next_version(session, count)
 
     def walked(self, at: datetime) -> None:
         """Its events were walked to the end at that time: how long ago that is, is shown from now on."""

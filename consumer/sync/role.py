@@ -46,10 +46,7 @@ from consumer.telemetry.metrics import Metrics
 
 LOG = structlog.get_logger()
 
-REFRESH_PER_S_MIN: Final = 0.3
-REFRESH_BURST_MIN: Final = 6
-ORDER_PER_S_MIN: Final = 0.2
-ORDER_BURST_MIN: Final = 2
+LEAST_SHARE: Final = RefreshPolicy(per_s=0.3, burst=6, order_per_s=0.2, order_burst=2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +64,12 @@ class SyncPolicy:
 
     def among(self, applications: int) -> SyncPolicy:
         """The same for one of so many at one API address: they share its limit, and so what the reads that handlers
-        asked for may take of it (cases B23, C15). Each keeps `REFRESH_PER_S_MIN` a second, `REFRESH_BURST_MIN` at once,
-        and for orders `ORDER_PER_S_MIN` and `ORDER_BURST_MIN` of that."""
-        one = self.refresh
-        return replace(
-            self,
-            refresh=replace(
-                one,
-                per_s=min(one.per_s, max(REFRESH_PER_S_MIN, one.per_s / applications)),
-                burst=min(one.burst, max(REFRESH_BURST_MIN, one.burst // applications)),
-                order_per_s=min(one.order_per_s, max(ORDER_PER_S_MIN, one.order_per_s / applications)),
-                order_burst=min(one.order_burst, max(ORDER_BURST_MIN, one.order_burst // applications)),
-            ),
-        )
+        asked for may take of it (cases B23, C15). Each keeps `LEAST_SHARE`, where it had that much."""
+        shares = {}
+        for name in ("per_s", "burst", "order_per_s", "order_burst"):
+            whole, least = getattr(self.refresh, name), getattr(LEAST_SHARE, name)
+            shares[name] = min(whole, max(least, type(whole)(whole / applications)))
+        return replace(self, refresh=replace(self.refresh, **shares))
 
 
 class ApplicationSync:

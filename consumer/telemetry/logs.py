@@ -112,21 +112,30 @@ class Seldom(logging.Filter):
 
 class Condition:
     """What lasts is said once, then at growing intervals, and its end is said. `event`: the stable word of its lines,
-    `fields` what is on each; its end is `EVENT_over`. `level`: `warning`, or `error` where somebody has to act."""
+    `fields` what is on each; its end is `EVENT_over`. `level`: `warning`, or `error` where somebody has to act.
+    `monotonic`: the clock that tells how long."""
 
-    def __init__(self, event: str, *, level: Literal["warning", "error"] = "warning", **fields: Any) -> None:
+    def __init__(
+        self,
+        event: str,
+        *,
+        level: Literal["warning", "error"] = "warning",
+        monotonic: Callable[[], float] = time.monotonic,
+        **fields: Any,
+    ) -> None:
         self._event = event
         self._level = level
-        self._lasting = Lasting()
+        self._lasting = Lasting(monotonic)
         self._log = structlog.get_logger(__name__, **fields)
 
-    def lasts(self, error: BaseException, **fields: Any) -> None:
-        """It is so (still), because of this; `fields` are on this line alone."""
-        code = code_of(error)
+    def lasts(self, why: BaseException | str, **fields: Any) -> None:
+        """It is so (still), because of this error, or for what this code says; `fields` are on this line alone."""
+        code = why if isinstance(why, str) else code_of(why)
         if self._lasting.says(code):
-            reason = error.message if isinstance(error, ConsumerError) else None
+            if not isinstance(why, str):
+                fields["reason"] = why.message if isinstance(why, ConsumerError) else None
             say = self._log.error if self._level == "error" else self._log.warning
-            say(self._event, code=code, reason=reason, for_s=self._lasting.for_s, **fields)
+            say(self._event, code=code, for_s=self._lasting.for_s, **fields)
 
     def over(self) -> None:
         """It is not so, any more."""

@@ -51,11 +51,15 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,8}"), REDACTED),
 )
-# A wallet's address (base58, both cases and a digit): who paid. An id of ours has an underscore before it.
-_WALLET = re.compile(
-    r"(?<![A-Za-z0-9_-])(?=[1-9A-HJ-NP-Za-km-z]{0,43}[a-z])(?=[1-9A-HJ-NP-Za-km-z]{0,43}[A-Z])"
-    r"(?=[1-9A-HJ-NP-Za-km-z]{0,43}[1-9])[1-9A-HJ-NP-Za-km-z]{32,44}(?![A-Za-z0-9_-])"
-)
+# A wallet's address: who paid. It is the base58 of 32 bytes, wherever it stands, but for an id behind its prefix; and
+# what looks like one by itself: both cases and a digit.
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_DIGITS = {character: digit for digit, character in enumerate(_BASE58)}
+_RUN = re.compile(rf"(?<![A-Za-z0-9])[{_BASE58}]{{32,44}}(?![A-Za-z0-9])")
+_LOOKS_LIKE_A_WALLET = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[1-9])")
+_ID_PREFIX = re.compile(r"(?:^|[^A-Za-z0-9])(?:app|cs|dlv|evt|ik|mer|ord|pay|plan|price|prod|req|sub)_$")
+_PREFIX_MAX_CHARS = 8
+_KEY_BYTES = 32
 _TRIGGERS = ("whsec_", "svc_sk_", "asic", "earer", "@", "argon2", "customer", "wallet", "payer", "ASIC", "EARER")
 
 
@@ -64,12 +68,32 @@ def scrub(text: str) -> str:
     if len(text) > TEXT_MAX_CHARS:
         text = text[:TEXT_MAX_CHARS] + " [cut]"
     if len(text) >= WALLET_MIN_CHARS:
-        text = _WALLET.sub(REDACTED, text)
+        text = _RUN.sub(_wallet_masked, text)
     if not any(trigger in text for trigger in _TRIGGERS):
         return text
     for pattern, mask in _PATTERNS:
         text = pattern.sub(mask, text)
     return text
+
+
+def _wallet_masked(run: re.Match[str]) -> str:
+    """The mask in place of a wallet's address, or what stood there."""
+    found, text = run[0], run.string
+    if _is_key(found):
+        before = text[max(0, run.start() - _PREFIX_MAX_CHARS) : run.start()]
+        return found if _ID_PREFIX.search(before) else REDACTED
+    beside = text[max(0, run.start() - 1) : run.start()] + text[run.end() : run.end() + 1]
+    is_alone = not set(beside) & {"_", "-"}
+    return REDACTED if is_alone and _LOOKS_LIKE_A_WALLET.match(found) else found
+
+
+def _is_key(base58: str) -> bool:
+    """Whether this is 32 bytes: a leading 1 is a byte of zeros."""
+    number = 0
+    for character in base58:
+        number = number * len(_BASE58) + _DIGITS[character]
+    zeros = len(base58) - len(base58.lstrip(_BASE58[0]))
+    return zeros + (number.bit_length() + 7) // 8 == _KEY_BYTES
 
 
 def is_private(name: str) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from structlog.testing import capture_logs
+
+from consumer.errors import BrokerUnavailable
 from consumer.retry import AGAIN_MAX_S, Lasting
+from consumer.telemetry.logs import Condition
 
 
 class Watch:
@@ -46,3 +50,24 @@ def test_another_reason_is_said_at_once_and_lasts_since_the_first() -> None:
     lasting.over()
     assert (lasting.code, lasting.for_s) == (None, 0)
     assert lasting.says("full")
+
+
+def test_a_code_alone_is_told_as_an_error_is() -> None:
+    # case: B11
+    watch = Watch()
+    refused = Condition("cursors_refused", level="error", monotonic=watch, application="shop")
+    with capture_logs() as logs:
+        for watch.now in (0.0, 1.0, 59.0, 61.0, 62.0):
+            refused.lasts("cursors_refused", pages=3)
+        refused.over()
+        refused.over()
+    said = {"event": "cursors_refused", "log_level": "error", "code": "cursors_refused", "pages": 3}
+    over = {"event": "cursors_refused_over", "log_level": "info", "was": "cursors_refused", "after_s": 62.0}
+    lines = [{**said, "for_s": 0.0}, {**said, "for_s": 61.0}, over]
+    assert logs == [{**line, "application": "shop"} for line in lines]
+
+
+def test_an_error_tells_its_reason_too() -> None:
+    with capture_logs() as logs:
+        Condition("poll_failed").lasts(BrokerUnavailable("nobody listens"))
+    assert [(one["code"], one["reason"]) for one in logs] == [(BrokerUnavailable.code, "nobody listens")]

@@ -102,3 +102,51 @@ def test_who_paid_is_masked(text: str) -> None:
 )
 def test_ids_that_lead_to_a_cause_stay(text: str) -> None:
     assert scrub(text) == text
+
+
+BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+IDS = ("evt", "ord", "sub", "pay", "cs", "prod", "svc_price", "svc_app", "req", "dlv", "ik")
+
+
+def address(key: bytes) -> str:
+    """The wallet's address of these 32 bytes."""
+    number, text = int.from_bytes(key), ""
+    while number:
+        number, digit = divmod(number, 58)
+        text = BASE58[digit] + text
+    return "1" * (len(key) - len(key.lstrip(b"\0"))) + text
+
+
+@given(
+    st.binary(min_size=32, max_size=32),
+    st.sampled_from(["", "paid by ", "payer_", "from-", "KeyError: '", "@", "x_y_"]),
+)
+def test_any_wallet_is_masked_wherever_it_stands(key: bytes, before: str) -> None:
+    # case: S9
+    wallet = address(key)
+    for after in ("", " to us", "_1", "'", "-x", ".usdc"):
+        assert wallet not in scrub(f"{before}{wallet}{after}")
+    assert scrub(f"{before}{wallet}") == before + REDACTED
+
+
+@given(st.text(BASE58.translate(str.maketrans("", "", "123456789")), min_size=43, max_size=43))
+def test_a_wallet_without_a_digit_is_masked(wallet: str) -> None:
+    # case: S9
+    assert wallet not in scrub(f"paid by {wallet}")
+
+
+@given(st.sampled_from(IDS), st.text(BASE58, min_size=1, max_size=60))
+def test_an_id_with_its_prefix_stays(prefix: str, rest: str) -> None:
+    # case: I25
+    for text in (f"{prefix}_{rest}", f"no such record: {prefix}_{rest}, tried twice", f"/v1/orders/{prefix}_{rest}"):
+        assert scrub(text) == text
+
+
+@given(
+    st.text("0123456789abcdef", min_size=32, max_size=40),
+    st.from_regex(r"[a-z]{4,9}([A-Z][a-z]{3,7}){4}", fullmatch=True),
+)
+def test_digests_and_names_stay(digest: str, name: str) -> None:
+    # case: I25
+    assert scrub(f"listed:{digest}") == f"listed:{digest}"
+    assert scrub(f"error: {name}") == f"error: {name}"

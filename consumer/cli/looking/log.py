@@ -96,6 +96,12 @@ def _topics(topics: Sequence[TopicReport]) -> list[Finding]:
     return found
 
 
+def strangers(report: GroupReport, processes: Sequence[Process]) -> list[str]:
+    """Who reads as this group and is none that the ledger knows; nobody is, where it knows nobody, or is away. Pure."""
+    known = {OLDER_VERSION, *(one.process for one in processes)}
+    return sorted({*report.clients} - known) if processes else []
+
+
 def _group(report: GroupReport, now: datetime, processes: Sequence[Process]) -> list[Finding]:
     found = []
     role = ROLE_OF.get(report.group.rpartition(".")[2], "")
@@ -104,9 +110,8 @@ def _group(report: GroupReport, now: datetime, processes: Sequence[Process]) -> 
     if not report.members and settled:
         text = f"nobody reads as group {report.group}, though `{role}` runs; {report.records} record(s) wait"
         found.append(Finding(Grade.STUCK, "group_without_members", text))
-    strangers = sorted({*report.clients} - {OLDER_VERSION, *(one.process for one in processes)})
-    if strangers:
-        names = ", ".join(printable(one)[:CLIENT_CHARS] for one in strangers[:CLIENTS_MAX])
+    if others := strangers(report, processes):
+        names = ", ".join(printable(one)[:CLIENT_CHARS] for one in others[:CLIENTS_MAX])
         text = f"somebody else reads as group {report.group} ({names}): what it takes no `{role}` sees until it is gone"
         found.append(Finding(Grade.STUCK, "group_shared", text))
     behind = now - report.oldest_at if report.oldest_at is not None else timedelta(0)

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import EARLIEST, Application, Limit
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
-from consumer.cli.looking.log import ask, judge_log, remembered
+from consumer.cli.looking.log import ask, judge_log, remembered, strangers
 from consumer.cli.looking.room import judge_room, rooms
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import WALK_LATE_S, judge
@@ -32,13 +32,14 @@ from consumer.console.invariants import kept as accounts
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.unread import Unread, overdue, unread
-from consumer.errors import DatabaseMissing, LedgerError, LedgerSlow, SettingsError
+from consumer.errors import DatabaseForbidden, DatabaseMissing, LedgerError, LedgerSlow, SettingsError
 from consumer.ledger import Database, health, processes
 from consumer.ledger.archiving import passes
+from consumer.ledger.engine.database import user_of
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.health import Figures
-from consumer.ledger.processes import Process
+from consumer.ledger.processes import USER, Process
 from consumer.ledger.reading import quarantine as ledger_quarantine
 from consumer.ledger.reading import sync_state
 from consumer.reason import Reason, reason_of
@@ -150,6 +151,16 @@ def _with_what_keeps_it(finding: Finding, known: Sequence[str]) -> Finding:
     return replace(finding, text=text) if problems else finding
 
 
+def _forbidden_to_who_looks(error: LedgerError, settings: Settings, listed: Sequence[Process]) -> Finding | None:
+    """What may be forbidden to this user alone: no role was ever heard as this one."""
+    theirs = {one.said[USER] for one in listed if USER in one.said}
+    mine = user_of(settings.database_url.get_secret_value())
+    if not isinstance(error, DatabaseForbidden) or not theirs or mine in theirs:
+        return None
+    text = f"as {mine}, as whom no role was heard yet: {error.message}{_cure(error)}"
+    return Finding(Grade.DEGRADED, error.code, text)
+
+
 def _unwritable(error: LedgerError) -> Finding:
     text = f"the ledger takes no write: {error.message}{_cure(error)}"
     return Finding(Grade.STUCK, error.code, text)
@@ -184,9 +195,12 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             return Look(findings=[told])  # nothing was set up here yet
         return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])
     look = await ask(settings)
+    if any(strangers(report, found.processes) for report in look.groups):
+        found.processes = await _told_since(settings) or found.processes
     low = [finding for room in rooms(settings) for finding in judge_room(room)]
     found.groups = list(look.groups)
     registry = registry_of(settings)
+    forbidden = None if refused is None else _forbidden_to_who_looks(refused, settings, found.processes)
     found.findings = judge(
         figures,
         unfulfilled=found.waiting,
@@ -204,11 +218,20 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         last_pass=last_pass,
         late_reads=late_reads,
         accounts=broken,
-        unwritable=None if refused is None else _unwritable(refused),
+        unwritable=None if refused is None or forbidden is not None else _unwritable(refused),
     )
+    found.findings += [forbidden] if forbidden is not None else []
     found.findings = [_with_what_keeps_it(finding, problems) for finding in found.findings]
     found.processes = [one for one in found.processes if figures.at - one.seen_at <= SHOWN_FOR]
     return found
+
+
+async def _told_since(settings: Settings) -> list[Process]:
+    """The processes once more: one that began after the first look reads by now, and is no stranger."""
+    with suppress(LedgerError):
+        async with _in_time(), ledger(settings, lock_s=LOCK_S) as database, database.reading() as session:
+            return await processes.listed(session)
+    return []
 
 
 async def _reading(

@@ -182,6 +182,11 @@ def is_unavailable(error: DBAPIError) -> bool:
     )
 
 
+def user_of(url: str) -> str | None:
+    """As whom this URL logs in; None where it does not say."""
+    return make_url(url).username
+
+
 def is_missing_table(error: DBAPIError) -> bool:
     """Whether the schema is not there."""
     words = str(error.orig).lower()

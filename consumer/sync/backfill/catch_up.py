@@ -64,11 +64,11 @@ class CatchUp:
                 async for page in pages:
                     if begun.walk.order is not ListOrder.NEWEST_FIRST:
                         return Coverage.NOTHING
-                    await self._backfill.take(page, begun)
+                    await self._backfill.missing.take(page, begun)
                     head = head or [item.id for item in page.items if item.id]
                     if begun.walk.pages_read >= LOOK_PAGES_MAX:
                         break  # more news than a look may take: the next look begins at the head again
         finally:
-            self._backfill.refused_cursors.ended(begun.walk.refused, is_complete=False)
+            self._backfill.say_refused(begun.walk, counts=True)
         self._looked_at = frozenset(head)
         return Coverage.NEWEST

@@ -14,7 +14,6 @@ from typing import Any, Final
 from consumer.events import Locators, first, parse_time
 from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import ApiError, Cursor, Page
-from consumer.sync.api import held_up_s
 from consumer.sync.backfill.bookmark import ListOrder, order_of
 from consumer.sync.backfill.pager import Lister, ids_of
 
@@ -72,7 +71,7 @@ async def _tail(lister: Lister, place: Place, now: datetime, *, was_empty: bool)
         try:
             page = await lister.list(limit=PAGE, cursor=cursor)
         except ApiError as error:
-            if cursor is None or error.retryable or held_up_s(error) is not None:
+            if cursor is None or error.retryable:
                 raise
             return Look(new=new, old=(), place=replace(place, cursor=None))  # from the beginning
         known = (number for number, one in enumerate(page.items) if is_beyond or one.id in place.tail)

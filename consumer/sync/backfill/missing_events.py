@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
 from consumer.events import Delivery, Event
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.application import Application
-from consumer.sync.backfill.bookmark import ListOrder
+from consumer.sync.backfill.bookmark import WALK, ListOrder
 from consumer.sync.backfill.cutover import CutOver
 from consumer.sync.backfill.page import ListedEvents, kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
@@ -81,9 +79,10 @@ class MissingEvents:
         self._app = app
         self._settlement = settlement
 
-    async def take(self, page: WalkPage, begun: Begun) -> list[Delivery]:
-        """Publish what is missing, settle the hints that the page confirms, and count both. Returns what can only be
-        kept: records that are not understood, or larger than the topic takes. A dry run only counts."""
+    async def take(self, page: WalkPage, begun: Begun) -> None:
+        """Publish what is missing, settle the hints that the page confirms, and count both; keep what can only be kept,
+        which is not understood, or larger than the topic takes; and only then move the bookmark. A dry run only counts.
+        """
         listed = understand(page.items, self._app)
         missing = [one for one in await self._missing(listed.events, begun.walk.order) if one.id not in begun.told]
         announced = await self._announced(listed.events)
@@ -94,7 +93,7 @@ class MissingEvents:
         unannounced = [event.id for event in wanted if event.id not in announced]
         begun.note(listed, missing, wanted, unannounced)
         if begun.options.dry_run:
-            return []
+            return
         plan = SEED if begun.options.seed else None
         refused = await self._settlement.settle(announced, listed.events, lacking=wanted, plan=plan)
         begun.report.published -= len(refused)
@@ -102,12 +101,13 @@ class MissingEvents:
         self._app.metrics.walked.labels(self._app.name, "listed").inc(len(page.items))
         self._app.metrics.walked.labels(self._app.name, "recovered").inc(len(unannounced))
         self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(len(announced))
-        return [*listed.strange, *await self._too_large(refused)]
-
-    async def keep_strange(self, session: AsyncSession, strange: Sequence[Delivery]) -> None:
-        """Into quarantine with what can only be kept."""
-        kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
-        await quarantine.put(session, kept, self._app.clock.now())
+        strange = [*listed.strange, *await self._too_large(refused)]
+        if strange or begun.options.follows_bookmark:
+            async with self._app.database.transaction() as session:
+                kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
+                await quarantine.put(session, kept, self._app.clock.now())
+                if begun.options.follows_bookmark:
+                    await self._app.keep(session, WALK, page.bookmark.dump())
 
     async def _too_large(self, refused: Sequence[Event]) -> list[Delivery]:
         """Those the topic does not take, raw, by their ids, for whoever makes room for them; no hint waits for them."""

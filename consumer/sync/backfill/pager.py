@@ -7,16 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from consumer.events import Locators, first, parse_time
-from consumer.payments import (
-    ApiError,
-    AuthenticationError,
-    Cursor,
-    CursorLoop,
-    EventRecord,
-    Page,
-    RateLimitError,
-    UnexpectedAnswer,
-)
+from consumer.payments import ApiError, Cursor, CursorLoop, EventRecord, Page, UnexpectedAnswer
 from consumer.sync.backfill.bookmark import AHEAD_MAX, PageRef
 
 EMPTY_PAGES_MAX: Final = 10
@@ -69,8 +60,6 @@ class Pager:
             raise UnexpectedAnswer("the list does not end", pages=self.pages_read)
         try:
             page: Page[EventRecord] = await self._lister.list(limit=self._limit, cursor=cursor)
-        except (AuthenticationError, RateLimitError):
-            raise
         except ApiError as error:
             if cursor is not None and not error.retryable and error.status is not None and 400 <= error.status < 500:
                 raise CursorRefused from error

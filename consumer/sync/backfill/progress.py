@@ -54,31 +54,28 @@ class WalkProgress:
 
     def progress(self, page: WalkPage, *, listed: int, published: int | None = None) -> Progress:
         """After this page. `eta_s` goes by the pace so far: what the budget leaves is for the caller to add."""
-        share = self._share(page)
+        begins, reached = min(page.times, default=None), max(page.times, default=None)
+        if self._walk.order is not ListOrder.OLDEST_FIRST:
+            begins, reached = reached, begins
+        self._from = self._from or begins
+        share = self._share(self._from, reached)
         spent_s = self._clock.monotonic() - self._began_s
         return Progress(
             pages=self._walk.pages_read,
             listed=listed,
             published=published,
-            reached_at=page.reached_at,
             share=share,
             eta_s=spent_s * (1 - share) / share if share is not None and share > 0.01 else None,
         )
 
-    def _share(self, page: WalkPage) -> float | None:
-        if page.oldest_at is None or page.newest_at is None:
+    def _share(self, begins: datetime | None, reached: datetime | None) -> float | None:
+        if begins is None or reached is None or self._walk.order is ListOrder.UNKNOWN:
             return None
-        match self._walk.order:
-            case ListOrder.NEWEST_FIRST:
-                self._from = self._from or page.newest_at
-                goal_at = self._walk.goal_at
-                goal = max((one for one in (goal_at, self._begins_at) if one is not None), default=None)
-                if goal is None or (goal != goal_at and page.oldest_at < goal):
-                    return None  # the list goes back further than it did: nobody knows how far
-                way, whole = self._from - page.oldest_at, self._from - goal
-            case ListOrder.OLDEST_FIRST:
-                self._from = self._from or page.oldest_at
-                way, whole = page.newest_at - self._from, self._walk.now - self._from
-            case _:
-                return None
+        way, whole = reached - begins, self._walk.now - begins
+        if self._walk.order is ListOrder.NEWEST_FIRST:
+            goal_at = self._walk.goal_at
+            goal = max((one for one in (goal_at, self._begins_at) if one is not None), default=None)
+            if goal is None or (goal != goal_at and reached < goal):
+                return None  # the list goes back further than it did: nobody knows how far
+            way, whole = -way, begins - goal
         return min(1.0, max(0.0, way / whole)) if whole.total_seconds() > 0 else None

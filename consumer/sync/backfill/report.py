@@ -8,7 +8,6 @@ from datetime import datetime
 import structlog
 
 from consumer.sync.backfill.bookmark import ListOrder
-from consumer.sync.backfill.walk import Walk
 from consumer.telemetry.metrics import Metrics
 
 LOG = structlog.get_logger()
@@ -52,7 +51,6 @@ class Progress:
     pages: int
     listed: int
     published: int | None
-    reached_at: datetime | None = None
     share: float | None = None
     eta_s: float | None = None
 
@@ -84,11 +82,6 @@ class BackfillReport:
     cut_over: datetime | None = None
     left: int = 0
     without_time: int = 0
-
-    def walked(self, walk: Walk, *, seconds: float) -> None:
-        """The walk is complete, after so long."""
-        self.order, self.pages, self.gap, self.refused = walk.order, walk.pages_read, walk.gap, walk.refused
-        self.seconds = seconds
 
 
 def say(report: BackfillReport, metrics: Metrics, *, left_alone: int) -> None:

@@ -11,19 +11,16 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
-from consumer.payments import Priority
+from consumer.payments import CursorsRefused, Priority
 from consumer.sync.application import Application
 from consumer.sync.backfill import cutover, silence
-from consumer.sync.backfill.bookmark import WALK
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.missing_events import Begun, MissingEvents
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
-from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
 from consumer.sync.backfill.starting_point import StartingPoint
-from consumer.sync.backfill.walk import Walk
-from consumer.sync.backfill.walk_orders import WalkPage
+from consumer.sync.backfill.walk import Walk, cursors_refused
 from consumer.sync.loop import Stage
 from consumer.sync.settlement import Settlement
 
@@ -33,8 +30,8 @@ SAY_HISTORY_EVERY_S: Final = 3600.0
 class Backfill(Stage):
     """Backfill of one application: walks every `interval_s` seconds.
 
-    `walking` is held while a walk moves the bookmark; `under_way` is that walk. `gap_found` is set when a walk has
-    found a gap in the list: state is all that is left then (case B13).
+    `walking` is held while a walk moves the bookmark; `under_way` is that walk. `missing` takes its pages. `gap_found`
+    is set when a walk has found a gap in the list: state is all that is left then (case B13).
     """
 
     def __init__(
@@ -50,12 +47,12 @@ class Backfill(Stage):
         self.settlement = settlement
         self.walking = asyncio.Lock()
         self.under_way: Walk | None = None
-        self.refused_cursors = RefusedCursors(app)
+        self._cursors_refused = cursors_refused(app.name)
         self._lister = app.client.with_priority(Priority.BACKFILL).events
         self._policy = policy or BackfillPolicy()
         self.first_walk = FirstWalk(app, self._policy.history)
         self._gap_found = gap_found or asyncio.Event()
-        self._missing = MissingEvents(app, settlement)
+        self.missing = MissingEvents(app, settlement)
         self._list_start = ListStart(app)
         self._say_history_at = 0.0
         self.start = StartingPoint(app, self.first_walk, self._policy)
@@ -92,40 +89,36 @@ class Backfill(Stage):
         walk, report = begun.walk, begun.report
         begins_at = await self._list_start.at() if on_progress is not None else None
         progress = WalkProgress(walk, self.app.clock, begins_at=begins_at)
-        self.under_way, is_complete = walk, False
+        self.under_way = walk
         try:
             async with aclosing(walk.pages()) as pages:
                 async for page in pages:
-                    await self.take(page, begun)
-                    self.refused_cursors.seen(walk.refused)
+                    await self.missing.take(page, begun)
+                    self.say_refused(walk)
                     if on_progress is not None:
                         on_progress(progress.progress(page, listed=report.listed, published=report.published))
                     if pages_max is not None and walk.pages_read >= pages_max:
                         return False
-            is_complete = True
         finally:
             self.under_way = None
-            self.refused_cursors.ended(walk.refused, is_complete=is_complete)
+            self.say_refused(walk, counts=True)
+        if not walk.refused:
+            self._cursors_refused.over()
         return True
 
-    async def take(self, page: WalkPage, begun: Begun) -> None:
-        """Publish what is missing, keep what is strange, and only then move the bookmark."""
-        strange = await self._missing.take(page, begun)
-        if begun.options.dry_run:
-            return
-        moves = begun.options.follows_bookmark
-        if not (moves or strange):
-            return
-        async with self.app.database.transaction() as session:
-            await self._missing.keep_strange(session, strange)
-            if moves:
-                await self.app.keep(session, WALK, page.bookmark.dump())
+    def say_refused(self, walk: Walk, *, counts: bool = False) -> None:
+        """Say that the walk has met cursors which are not taken; `counts`: it has ended, and they are counted."""
+        if walk.refused:
+            self._cursors_refused.lasts(CursorsRefused.code)
+        if walk.refused and counts:
+            self.app.metrics.cursors_refused.labels(self.app.name).inc(walk.refused)
 
     async def conclude(self, begun: Begun) -> BackfillReport:
         """A walk is complete: remember what it tells, and say what it found. Raises LedgerError."""
         walk, options, cut_over, report = begun.walk, begun.options, begun.cut_over, begun.report
         now = walk.now
-        report.walked(walk, seconds=self.app.clock.monotonic() - begun.began_s)
+        report.order, report.pages, report.gap, report.refused = walk.order, walk.pages_read, walk.gap, walk.refused
+        report.seconds = self.app.clock.monotonic() - begun.began_s
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)
         left_alone = 0

@@ -18,12 +18,19 @@ from consumer.payments import CursorsRefused, EventRecord, Page
 from consumer.sync.backfill.bookmark import ListOrder, order_of
 from consumer.sync.backfill.pager import CursorRefused, Lister, Pager, ids_of, meets
 from consumer.sync.backfill.walk_orders import BothEnds, NewestFirst, OldestFirst, OrderedWalk, WalkPage, WalkState
+from consumer.telemetry.logs import Condition
 
 PASSES: Final[dict[ListOrder, type[OrderedWalk]]] = {
     ListOrder.NEWEST_FIRST: NewestFirst,
     ListOrder.OLDEST_FIRST: OldestFirst,
     ListOrder.UNKNOWN: BothEnds,
 }
+
+
+def cursors_refused(application: str) -> Condition:
+    """The condition of walks whose cursors, which the service handed out, it does not take (case B11)."""
+    hint = "walks begin again at the head of the list"
+    return Condition(CursorsRefused.code, application=application, hint=hint)
 
 
 @dataclass(kw_only=True)

@@ -22,14 +22,12 @@ from consumer.sync.backfill.recent_pages import RecentPages
 
 @dataclass(frozen=True, kw_only=True)
 class WalkPage:
-    """One page of events. `bookmark` may be stored once this page and all before it are published. The times are
-    None where the page shows none; `reached_at` is how far the walk has come."""
+    """One page of events, with those times of theirs that it shows. `bookmark` may be stored once this page and all
+    before it are published."""
 
     items: tuple[EventRecord, ...]
     bookmark: Bookmark
-    oldest_at: datetime | None
-    newest_at: datetime | None
-    reached_at: datetime | None
+    times: tuple[datetime, ...]
 
 
 Pages = AsyncGenerator[WalkPage, None]
@@ -199,10 +197,7 @@ class OrderedWalk(ABC):
         return recent
 
     def _walk_page(self, page: Page[EventRecord], bookmark: Bookmark) -> WalkPage:
-        times = self.pager.times(page)
-        oldest, newest = min(times, default=None), max(times, default=None)
-        reached = newest if self.walk.order is ListOrder.OLDEST_FIRST else oldest
-        return WalkPage(items=page.items, bookmark=bookmark, oldest_at=oldest, newest_at=newest, reached_at=reached)
+        return WalkPage(items=page.items, bookmark=bookmark, times=tuple(self.pager.times(page)))
 
 
 @dataclass(kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 from consumer.ledger.reading.sync_state import KeptState
 from consumer.sync.backfill.ends import Place
@@ -18,7 +18,6 @@ MISSING_MAX: Final = 500
 HISTORY_MAX: Final = 1000
 SHOWN: Final = 3
 
-Kind = Literal["event", "order"]
 ORDER: Final = "order:"
 
 

@@ -20,16 +20,16 @@ from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import QUARANTINED, delivered_only
 from consumer.ledger.reading import observations
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
-from consumer.retry import Lasting
 from consumer.sync.application import Application
 from consumer.sync.backfill import bookmark as events_bookmark
 from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.ends import PAGE, Place, look
 from consumer.sync.backfill.page import understand
-from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Late, Shown, Sightings, after
+from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Shown, Sightings, after
 from consumer.sync.loop import Stage
 from consumer.sync.observation import PAID, status_of
+from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class Canary(Stage):
         self._every_s = every_s
         self._first_walk = first_walk
         self._began_at: datetime | None = None
-        self._late = Lasting(app.clock.monotonic)
+        self._late = Condition("missing_here", level="error", monotonic=app.clock.monotonic, application=app.name)
         self._has_run = False
         self._is_missing = False
 
@@ -142,28 +142,16 @@ class Canary(Stage):
         age_s = 0.0 if late is None else (self._app.clock.now() - late.since).total_seconds()
         self._app.metrics.missing_here_seconds.labels(self._app.name).set(age_s)
         self._show_places(found)
-        self._say(late)
+        if late is None:
+            self._late.over()
+        else:
+            self._late.lasts(MISSING, orders=late.orders, events=late.events, ids=late.ids)
 
     def _show_places(self, found: Sightings) -> None:
         """When the newest of each list were looked at, by whoever looked."""
         for listed, place in found.places.items():
             if place.seen_at is not None:
                 self._app.metrics.last_seen.labels(self._app.name, listed).set(place.seen_at.timestamp())
-
-    def _say(self, late: Late | None) -> None:
-        if late is None:
-            if self._late.code is not None:
-                LOG.info("missing_here_over", application=self._app.name, after_s=self._late.for_s)
-            self._late.over()
-        elif self._late.says(MISSING):
-            LOG.error(
-                "missing_here",
-                code=MISSING,
-                application=self._app.name,
-                orders=late.orders,
-                events=late.events,
-                ids=late.ids,
-            )
 
     def _named(self, kind: str, items: Sequence[Any]) -> list[tuple[str, datetime | None]]:
         """Each by its name, with when it happened. An order's times say nothing of when it was paid."""

@@ -22,15 +22,14 @@ from consumer.ledger import Database
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import outcomes
 from consumer.ledger.handling.outcomes import QUARANTINED, UNCONFIRMED, WORST_FIRST, Outcome
-from consumer.payments import Priority
+from consumer.payments import CursorsRefused, Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import SERVICE_SKEW, Bookmark
 from consumer.sync.backfill.page import understand
 from consumer.sync.backfill.progress import ListStart, WalkProgress
-from consumer.sync.backfill.refused_cursors import RefusedCursors
 from consumer.sync.backfill.report import Progress
-from consumer.sync.backfill.walk import Walk
+from consumer.sync.backfill.walk import Walk, cursors_refused
 from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.identity import Identity
 
@@ -84,11 +83,12 @@ class Certifier:
         window = _Window(since, until)
         begins_at = await ListStart(self._app).at()
         walk_progress = WalkProgress(walk, self._app.clock, begins_at=begins_at)
-        refusals = RefusedCursors(self._app)
+        refused = cursors_refused(self._app.name)
         async with aclosing(walk.pages()) as pages:
             async for page in pages:
                 self._note(page, window)
-                refusals.seen(walk.refused)
+                if walk.refused:
+                    refused.lasts(CursorsRefused.code)
                 if on_progress is not None:
                     on_progress(walk_progress.progress(page, listed=len(window.ids) + len(window.strange)))
         found = await self._outcomes(window)

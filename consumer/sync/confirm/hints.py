@@ -19,10 +19,10 @@ from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
-from consumer.retry import Lasting
 from consumer.sync.loop import Stage
 from consumer.sync.provenance import other_body
 from consumer.telemetry import way
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 from consumer.wire import unpack_delivery
 
@@ -121,7 +121,7 @@ class HintConsumer(Stage):
         self._held: dict[str, tuple[int, int]] = {}
         self._counted_at = self._pruned_at = float("-inf")
         self._subscription: Subscription | None = None
-        self._flooded = Lasting()
+        self._flooded = Condition("hints_flooded", level="error")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; leaves the group at the end."""
@@ -190,17 +190,12 @@ class HintConsumer(Stage):
         for delivery in kept:
             self.metrics.hints_taken.labels(delivery.application).inc()
             way.tell("hint_kept", delivery)
-        self._say_flooded(len(flooded), len(kept))
+        if flooded:  # as long as it lasts, every batch has some
+            self._flooded.lasts("hints_flooded", deliveries=len(flooded))
+        elif kept:
+            self._flooded.over()
         for name in {delivery.application for delivery in kept} & self._wakes.keys():
             self._wakes[name].set()
-
-    def _say_flooded(self, flooded: int, kept: int) -> None:
-        """As long as it lasts, every batch has some: what is flooded goes to quarantine unread."""
-        if flooded and self._flooded.says("hints_flooded"):
-            LOG.error("hints_flooded", deliveries=flooded, for_s=self._flooded.for_s)
-        elif kept and not flooded and self._flooded.code is not None:
-            LOG.info("hints_flooded_over", after_s=self._flooded.for_s)
-            self._flooded.over()
 
     async def _waiting(self, session: AsyncSession) -> dict[str, tuple[int, int]]:
         """How many hints of each application wait, and their bytes; counted anew every second at most."""

@@ -6,9 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from consumer.ledger.reading import read_requests
-from consumer.payments import ApiError, Page, Priority
-from consumer.sync.api import held_up_s
+from consumer.payments import ApiError, Priority
 from consumer.sync.application import Application
 from consumer.sync.observation import PAID, ObjectKind, Observation
 
@@ -43,8 +41,11 @@ class ServiceLists:
             "subscription": self._resources.subscriptions,
             "payment": self._resources.payments,
         }[kind]
-        async for versions, page in self._versioned(listing.pages(limit=PAGE)):
+        steps = aiter(listing.pages(limit=PAGE))
+        versions, page = await self._app.versions(PAGE), await anext(steps, None)
+        while page is not None:
             yield [await self._listed(kind, one, versions + number, listing) for number, one in enumerate(page.items)]
+            versions, page = await self._app.versions(PAGE), await anext(steps, None)
 
     async def _listed(self, kind: ObjectKind, one: Any, version: int, listing: Any) -> Listed:
         """A record by the id it is kept by. What the list does not show of an order or a subscription is read singly
@@ -61,29 +62,14 @@ class ServiceLists:
             return Unplaced(kind, one.id, is_paid or (kind == "order" and one.status == PAID))
         return self._app.observation(kind, name, version, one.raw)
 
-    async def _versioned(self, pages: Any) -> AsyncGenerator[tuple[int, Page[Any]], None]:
-        """Each page with the first of its versions, taken before the page was asked for (case A40)."""
-        steps = aiter(pages)
-        while True:
-            versions = await self._versions(PAGE)
-            try:
-                page = await anext(steps)
-            except StopAsyncIteration:
-                return
-            yield versions, page
-
-    async def _versions(self, count: int) -> int:
-        async with self._app.database.transaction() as session:
-            return await read_requests.next_version(session, count)
-
     async def _singly(self, retrieve: Callable[[str], Awaitable[T]], object_id: str) -> tuple[int, T | None]:
         """What a single read shows, with its version; None where it is refused. A read that failed and may come through
         the next time says nothing: it is raised."""
-        version = await self._versions(1)
+        version = await self._app.versions()
         try:
             return version, await retrieve(object_id)
         except ApiError as error:
-            if error.retryable or held_up_s(error) is not None:
+            if error.retryable:
                 raise
             return version, None
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from consumer.ledger.reading import read_requests, sync_state
 from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import Payment, Priority
 from consumer.sync.application import Application
@@ -67,9 +66,8 @@ class NewestPayments:
 
     async def look(self) -> None:
         """One look. Raises PaymentsError, LedgerError, BrokerError, LeaseLost."""
-        async with self._app.database.transaction() as session:  # the versions before the read (case A40)
-            versions = await read_requests.next_version(session, PAGE * (PAGES_AT_ONCE + 1) + HELD_MAX)
-            before = Held.load(await sync_state.load(session, self._app.name, WALK))
+        versions = await self._app.versions(PAGE * (PAGES_AT_ONCE + 1) + HELD_MAX)
+        before = Held.load(await self._app.kept(WALK))
         now = self._app.clock.now()
         found = await look(self._payments, before.place, ListOrder.UNKNOWN, self._app.locators, now)
         shown = _by_id((*found.old, *found.new))

@@ -3,7 +3,7 @@ is: something that lasts, seen anew by every look."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from consumer.sync.observation import Observation
 from consumer.telemetry.logs import Condition
@@ -38,5 +38,5 @@ class OddRecords:
         if name not in self._known and len(self._known) >= NAMED_MAX:
             of_kind = Condition("records_not_kept", level="error", application=found.application, kind=found.kind)
             return self._more.setdefault(found.kind, of_kind)
-        fields = {"application": found.application, "kind": found.kind, "object_id": found.object_id}
+        fields: dict[str, Any] = {"application": found.application, "kind": found.kind, "object_id": found.object_id}
         return self._known.setdefault(name, Condition("record_not_kept", level="error", **fields))

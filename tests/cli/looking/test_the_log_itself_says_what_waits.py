@@ -60,8 +60,15 @@ def test_a_group_that_is_read_and_a_little_behind_is_well() -> None:
     assert judge_log(LogLook(groups=[replace(READ, members=0)]), NOW) == [], "no worker: that is told as no_work"
 
 
+def test_nobody_is_a_stranger_while_the_ledger_does_not_say_who_we_are() -> None:
+    # case: O6
+    shared = replace(READ, members=2, clients=("kafka-console-consumer", "shop-1"))
+    assert judge_log(LogLook(groups=[shared]), NOW) == []
+
+
 def test_another_topic_of_the_same_name_is_noticed_until_state_was_reconciled() -> None:
-    for anew in (replace(READ, topic_id="b"), replace(READ, topic_id=None, ends=(0, 7))):
+    copy_of_before = replace(READ, ends=(5, 6))
+    for anew in (replace(READ, topic_id="b"), replace(READ, topic_id=None, ends=(0, 7)), copy_of_before):
         [finding] = judge_log(LogLook(groups=[anew]), NOW, memories=[MEMORY])
         assert (finding.code, finding.grade) == ("log_replaced", Grade.STUCK)
     noticed = after(MEMORY, "b", (0, 0), NOW)

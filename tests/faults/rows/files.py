@@ -8,8 +8,13 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from consumer.broker import EmbeddedBroker
+from consumer.ledger import log_memory
 from tests.faults.scene import Act, Fault, Scene, fault, fill, remount
+from tests.support.ports import eventually
 
+REMEMBERED_WITHIN_S = 90.0
+"""Somebody looks at the log every 20 s."""
 Place = Callable[[Scene], Path]
 
 
@@ -122,6 +127,25 @@ async def _replace_log(scene: Scene) -> None:
     await scene.start("serve", "work", "console")
 
 
+async def _put_log_back(scene: Scene) -> None:
+    """A backup of the file is put back: it has the same identity, and lacks what came since. Started as above."""
+    copy = scene.log.with_name("backup.db")
+    with closing(sqlite3.connect(scene.log)) as now, closing(sqlite3.connect(copy)) as backup:
+        now.backup(backup)
+    [held] = await EmbeddedBroker(copy).look_at_groups({scene.topic("work"): scene.topic("events")})
+    scene.pay(3)
+
+    async def is_further() -> bool:
+        async with scene.found.database.reading() as session:
+            return sum((await log_memory.load(session, scene.topic("events"))).ends) > sum(held.ends)
+
+    await eventually(is_further, within_s=REMEMBERED_WITHIN_S, every_s=1.0)
+    await scene.stop()
+    await _remove_log(scene)
+    shutil.move(copy, scene.log)
+    await scene.start("serve", "work", "console")
+
+
 async def _remove_ledger(scene: Scene) -> None:
     """Somebody tidied up."""
     await scene.stop()
@@ -152,12 +176,14 @@ RENAME = "ALTER TABLE hints RENAME COLUMN {} TO {}"
 OF_THE_LOG_FILE = (
     fault("log", "removed", "log_replaced", strike=_remove_log, cure=_restart),
     fault("log", "replaced", "log_replaced", strike=_replace_log, cure=lambda scene: scene.start("sync")),
+    fault("log", "put back from a backup", "log_replaced", strike=_put_log_back,
+          cure=lambda scene: scene.start("sync")),
     _locked("log", _log),
     _full("log", _log),
     _read_only("log", _log),
     _damaged("log", _log),
     _not_a_file("log", _log),
-)
+)  # fmt: skip
 OF_THE_LEDGER_FILE = (
     _locked("ledger", _ledger),
     _full("ledger", _ledger),

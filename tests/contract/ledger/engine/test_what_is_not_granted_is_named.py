@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -13,11 +19,12 @@ import handlers.access.tables
 import handlers.fulfilment.tables  # noqa: F401 - the same
 from consumer.clock import SystemClock
 from consumer.errors import DatabaseForbidden
-from consumer.ledger import Database
+from consumer.ledger import Database, processes
 from consumer.ledger.engine import schema
 from consumer.ledger.engine.applied import require_current
 from consumer.ledger.engine.grants import Grants, require_grants
 from consumer.ledger.engine.shape import needed
+from consumer.ledger.processes import USER, Pulse
 from tests.support.postgres import StoppableServer, create_database, stoppable_server
 
 BUILT_IN = ("fulfilment", "access")
@@ -27,8 +34,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 class Shop:
     """A ledger, its administrator, and a user of it who was granted all that the README of `deploy` says."""
 
-    def __init__(self, admin: asyncpg.Connection, user: Database) -> None:
-        self.admin, self.user = admin, user
+    def __init__(self, admin: asyncpg.Connection, user: Database, url: str) -> None:
+        self.admin, self.user, self.url = admin, user, url
 
     async def told(self) -> str | None:
         try:
@@ -54,8 +61,9 @@ async def shop(server: StoppableServer) -> AsyncIterator[Shop]:
     await admin.execute("DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN")
     await admin.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk")
     await admin.execute("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO clerk")
-    user = Database(make_url(url).set(username="clerk").render_as_string(hide_password=False))
-    yield Shop(admin, user)
+    as_clerk = make_url(url).set(username="clerk").render_as_string(hide_password=False)
+    user = Database(as_clerk)
+    yield Shop(admin, user, as_clerk)
     await user.stop()
     await admin.execute("DROP OWNED BY clerk")
     await admin.close()
@@ -108,3 +116,26 @@ async def test_a_role_says_so_and_is_well_again_after_the_grant(shop: Shop) -> N
         await asked.check()
     await shop.admin.execute("GRANT UPDATE ON runs TO clerk")
     assert await asked.check()
+
+
+@pytest.mark.parametrize(
+    ("role_is", "told"),
+    [("clerk", {"database_forbidden": "stuck"}), ("shop", {"no_work": "stuck", "database_forbidden": "degraded"})],
+)
+async def test_what_is_forbidden_to_who_looks_hides_no_role_of_another_user_that_is_gone(
+    shop: Shop, tmp_path: Path, role_is: str, told: dict[str, str]
+) -> None:
+    long_ago = datetime.now(UTC) - timedelta(minutes=3)
+    work = Pulse(process="a", role="work", host="shop-1", pid=7, version="1", started_at=long_ago, ready=True,
+                 since=long_ago, said={USER: role_is})  # fmt: skip
+    async with shop.user.transaction() as session:
+        await processes.beat(session, [work], long_ago)
+    await shop.admin.execute("REVOKE INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public FROM clerk")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
+    call = [sys.executable, "-m", "consumer", "status", "--json"]
+    done = await asyncio.to_thread(
+        subprocess.run, call, cwd=tmp_path, env=environ | {"CONSUMER_DATABASE_URL": shop.url}, capture_output=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    grades = {one["code"]: one["grade"] for one in json.loads(done.stdout)["findings"]}
+    assert {code: grade for code, grade in grades.items() if code in ("database_forbidden", "no_work")} == told

@@ -1,0 +1,46 @@
+"""The log is asked after the ledger: a process that began in between reads already, and is one of us."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from consumer.broker import GroupReport
+from consumer.cli.looking import status
+from consumer.cli.looking.log import LogLook
+from consumer.ledger import Database, processes
+from consumer.ledger.processes import Pulse
+from tests.support.desk import Desk
+
+GROUP, TOPIC = "payments.work", "payments.events"
+
+
+async def begins(url: str, name: str) -> None:
+    database, now = Database(url), datetime.now(UTC)
+    pulse = Pulse(process=name, role="work", host="shop", pid=1, version="1", started_at=now, ready=True, since=now)
+    try:
+        async with database.transaction() as session:
+            await processes.beat(session, [pulse], now)
+    finally:
+        await database.stop()
+
+
+@pytest.mark.parametrize("also", [(), ("somebody",)], ids=["only us", "a stranger, too"])
+def test_status_looks_at_the_processes_again(
+    desk: Desk, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, also: tuple[str, ...]
+) -> None:
+    # case: O6
+    url = environ["CONSUMER_DATABASE_URL"]
+    assert desk.call("db", "upgrade").returncode == 0
+    asyncio.run(begins(url, "shop-1"))
+
+    async def asked(_: object) -> LogLook:
+        await begins(url, "shop-2")
+        return LogLook(groups=[GroupReport(group=GROUP, topic=TOPIC, members=2, clients=("shop-1", "shop-2", *also))])
+
+    monkeypatch.setattr(status, "ask", asked)
+    said = desk.call("status").stdout
+    assert ("[group_shared]" in said) == bool(also)
+    assert "(shop-" not in said
