@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from consumer.broker import Broker
@@ -36,7 +38,7 @@ async def test_what_is_done_with_its_batch_wakes_nobody_and_an_effect_does(
     async with done.working():
         for number in range(3):
             await done.publish(order_paid(number))
-            await eventually(lambda wanted=number + 1: done.all_succeeded(wanted))
+            await eventually(partial(done.all_succeeded, number + 1))
     assert woken == 1, "that it is over"
 
     woken = 0
