@@ -13,6 +13,7 @@ from consumer.clock import Clock
 from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
+from consumer.ledger.tables import RunStatus
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 from consumer.work.dispatch.breakers import Breakers
@@ -291,7 +292,8 @@ class Worker:
     def _after(self, taken: Taken, records: Sequence[Record], seconds: float) -> None:
         self._observer.batch(taken, records, seconds)
         self._pauser.taken(taken)
-        self._dispatcher.wake()
+        if any(run.status is RunStatus.RETRYING for run in taken.runs):
+            self._dispatcher.wake()  # what is done already, or waits for another, gives it nothing to look for
         if taken.emitted:
             self._relay.wake()
 
