@@ -125,6 +125,15 @@ async def _close_warehouse(scene: Scene) -> None:
     scene.pay(12)
 
 
+async def _hang_warehouse(scene: Scene) -> None:
+    scene.found.warehouse.goes_on.clear()
+    scene.pay(12)
+
+
+async def _let_go_on(scene: Scene) -> None:
+    scene.found.warehouse.goes_on.set()
+
+
 async def _open_warehouse(scene: Scene) -> None:
     scene.found.warehouse.is_away = False
 
@@ -180,5 +189,6 @@ OF_WEBHOOKS = (
 )
 OF_HANDLERS = (
     fault("warehouse", "answers 503", "handlers_waiting", strike=_close_warehouse, cure=_open_warehouse),
+    fault("warehouse", "hangs", "handlers_waiting", strike=_hang_warehouse, cure=_let_go_on),
     fault("handler", "paused", "handlers_paused", strike=_pause, cure=_resume),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 
 from aiohttp import web
@@ -20,22 +21,26 @@ async def ship(event: Event, ctx: Context) -> None:
 
 
 class Warehouse(LoopbackServer):
-    """`async with`: listens on `warehouse.url` on the loopback; while it `is_away` it answers 503."""
+    """`async with`: listens on `warehouse.url` on the loopback; while it `is_away` it answers 503, and
+    nothing before it `goes_on`."""
 
     def __init__(self) -> None:
         super().__init__(self._ship, "/ship")
         self.calls: Counter[str] = Counter()
         self.keys: defaultdict[str, set[str]] = defaultdict(set)
         self.is_away = False
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
 
     def plugin(self) -> str:
         """The source of a plugin that ships here."""
         return PLUGIN.format(url=self.url)
 
     async def _ship(self, request: web.BaseRequest) -> web.Response:
+        order = (await request.json())["order_id"]
+        await self.goes_on.wait()
         if self.is_away:
             return web.json_response({}, status=503)
-        order = (await request.json())["order_id"]
         self.calls[order] += 1
         self.keys[order].add(request.headers["Idempotency-Key"])
         return web.json_response({"shipped": order})
