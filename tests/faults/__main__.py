@@ -1,4 +1,4 @@
-"""`make faults`: every row on real processes, one after the other. Writes the table that stands in README.md; exit 1
+"""`make faults`: every row on real processes, one after the other. Writes the table of tests/README.md; exit 1
 when a fault is not noticed, not named truly, or not green again.
 
 `python -m tests.faults WORD …` plays the rows whose name has one of these words, `--on embedded` or `--on servers`

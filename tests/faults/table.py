@@ -1,4 +1,4 @@
-"""Table: what was played, between two marks of this folder's README."""
+"""Table: what was played, between two marks of the tests' README."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from tests.faults.play import Played
 from tests.faults.rows.every import EMBEDDED, SERVERS
 
-README: Final = Path(__file__).with_name("README.md")
+README: Final = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- faults: written by `python -m tests.faults` -->", "<!-- end of faults -->"
 SCENES: Final = {"embedded": "embedded", "servers": "Kafka, PostgreSQL"}
 HEAD: Final = (
