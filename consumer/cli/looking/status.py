@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.app.options import left_out
+from consumer.app.options import BUILT_IN, left_out
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
@@ -263,7 +263,7 @@ async def _why_unheard(database: Database, listed: Sequence[Process], now: datet
         return None
     try:
         await database.probe()
-        await require_grants(database, ())  # it may be that table alone which takes no write
+        await require_grants(database, BUILT_IN)  # it may be that table alone which takes no write
     except LedgerError as error:
         return error
     return None

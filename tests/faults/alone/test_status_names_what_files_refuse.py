@@ -32,6 +32,7 @@ OF_PROCESSES = frozenset(
         "log on a full disk",
         "log removed",
         "log replaced",
+        "log put back from a backup",
         "ledger on a full disk",
     }
 )
