@@ -162,9 +162,7 @@ async def _look_closer(database: Database, *, whole: bool) -> None:
     """By Alembic, which nobody needs who looks at a database that is as it should be."""
     from consumer.app.options import BUILT_IN
     from consumer.ledger.engine import schema
-    from consumer.ledger.engine.grants import require_grants
 
-    await require_grants(database, ())  # what may not be seen is taken for what is not there
     if whole:
         await schema.require_current(database)
     for one in await schema.require_usable(database, BUILT_IN):

@@ -13,7 +13,6 @@ from sqlalchemy.engine import Connection
 from consumer.errors import LedgerError
 from consumer.ledger.engine.branches import branches
 from consumer.ledger.engine.database import Database, translated
-from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.engine.shape import missing_of
 from consumer.ledger.tables import RevisionRow
 
@@ -24,7 +23,6 @@ _ID: Final = re.compile(r"""^revision\s*(?::\s*str\s*)?=\s*["']([^"']+)["']""", 
 async def require_current(database: Database) -> None:
     """Raise LedgerUnavailable and its kin, and SchemaOutdated or SchemaIncompatible as `schema.require_current`."""
     if not await lacks_nothing(database):
-        await require_grants(database, ())  # what may not be seen is taken for what is not there
         from consumer.ledger.engine import schema
 
         await schema.require_current(database)

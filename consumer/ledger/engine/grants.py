@@ -27,10 +27,14 @@ LESS: Final[Mapping[str, Collection[str]]] = {
     ChainHeadRow.__table__.name: ("SELECT", "INSERT", "UPDATE"),
 }
 """What is enough where not ALL are needed."""
-# A schema that may not be used is on nobody's search path: its tables are not `visible`, as if they were not there.
+# A schema that may not be used is passed over on the search path: its tables are not `visible`, as if they were not
+# there. One that is not on it is somebody else's.
 _TABLES: Final = text("""
     SELECT c.relname AS name, n.nspname AS schema, pg_table_is_visible(c.oid) AS visible,
-           has_schema_privilege(n.oid, 'USAGE') AS usable,
+           NOT has_schema_privilege(n.oid, 'USAGE') AND n.nspname IN (
+               SELECT CASE p WHEN '$user' THEN current_user ELSE p END
+               FROM (SELECT trim(BOTH ' "' FROM unnest(string_to_array(current_setting('search_path'), ',')))) AS s(p)
+           ) AS closed,
            ARRAY(SELECT p FROM unnest(CAST(:all AS text[])) AS p WHERE NOT has_table_privilege(c.oid, p)) AS lacking
     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.relname = ANY(CAST(:names AS name[]))""")
@@ -93,7 +97,7 @@ def _of_tables(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
     """`INSERT, UPDATE on runs`, or `USAGE on schema public`. Pure."""
     rows = list(rows)
     seen = {row["name"] for row in rows if row["visible"]}
-    schemas = {row["schema"] for row in rows if row["name"] not in seen and not row["usable"]}
+    schemas = {row["schema"] for row in rows if row["name"] not in seen and row["closed"]}
     found = [f"USAGE on schema {name}" for name in sorted(schemas)]
     for row in sorted((row for row in rows if row["visible"]), key=lambda row: str(row["name"])):
         lacking = [one for one in LESS.get(row["name"], ALL) if one in row["lacking"]]

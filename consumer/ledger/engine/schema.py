@@ -23,6 +23,7 @@ from consumer.ledger.engine.branches import GROUP as GROUP
 from consumer.ledger.engine.branches import LEDGER as LEDGER
 from consumer.ledger.engine.branches import branches as branches
 from consumer.ledger.engine.database import Database, translated
+from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.engine.shape import missing_of
 
 _LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for each other
@@ -100,7 +101,7 @@ async def upgrade(database: Database) -> SchemaState:
 
 
 async def state(database: Database) -> SchemaState:
-    """What the database has against what this version wants."""
+    """What the database has against what this version wants. Raises DatabaseForbidden where that may not be seen."""
     script = ScriptDirectory.from_config(alembic_config())
     wanted = frozenset(script.get_heads())
 
@@ -115,7 +116,10 @@ async def state(database: Database) -> SchemaState:
     with translated():
         # It only looks: on SQLite it must not wait for whoever writes.
         async with database.engine.execution_options(consumer_writes=False).connect() as connection:
-            return await connection.run_sync(look)
+            found = await connection.run_sync(look)
+    if found.missing:
+        await require_grants(database, ())  # what may not be seen is taken for what is not there
+    return found
 
 
 async def require_usable(database: Database, own: Collection[str]) -> list[str]:

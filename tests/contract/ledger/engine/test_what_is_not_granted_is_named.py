@@ -102,6 +102,11 @@ async def test_a_schema_that_may_not_be_used_is_no_missing_migration(shop: Shop)
         await require_current(shop.user)
 
 
+async def test_a_neighbours_schema_is_not_ours_to_use(shop: Shop) -> None:
+    await shop.admin.execute("DROP TABLE outbox; CREATE SCHEMA neighbour; CREATE TABLE neighbour.outbox (x integer)")
+    assert await shop.told() is None, "what is missing here is missing, whoever has it elsewhere"
+
+
 async def test_a_sequence_is_part_of_its_table(shop: Shop) -> None:
     await shop.admin.execute("CREATE SEQUENCE lots OWNED BY audit.id")
     assert await shop.told() == "USAGE on sequence lots"
