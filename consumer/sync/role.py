@@ -65,11 +65,19 @@ class SyncPolicy:
     def among(self, applications: int) -> SyncPolicy:
         """The same for one of so many at one API address: they share its limit, and so what the reads that handlers
         asked for may take of it (cases B23, C15). Each keeps `LEAST_SHARE`, where it had that much."""
-        shares = {}
-        for name in ("per_s", "burst", "order_per_s", "order_burst"):
-            whole, least = getattr(self.refresh, name), getattr(LEAST_SHARE, name)
-            shares[name] = min(whole, max(least, type(whole)(whole / applications)))
-        return replace(self, refresh=replace(self.refresh, **shares))
+
+        def share(whole: float, least: float) -> float:
+            return min(whole, max(least, whole / applications))
+
+        one, least = self.refresh, LEAST_SHARE
+        shared = replace(
+            one,
+            per_s=share(one.per_s, least.per_s),
+            burst=int(share(one.burst, least.burst)),
+            order_per_s=share(one.order_per_s, least.order_per_s),
+            order_burst=int(share(one.order_burst, least.order_burst)),
+        )
+        return replace(self, refresh=shared)
 
 
 class ApplicationSync:

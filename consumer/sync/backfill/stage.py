@@ -110,8 +110,8 @@ class Backfill(Stage):
         """Say that the walk has met cursors which are not taken; `counts`: it has ended, and they are counted."""
         if walk.refused:
             self._cursors_refused.lasts(CursorsRefused.code)
-        if walk.refused and counts:
-            self.app.metrics.cursors_refused.labels(self.app.name).inc(walk.refused)
+            if counts:
+                self.app.metrics.cursors_refused.labels(self.app.name).inc(walk.refused)
 
     async def conclude(self, begun: Begun) -> BackfillReport:
         """A walk is complete: remember what it tells, and say what it found. Raises LedgerError."""
