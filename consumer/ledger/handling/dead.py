@@ -94,11 +94,12 @@ class Letter:
 
 
 async def bury(session: AsyncSession, ids: Collection[RunId], now: datetime) -> None:
-    """Write the letters of these runs, those of them that are dead, in the transaction in which they died."""
+    """Write the letters of these runs, those of them that died `now`, in the transaction in which they died. A death
+    that is stored again, as its commit was not acknowledged, has its letter."""
     columns = [_RUNS.c[name] for name in _KEPT]
     rows: list[dict[str, Any]] = []
     for condition in these(ids):
-        dead = select(*columns).where(condition, lanes.stands(RunStatus.DEAD))
+        dead = select(*columns).where(condition, lanes.stands(RunStatus.DEAD), unindexed(_RUNS.c.updated_at) == now)
         rows += [{**row, "died_at": now} for row in (await session.execute(dead)).mappings()]
     if rows:
         await session.execute(insert(_LETTERS), rows)

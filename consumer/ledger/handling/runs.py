@@ -172,9 +172,19 @@ def _run_values(run: Run, now: datetime) -> dict[str, Any]:
 
 
 async def add_attempts(session: AsyncSession, attempts: Sequence[Attempt]) -> None:
-    """Keep the attempts."""
+    """Keep the attempts. One that is kept already is left: whose commit was not acknowledged, it is stored again."""
     if attempts:
-        await session.execute(insert(_ATTEMPTS), [_attempt_values(attempt) for attempt in attempts])
+        await session.execute(_KEEP, [_attempt_values(attempt) for attempt in attempts])
+
+
+_GIVEN_ATTEMPT = {name: bindparam(name, type_=_ATTEMPTS.c[name].type) for name in Attempt.__dataclass_fields__}
+_SAME_ATTEMPT = ("application", "event_id", "handler", "worker", "started_at")
+_KEEP = insert(_ATTEMPTS).from_select(
+    list(_GIVEN_ATTEMPT),
+    select(*_GIVEN_ATTEMPT.values()).where(
+        ~exists().where(*[_ATTEMPTS.c[name] == _GIVEN_ATTEMPT[name] for name in _SAME_ATTEMPT])
+    ),
+)
 
 
 def _attempt_values(attempt: Attempt) -> dict[str, Any]:

@@ -116,8 +116,10 @@ async def test_attempts_are_kept_in_order(database: Database) -> None:
         for number in (1, 2, 3)
     ]
     async with database.transaction() as session:
-        await runs.add_attempts(session, attempts)
+        await runs.add_attempts(session, attempts[:2])
         await runs.add_attempts(session, [])
+    async with database.transaction() as session:
+        await runs.add_attempts(session, attempts)  # the first two again: their commit was not acknowledged
     async with database.reading() as session:
         kept = await runs.attempts_of(session, "default", "evt_1")
         assert await runs.attempts_of(session, "second", "evt_1") == []
