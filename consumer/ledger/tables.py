@@ -304,6 +304,16 @@ class HintRow(LedgerRow, table=True):
     traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
 
 
+class SettledHintRow(LedgerRow, table=True):
+    """An event that the service confirmed by a hint, and the hash of the hint's body: another body is kept (I16)."""
+
+    __tablename__ = "settled_hints"
+
+    application: str = application_column(primary_key=True)
+    event_id: str = Field(sa_column=Column(String(255), primary_key=True))
+    sha256: bytes = Field(sa_column=Column(LargeBinary(32), nullable=False))
+
+
 class QuarantineRow(LedgerRow, table=True):
     """A delivery (or record) that could not be verified or understood, kept raw."""
 

@@ -62,8 +62,8 @@ class Settlement:
             if event.id not in too_large:
                 way.tell("event_published", event, source=event.source.value, by_hint=event.id in hints)
         settled = {event_id: one for event_id, one in hints.items() if event_id not in too_large}
-        others = [event.id for event in events if event.id in settled and self._differs(settled[event.id], event)]
-        await self._forget(settled, [other_body(settled[event_id]) for event_id in others])
+        judged = {event.id: self._differs(settled[event.id], event) for event in events if event.id in settled}
+        await self._forget(settled, judged)
         return refused
 
     def _differs(self, delivery: Delivery, event: Event) -> bool:
@@ -81,13 +81,19 @@ class Settlement:
             )
         return bool(differs)
 
-    async def _forget(self, hints: Mapping[str, Delivery], others: Sequence[Delivery]) -> None:
-        """Forget these hints; what of them states something else than the record is kept beside it (case I16)."""
+    async def _forget(self, hints: Mapping[str, Delivery], judged: Mapping[str, bool]) -> None:
+        """Forget these hints. A body that states something else than the record (`judged`) is kept beside it, if it was
+        not when it came (case I16); by one that does not, what comes later under its id is judged."""
         if not hints:
             return
         now = self._app.clock.now()
+        agreeing = [hints[event_id] for event_id, differs in judged.items() if not differs]
+        others = [hints[event_id] for event_id, differs in judged.items() if differs]
         async with self._app.database.transaction() as session:
             await ledger_hints.drop(session, [(self._app.name, event_id) for event_id in sorted(hints)])
+            await ledger_hints.remember(session, agreeing)
+            there = {one.id for one in await ledger_hints.differing(session, others)}
+            others = [other_body(one) for one in others if one.id not in there]
             await quarantine.put(session, [(other, Reason.OTHER_BODY) for other in others], now)
         if others:
             self._app.metrics.quarantined.labels(self._app.name, Reason.OTHER_BODY).inc(len(others))

@@ -15,9 +15,10 @@ from consumer.columns import among, insert_into, unpacked
 from consumer.events import Delivery
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
-from consumer.ledger.tables import HintRow
+from consumer.ledger.tables import HintRow, SettledHintRow
 
 _HINTS: Table = HintRow.__table__
+_SETTLED: Table = SettledHintRow.__table__
 
 AGAIN: Final = timedelta(seconds=5)
 OFTEN: Final = 3
@@ -52,20 +53,36 @@ async def held(session: AsyncSession) -> dict[str, tuple[int, int]]:
 
 
 async def differing(session: AsyncSession, deliveries: Sequence[Delivery]) -> list[Delivery]:
-    """Those whose event id has a hint already, or comes twice here, with another body: only the first is asked about.
-    At most a few hundred at once."""
+    """Those whose event was confirmed by another body; or has a hint already, or comes twice here, with another body:
+    only the first is asked about. At most a few hundred at once."""
     # The older bodies as they are stored, unpacked one by one: a stranger's may be a megabyte of zeros each.
     stored = type_coerce(_HINTS.c.raw, LargeBinary).label("stored")
+    keys = [(one.application, str(one.event_id)) for one in deliveries]
     first: dict[EventKey, bytes] = {}
-    for these in _these((one.application, str(one.event_id)) for one in deliveries):
+    for these in _these(keys):
         rows = await session.execute(select(_HINTS.c.application, _HINTS.c.event_id, stored).where(these))
         first |= {(row.application, row.event_id): _digest(unpacked(row.stored)) for row in rows}
+    for these in _these(keys, _SETTLED):  # after the hints: one that is settled in between is met here
+        first |= {
+            (row.application, row.event_id): row.sha256 for row in await session.execute(select(_SETTLED).where(these))
+        }
     found = []
     for one in deliveries:
         digest = _digest(one.raw)
         if first.setdefault((one.application, str(one.event_id)), digest) != digest:
             found.append(one)
     return found
+
+
+async def remember(session: AsyncSession, deliveries: Sequence[Delivery]) -> None:
+    """The service confirmed the events of these hints, and their bodies do not contradict it: of each event the first
+    such body counts. One row for each event that was confirmed, however much is forged."""
+    if deliveries:
+        insert = insert_into(_SETTLED, session.get_bind().dialect.name)
+        statement = insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
+        keys = {(one.application, str(one.event_id)): _digest(one.raw) for one in deliveries}
+        rows = [{"application": name, "event_id": of, "sha256": keys[name, of]} for name, of in sorted(keys)]
+        await session.execute(statement, rows)
 
 
 def _digest(raw: bytes) -> bytes:
@@ -146,8 +163,8 @@ async def drop(session: AsyncSession, keys: Sequence[EventKey]) -> None:
         await session.execute(delete(_HINTS).where(these))
 
 
-def _these(keys: Iterable[EventKey]) -> Iterator[ColumnElement[bool]]:
-    return matching(_HINTS.c.event_id, (_HINTS.c.application,), ((event_id, name) for name, event_id in keys))
+def _these(keys: Iterable[EventKey], table: Table = _HINTS) -> Iterator[ColumnElement[bool]]:
+    return matching(table.c.event_id, (table.c.application,), ((event_id, name) for name, event_id in keys))
 
 
 async def oldest_each(session: AsyncSession) -> dict[str, datetime]:
