@@ -87,6 +87,12 @@ class UsageError(ConsumerError):
     code = "usage"
 
 
+class OutputUnwritable(ConsumerError):
+    """The answer cannot be written to where stdout goes; what the command did is done."""
+
+    code = "output_unwritable"
+
+
 class Terminated(ConsumerError):
     """The command was ended by SIGTERM; what it had done until then stays done."""
 

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import os
 import sys
-from typing import get_args
+from contextlib import suppress
+from typing import TextIO, get_args
 
 import typer
 
@@ -24,7 +25,10 @@ TERMINATED = 143
 
 def main() -> None:
     """Run the command that was called, and exit with its code (contract, Commands)."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        _emptied(stream)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -130,4 +134,15 @@ def _behind_dashes(error: typer.TyperException) -> str:
 
 
 def _say(line: str) -> None:
-    typer.echo(printable(line), err=True)
+    with suppress(OSError):  # who called is told by the exit code
+        typer.echo(printable(line), err=True)
+
+
+def _emptied(stream: TextIO) -> None:
+    """What cannot be written even now is given up: Python would try once more, and change the exit code."""
+    from consumer.cli.output import to_nowhere
+
+    try:
+        stream.flush()
+    except OSError:
+        to_nowhere(stream)

@@ -10,12 +10,13 @@ import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import orjson
 import typer
 
 from consumer.cli.printable import printable, printable_json
+from consumer.errors import OutputUnwritable
 
 GAP = "  "
 
@@ -67,13 +68,16 @@ def _print(text: str) -> None:
 
 def _written(line: bytes) -> None:
     """A line to stdout. Goes on when nobody reads any more (`consumer status | head -1`): the exit code is the
-    answer's, and not the pipe's."""
+    answer's, and not the pipe's. Raises OutputUnwritable when the disk takes no more."""
     try:
         sys.stdout.flush()
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        nobody_listens()
+        to_nowhere(sys.stdout)
+    except OSError as error:
+        to_nowhere(sys.stdout)
+        raise OutputUnwritable(reason=error.strerror) from error
 
 
 def _width(text: str) -> int:
@@ -87,10 +91,10 @@ def _bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else text
 
 
-def nobody_listens() -> None:
-    """From here on stdout goes nowhere, also what Python writes at its end."""
+def to_nowhere(stream: TextIO) -> None:
+    """From here on stdout, or stderr, goes nowhere, also what Python writes at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -22,7 +22,7 @@ import uvloop
 from consumer import __version__
 from consumer.cli.output import Output
 from consumer.cli.printable import printable
-from consumer.errors import Terminated
+from consumer.errors import OutputUnwritable, Terminated
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import lacks_nothing
 from consumer.ledger.engine.database import LOCK_S
@@ -222,9 +222,17 @@ def announce(app: App, output: Output, more: Mapping[str, str | None] | None = N
     """Say where the process listens."""
     addresses = {"role": app.settings.role.value, "public_url": app.public_url, "internal_url": app.internal_url}
     found = {name: value for name, value in {**addresses, **(more or {})}.items() if value is not None}
-    output.document(found)
-    for name, value in found.items():
-        output.line(f"{name}: {value}")
+    tell(output, found, [f"{name}: {value}" for name, value in found.items()])
+
+
+def tell(output: Output, document: Any, lines: Sequence[str]) -> None:
+    """What a role says as it begins. It goes on when nobody can be told: a full disk keeps no order waiting."""
+    try:
+        output.document(document)
+        for line in lines:
+            output.line(line)
+    except OutputUnwritable as error:
+        _log.warning("addresses_not_told", code=error.code)
 
 
 def at_sandbox(settings: Settings, base_url: str) -> Settings:

@@ -22,7 +22,7 @@ import orjson
 import structlog
 
 from consumer.cli.output import Output
-from consumer.cli.process import end_by_input, stop_on_signals
+from consumer.cli.process import end_by_input, stop_on_signals, tell
 from consumer.errors import PortTaken, ProcessEnded
 from consumer.settings import Settings
 
@@ -103,11 +103,8 @@ async def _serving(processes: Sequence[ServeProcess], output: Output) -> None:
     found = [task.result() for task in told]
     addresses = {"role": "serve", "public_url": found[0]["public_url"]}
     internal = [one["internal_url"] for one in found]
-    output.document({**addresses, "internal_urls": internal})
-    for name, value in addresses.items():
-        output.line(f"{name}: {value}")
-    for url in internal:
-        output.line(f"internal_url: {url}")
+    lines = [f"{name}: {value}" for name, value in addresses.items()]
+    tell(output, {**addresses, "internal_urls": internal}, [*lines, *(f"internal_url: {url}" for url in internal)])
     async with asyncio.TaskGroup() as group:
         for process, url in zip(processes, internal, strict=True):
             group.create_task(process.ended())

@@ -1,5 +1,5 @@
-"""Hot path: a counter and a histogram for the busiest path, and a gauge of what not every process measures. Plain
-numbers, turned into samples when somebody scrapes.
+"""Hot path: a counter and a histogram for the busiest path, a counter whose number is kept elsewhere, and a gauge of
+what not every process measures. Plain numbers, turned into samples when somebody scrapes.
 
 prometheus_client takes a lock for each of several numbers on every observation; a request would spend more on being
 counted than on being checked. Only the event loop's thread may count here; a scrape may come from anywhere.
@@ -8,7 +8,7 @@ counted than on being checked. Only the event loop's thread may count here; a sc
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -40,6 +40,21 @@ class PlainCounter(Collector):
         for values, count in list(self._counts.items()):
             family.add_metric(values, count)
         yield family
+
+
+class CountedElsewhere(Collector):
+    """A counter without labels, whose number somebody else keeps."""
+
+    def __init__(self, name: str, meaning: str, count: Callable[[], float], registry: CollectorRegistry) -> None:
+        self.name = name
+        self.meaning = meaning
+        self.label_names: tuple[str, ...] = ()
+        self._count = count
+        registry.register(self)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The sample of now."""
+        yield CounterMetricFamily(self.name, self.meaning, value=self._count())
 
 
 class PlainGauge(Collector):

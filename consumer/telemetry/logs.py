@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, cast
 
 import orjson
 import structlog
@@ -27,6 +27,34 @@ REPEAT_EVERY_S = 30.0
 REMEMBERED_MAX = 256
 
 
+class LogStream:
+    """Where lines go. One that `target` does not take (its disk is full, who read it is gone) is lost and counted, and
+    nothing else comes of it: no order waits for a log. `untold`: those lost since the last one that was taken."""
+
+    def __init__(self, target: TextIO) -> None:
+        self._target = target
+        self.lost = 0
+        self.untold = 0
+
+    def write(self, text: str) -> int:
+        """A line."""
+        try:
+            self._target.write(text)
+            self._target.flush()
+        except (OSError, ValueError):  # ValueError: it is closed
+            self.lost += 1
+            self.untold += 1
+        else:
+            self.untold = 0
+        return len(text)
+
+    def flush(self) -> None:
+        """Each line is flushed as it is written."""
+
+
+_lines = LogStream(sys.stderr)
+
+
 def configure_logging(
     level: str = "info",
     format: LogFormat = "auto",  # noqa: A002 - the setting's word
@@ -42,7 +70,9 @@ def configure_logging(
     that does one thing and ends; what libraries say about its failure is written with level debug only.
     `who`: fields of every line that has no word of its own for them (role, pid, version).
     """
+    global _lines
     target = stream if stream is not None else sys.stderr
+    _lines = LogStream(target)
     console = format == "console" or (format == "auto" and target.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     before: list[Processor] = [
@@ -53,15 +83,16 @@ def configure_logging(
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
+        _with_lost,
     ]
     after: list[Processor] = [redact, _renderer(console=console, colors=console and target.isatty())]
     structlog.configure(
         processors=[*before, *after],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=target),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _lines)),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(target)
+    handler = logging.StreamHandler(_lines)
     handler.addFilter(Seldom())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -160,6 +191,18 @@ def _of_one(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> Mutab
     if "trace_id" in event and "trace_ids" in event:
         del event["trace_ids"], event["of_events"]
     return event
+
+
+def _with_lost(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The processor that says on the first line that is written again how many were not."""
+    if _lines.untold:
+        event["lines_lost"] = _lines.untold
+    return event
+
+
+def lines_lost() -> int:
+    """How many lines of this process could not be written."""
+    return _lines.lost
 
 
 def redact(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

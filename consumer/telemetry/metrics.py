@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
-from consumer.telemetry.hot_path import PlainCounter, PlainGauge, PlainHistogram
+from consumer.telemetry.hot_path import CountedElsewhere, PlainCounter, PlainGauge, PlainHistogram
+from consumer.telemetry.logs import lines_lost
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -308,12 +309,16 @@ class Metrics:
         )
         self.loop_lag = self._gauge("loop_lag_seconds", "How late the event loop was, at worst, in the last seconds")
         self.loop_blocked = self._counter("loop_blocked", "Times the event loop stood still")
+        self.lines_lost = CountedElsewhere(
+            "consumer_log_lines_lost", "Lines of this process's own log that could not be written", lines_lost,
+            self.registry,
+        )  # fmt: skip
         ProcessCollector(registry=self.registry)
         self.build = Info("consumer_build", "Version and role", registry=self.registry)
 
 
 def _shown(metric: object) -> tuple[str, str, tuple[str, ...], str] | None:
-    if isinstance(metric, PlainCounter):
+    if isinstance(metric, PlainCounter | CountedElsewhere):
         return f"{metric.name}_total", "counter", metric.label_names, metric.meaning
     if isinstance(metric, PlainGauge):
         return metric.name, "gauge", metric.label_names, metric.meaning

@@ -1,4 +1,5 @@
-"""`consumer status | head -1`: the exit code says how things stand, whoever reads how much of the text."""
+"""`consumer status | head -1`: the exit code says how things stand, whoever reads how much of the text. Where
+the answer goes to a full disk, that is what is said."""
 
 from __future__ import annotations
 
@@ -28,3 +29,26 @@ def test_the_exit_code_is_the_answers(tmp_path: Path, more: list[str]) -> None:
     finally:
         os.close(writes)
     assert (done.returncode, done.stderr) == (STUCK, "")
+
+
+def test_a_full_disk_is_not_taken_for_the_ledgers(tmp_path: Path) -> None:
+    settings = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"}
+    assert Desk(settings).call("db", "upgrade").returncode == 0
+    done = _into_a_full_disk("events", "list", settings=settings)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error[output_unwritable]: ")
+    assert done.stderr.endswith("(reason=No space left on device)\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_error_that_nobody_can_be_told_leaves_its_exit_code() -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        words = [sys.executable, "-m", "consumer", "events", "list", "--nonsense"]
+        assert subprocess.run(words, stderr=full, timeout=60, check=False).returncode == 2
+
+
+def _into_a_full_disk(*words: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        command = [sys.executable, "-m", "consumer", *words]
+        return subprocess.run(command, env=kept | settings, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)

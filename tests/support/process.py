@@ -19,7 +19,7 @@ INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONP
 
 
 class ConsumerProcess:
-    """One role in a process of its own, on free ports of the loopback. Its log goes to a file."""
+    """One role in a process of its own, on free ports of the loopback. Its log goes to a file, or to `log_to`."""
 
     def __init__(
         self,
@@ -30,8 +30,10 @@ class ConsumerProcess:
         *,
         arguments: Sequence[str] = (),
         python: str = sys.executable,
+        log_to: int | None = None,
     ) -> None:
         self.role = role
+        self._log_to = log_to
         self._python = python
         self._arguments = list(arguments)
         self.name = name or role
@@ -62,7 +64,7 @@ class ConsumerProcess:
                 [self._python, "-m", "consumer", self.role, *self._arguments, "--json"],
                 env=self._environ,
                 stdout=out,
-                stderr=log,
+                stderr=log if self._log_to is None else self._log_to,
             )
 
     async def ready(self, within_s: float = 60.0, *, every_s: float = 0.1) -> None:
