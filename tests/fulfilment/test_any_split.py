@@ -87,6 +87,7 @@ async def end(database: Database, application: str, happened: Sequence[tuple[str
         batch, events = events[: sizes[-1]], events[sizes[-1] :]
         await live.arrive(*batch)
     await live.close()
+    assert live.disturbed == [], "a batch is taken together, not one by one after it failed"
     found: dict[str, list[str]] = {}
     async with database.reading() as session:
         for name, (table, but) in TABLES.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from consumer.events import Event
 from handlers.fulfilment.store import LATE
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
-from tests.support.handling.projections import Projections, observed, own
+from tests.support.handling.projections import START, Projections, observed, own
 
 
 def registered(order_id: str = "A1", session_id: str = "s1", id_: str = "", **said_: Any) -> Event:
@@ -227,6 +228,22 @@ async def test_what_an_operator_closed_stays_closed(orders: Projections) -> None
     assert (row["closed_by"], row["closed_reason"]) == ("op", "refunded")
     await orders.feed(payment("p1", 2, order_id=None))
     assert await open_kinds(orders) == set()
+
+
+async def test_who_closed_a_finding_and_why_is_kept_as_far_as_there_is_room(orders: Projections) -> None:
+    # case: F28
+    await orders.feed(payment("p1", 1, order_id=None))
+    closing = {"kind": "orphan_payment", "by": "o" * 101, "reason": "r" * 501}
+    await orders.feed(own("fulfilment.finding_closed", "object:p1", closing))
+    row = await orders.row(FINDINGS)
+    assert (row["closed_by"], row["closed_reason"]) == ("o" * 100, "r" * 500)
+
+
+async def test_a_finding_of_a_hold_is_as_old_as_the_proof(orders: Projections) -> None:
+    # case: F21
+    orders.now = START + timedelta(hours=1)
+    await orders.feed(registered(expected_amount="10"), said("order.paid", "evt_1", order_id="A1", amount="9"))
+    assert (await orders.row(FINDINGS))["opened_at"] == START
 
 
 async def test_marked_paid_by_hand_and_then_by_event_is_one_effect(orders: Projections) -> None:

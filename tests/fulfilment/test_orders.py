@@ -79,6 +79,14 @@ async def test_a_session_of_a_paid_order_asks_for_nothing(orders: Projections) -
     assert await orders.asked() == set()
 
 
+async def test_a_session_asks_for_its_own_order_whoever_else_has_paid(orders: Projections) -> None:
+    # case: F5, G8
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    await orders.feed(said("order.paid", "evt_2", order_id="A2", application="second"))
+    await orders.feed(said("checkout.session.completed", "evt_3", id="s2", order_id="A2"))
+    assert await orders.asked() == {("order", "A2")}
+
+
 async def test_a_late_payment_waits_for_no_session_event(orders: Projections) -> None:
     # case: F7, F10
     await orders.feed(said("checkout.session.canceled", "evt_1", id="s1", order_id="A1"))
@@ -292,6 +300,7 @@ async def test_a_thin_event_without_the_order_is_read_by_the_services_id(orders:
     assert await fulfilments(orders) == 0
     assert await orders.asked() == {("service_order", "so1")}
     assert (await orders.row(FINDINGS, kind="paid_unidentified"))["closed_at"] is None
+    assert [(one.action, one.subject) for one in orders.notes] == [("order.paid_unidentified", "object:so1")]
     await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"}))
     assert await fulfilments(orders) == 1
     assert (await orders.row(FINDINGS, kind="paid_unidentified"))["closed_at"] is not None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.console.unfulfilled import unfulfilled
 from consumer.errors import ConsumerError
@@ -186,7 +187,9 @@ async def test_what_went_out_unread_and_does_not_exist_is_shown_and_stays(orders
     # case: G7, F24, F31
     await orders.feed(signed())
     await orders.pass_time(seconds=4)
-    await orders.feed(unreadable("order:A1", 1))
+    with capture_logs() as logs:
+        await orders.feed(unreadable("order:A1", 1))
+    assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["requested_order_unreadable"]
     assert await open_kinds(orders) == {"unreadable_order"}
     assert (await orders.row(ORDERS))["requested_at"] is not None
     await orders.feed(observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"}))
@@ -206,9 +209,10 @@ async def test_an_answer_from_before_the_event_counts_and_the_order_is_asked_for
     assert await requests(orders) == 1
 
 
-async def test_no_such_order_says_nothing_of_orders_nobody_spoke_of(orders: Projections) -> None:
+async def test_no_such_order_and_no_answer_say_nothing_of_orders_nobody_spoke_of(orders: Projections) -> None:
     # case: G7
-    await orders.feed(unreadable("order:A1", 1))
+    timer = own("fulfilment.read_due", "order:A2", {"due": START.isoformat()})
+    await orders.feed(unreadable("order:A1", 1), timer)
     assert await orders.rows(ORDERS) == []
     assert await orders.rows(FINDINGS) == []
 

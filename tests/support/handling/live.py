@@ -30,7 +30,9 @@ from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
+from consumer.work.execution.handler_call import was_cut
 from consumer.work.ingest.ingest import Ingest
+from consumer.work.outcome import Failed, Outcome, has_timed_out
 from consumer.work.registry import Registry, handlers_of
 from tests.support.handling.projections import START, derived_event
 
@@ -53,6 +55,22 @@ class _Skewed(DrivenClock):
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
+
+
+class _Noting(Executor):
+    """Notes how batches failed, but for those that took too long: what follows, one by one, hides it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disturbed: list[Failed] = []
+
+    async def together(
+        self, handler: Handler, batch: Sequence[tuple[Event, Context]], *, limit_s: float | None = None
+    ) -> Outcome:
+        outcome = await super().together(handler, batch, limit_s=limit_s)
+        if isinstance(outcome, Failed) and not has_timed_out(outcome) and not was_cut(outcome):
+            self.disturbed.append(outcome)
+        return outcome
 
 
 class Live:
@@ -81,7 +99,7 @@ class Live:
             for handler in handlers_of(import_module(f"handlers.{plugin}.handler"))
         ]
         fails = {} if stumbles is None else stumbles
-        self._executor = Executor()
+        self._executor = _Noting()
         given = [one if attempts is None else replace(one, retry=RetryPolicy(attempts=attempts)) for one in self.plain]
         self.registry = Registry([*(_stumbling(one, fails) for one in given), *more])
         self._offsets = count()
@@ -109,6 +127,11 @@ class Live:
 
     async def close(self) -> None:
         await self._executor.pool.close()
+
+    @property
+    def disturbed(self) -> Sequence[Failed]:
+        """How batches failed that were taken together."""
+        return self._executor.disturbed
 
     async def arrive(self, *events: Event, plan: str | None = None) -> None:
         """These come now, in one batch."""
