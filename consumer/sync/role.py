@@ -114,7 +114,7 @@ class ApplicationSync:
         self.backfill = Backfill(app, settlement, policy=policy.backfill, gap_found=self.reconcile.wake)
         self.confirm = Confirm(app, settlement, policy=policy.confirm, catch_up=CatchUp(self.backfill))
         self.refresh = Refresh(app, publisher, policy=policy.refresh)
-        self.canary = Canary(app, first_walk=self.backfill.first_walk, every_s=policy.canary_every_s)
+        self.canary = Canary(app, settlement, first_walk=self.backfill.first_walk, every_s=policy.canary_every_s)
         self._stages = (self.confirm, self.refresh, self.backfill, self.reconcile, self.canary)
         self._leader_gauges = LeaderGauges(app, self.backfill.first_walk)
         self._failure = StageFailure(f"identity {app.name}")

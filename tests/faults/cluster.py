@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
+from aiokafka.structs import TopicPartition
 
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.proxy import TcpProxy
@@ -50,6 +51,13 @@ class Cluster:
         """Our user's, at the broker; who is connected stays so until the broker's next start."""
         await asyncio.to_thread(self.server.set_password, USER, password)
 
+    async def delete_records(self, topic: str) -> None:
+        """As retention does with what is too old: all that is there now."""
+        async with self._admin() as admin:
+            [found] = await admin.describe_topics([topic])
+            parts = [TopicPartition(topic, one["partition"]) for one in found["partitions"]]
+            await admin.delete_records({part: RecordsToDelete(before_offset=-1) for part in parts})
+
     async def delete_topics(self, *names: str) -> None:
         """As an administrator who takes them for somebody else's."""
         async with self._admin() as admin:
@@ -63,7 +71,7 @@ class Cluster:
     async def restart_empty(self) -> None:
         """The broker, on another disk with nothing on it but its users and grants."""
         await asyncio.to_thread(self.server.stop)
-        for inside in (self.server.folder / "data").iterdir():
+        for inside in (path for disk in self.server.disks for path in disk.iterdir()):
             shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
         await asyncio.to_thread(self.server.format)
         await asyncio.to_thread(self.server.start)
@@ -93,10 +101,12 @@ def _grant(kind: int, name: str, operation: str, permission: int) -> tuple[Any, 
 
 
 @asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """A broker that runs, on which our user may do what it needs."""
+async def cluster(folder: Path, other_disk: Path | None = None) -> AsyncIterator[Cluster]:
+    """A broker that runs, maybe on two disks, on which our user may do what it needs."""
     async with TcpProxy(0) as proxy:
-        with kafka_server(folder, advertised_port=proxy.port, user=(USER, PASSWORD), guarded=True) as server:
+        with kafka_server(
+            folder, advertised_port=proxy.port, user=(USER, PASSWORD), guarded=True, other_disk=other_disk
+        ) as server:
             proxy.target_port = server.port
             found = Cluster(server, proxy)
             await found.grant_all()

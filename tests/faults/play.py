@@ -58,9 +58,10 @@ async def on_files(folder: Path) -> AsyncIterator[Scene]:
 async def on_servers(folder: Path) -> AsyncIterator[Scene]:
     """All roles on Kafka and PostgreSQL, each on a small disk of its own, and all is green."""
     async with AsyncExitStack() as stack:
-        stack.enter_context(small_disk(folder / "kafka"))
+        for disk in ("kafka", "other-disk"):
+            stack.enter_context(small_disk(folder / disk))
         stack.enter_context(small_disk(folder / "postgres"))
-        kafka = await stack.enter_async_context(cluster(folder / "kafka"))
+        kafka = await stack.enter_async_context(cluster(folder / "kafka", folder / "other-disk"))
         server = await stack.enter_async_context(postgres(folder / "postgres"))
         places: Places = {"broker_url": f"kafka://127.0.0.1:{kafka.proxy.port}", "database_url": server.url}
         scene = await stack.enter_async_context(_deployed(folder, places, kafka.environ()))

@@ -66,7 +66,7 @@ advertised.listeners=BROKER://127.0.0.1:{advertised_port},INSIDE://127.0.0.1:{in
 listener.security.protocol.map=BROKER:{protocol},INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=INSIDE
-log.dirs={folder}/data
+log.dirs={disks}
 num.network.threads=2
 num.io.threads=2
 auto.create.topics.enable=false
@@ -140,7 +140,7 @@ class KafkaServer:
     """One broker on its own data in `folder`. `advertised_port` is what clients are told (a proxy's port).
 
     With `user` (name, password) it speaks TLS, certificate in `ca_file`, and asks for SASL SCRAM-SHA-512; `guarded`,
-    the user may do nothing that was not granted.
+    the user may do nothing that was not granted. With `other_disk` half of the partitions lie there.
     """
 
     def __init__(
@@ -151,8 +151,10 @@ class KafkaServer:
         advertised_port: int | None = None,
         user: tuple[str, str] | None = None,
         guarded: bool = False,
+        other_disk: Path | None = None,
     ) -> None:
         self.folder = folder
+        self.disks = [folder / "data", *([other_disk / "data"] if other_disk else [])]
         self.port = port or free_port()
         self.advertised_port = advertised_port or self.port
         self.ca_file = folder / "ca.pem"
@@ -263,9 +265,10 @@ class KafkaServer:
                 controller_port=self._controller_port,
                 protocol="SASL_SSL" if self._user else "PLAINTEXT",
                 folder=self.folder,
+                disks=",".join(map(str, self.disks)),
             )
         )
-        if (self.folder / "data" / "meta.properties").exists():
+        if (self.disks[0] / "meta.properties").exists():
             return
         # A digit first: an id that began with a dash would be taken for an option.
         cluster = "0" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
@@ -310,10 +313,13 @@ def kafka_server(
     advertised_port: int | None = None,
     user: tuple[str, str] | None = None,
     guarded: bool = False,
+    other_disk: Path | None = None,
 ) -> Iterator[KafkaServer]:
     """A running broker for a fixture: skips with one line where Kafka cannot be had, fails there when CI is set."""
     try:
-        server = KafkaServer(folder, port=port, advertised_port=advertised_port, user=user, guarded=guarded)
+        server = KafkaServer(
+            folder, port=port, advertised_port=advertised_port, user=user, guarded=guarded, other_disk=other_disk
+        )
     except KafkaMissing as missing:
         if os.environ.get("CI"):
             pytest.fail(f"Kafka: {missing}")

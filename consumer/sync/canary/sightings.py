@@ -38,13 +38,19 @@ class Sightings(KeptState):
 
     def late(self) -> Late | None:
         """What was later at the last look than any healthy path takes; None where nothing was."""
-        late = {name: since for name, since in self.missing.items() if self.is_late(name)}
-        if not late:
+        if not (late := self._late()):
             return None
-        oldest_first = sorted(late, key=late.__getitem__)
-        orders = [name.partition(":")[2] for name in oldest_first if name.startswith(ORDER)]
-        events = [name.partition(":")[2] for name in oldest_first if not name.startswith(ORDER)]
-        return Late(len(orders), len(events), late[oldest_first[0]], (*orders, *events)[:SHOWN])
+        orders = [_id(name) for name in late if name.startswith(ORDER)]
+        events = self.late_events
+        return Late(len(orders), len(events), self.missing[late[0]], (*orders, *events)[:SHOWN])
+
+    @property
+    def late_events(self) -> Sequence[str]:
+        """The ids of the events among it, oldest first."""
+        return [_id(name) for name in self._late() if not name.startswith(ORDER)]
+
+    def _late(self) -> Sequence[str]:
+        return sorted(filter(self.is_late, self.missing), key=self.missing.__getitem__)
 
     def is_late(self, name: str) -> bool:
         """Whether it was at the last look."""
@@ -99,3 +105,7 @@ def after(before: Sightings, shown: Shown, here: Container[str], now: datetime, 
         history=frozenset(history[:HISTORY_MAX]),
         places=before.places,
     )
+
+
+def _id(name: str) -> str:
+    return name.partition(":")[2]

@@ -2,7 +2,8 @@
 
 Every other alarm concludes from what our own parts say. This one asks the two ends only: money that was taken there and
 is not known here is seen, whatever lies between looks fine. So it pages by `ends` and not by a walk of the events: what
-a walk overlooks is to be seen here. It costs two reads a look, one more for a list whose order cannot be told.
+a walk overlooks is to be seen here, and is brought. It costs two reads a look, one more for a list whose order cannot
+be told, and one for each event that is late.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.ends import PAGE, Place, look
 from consumer.sync.backfill.page import understand
+from consumer.sync.canary.late_events import LateEvents
 from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Shown, Sightings, after
 from consumer.sync.loop import Stage
 from consumer.sync.observation import PAID, status_of
+from consumer.sync.settlement import Settlement
 from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger()
@@ -44,14 +47,17 @@ KINDS: Final = ("event", "order")
 class Canary(Stage):
     """Looks every `every_s`. What was missing is asked for at once. So is a list that was never looked at: what stands
     there without a time is history. Otherwise the first look waits, so that a start has other things to read.
-    What was history when the `first_walk` began stays history."""
+    What was history when the `first_walk` began stays history. Events that are late are brought by `settlement`."""
 
-    def __init__(self, app: Application, *, first_walk: FirstWalk, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, app: Application, settlement: Settlement, *, first_walk: FirstWalk, every_s: float = EVERY_S
+    ) -> None:
         super().__init__(f"canary {app.name}", app.clock)
         self._app = app
         self._resources = app.client.with_priority(Priority.RECONCILE)
         self._every_s = every_s
         self._first_walk = first_walk
+        self._late_events = LateEvents(app, settlement)
         self._began_at: datetime | None = None
         self._late = Condition("missing_here", level="error", monotonic=app.clock.monotonic, application=app.name)
         self._has_run = False
@@ -90,12 +96,13 @@ class Canary(Stage):
                     shown.add(name, at, floor=floor, is_first=is_first)
         if len(failures) == len(orders):
             raise failures[0]
-        await self._keep(replace(before, places=places), shown, expects=bookmark.walked_at is not None)
+        kept = await self._keep(replace(before, places=places), shown, expects=bookmark.walked_at is not None)
+        await self._late_events.bring(kept.late_events)
         if failures:
             raise failures[0]
         self._check_sight(places, now)
 
-    async def _keep(self, before: Sightings, shown: Shown, *, expects: bool) -> None:
+    async def _keep(self, before: Sightings, shown: Shown, *, expects: bool) -> Sightings:
         now = self._app.clock.now()
         async with self._app.database.transaction() as session:
             here = await self._here(session, list(dict.fromkeys((*before.missing, *before.history, *shown.names))))
@@ -108,6 +115,7 @@ class Canary(Stage):
             )  # fmt: skip
         self._is_missing = not before.missing.keys().isdisjoint(found.missing)  # what is on its way is not
         self._show(found)
+        return found
 
     def _check_sight(self, places: Mapping[str, Place], now: datetime) -> None:
         """Raises UnexpectedAnswer for a list whose newest were not reached for too long: what is missing there is not

@@ -9,8 +9,10 @@ from aiokafka import AIOKafkaConsumer
 
 from tests.faults.cluster import CLUSTER, GROUP, PASSWORD, TOPIC
 from tests.faults.scene import Fault, Scene, fault, fill
+from tests.support.ports import eventually
 
 READERS = ("serve", "work", "sync")
+BROUGHT_WITHIN_S = 360.0
 
 
 def _denied(kind: int, name: str, operation: str, code: str) -> Fault:
@@ -93,6 +95,37 @@ async def _make_room(scene: Scene) -> None:
     await scene.brokers.restart()
 
 
+async def _fill_other_disk(scene: Scene) -> None:
+    """Half of the partitions lose their only replica; the broker lives."""
+    fill(scene.brokers.server.disks[1].parent)
+    scene.pay(10)
+
+
+async def _empty_other_disk(scene: Scene) -> None:
+    (scene.brokers.server.disks[1].parent / "filler").unlink()
+    await scene.brokers.restart()
+
+
+async def _delete_unread(scene: Scene) -> None:
+    """`work` is down for longer than the topic keeps what it has."""
+    await scene.stop("work")
+    scene.pay(5)
+    await eventually(lambda: _something_waits(scene), within_s=60, every_s=1.0, what="records wait for work")
+    await scene.brokers.delete_records(scene.topic("events"))
+    await scene.start("work")
+
+
+async def _something_waits(scene: Scene) -> bool:
+    topic, servers = scene.topic("events"), scene.brokers.server.inside_server
+    reader = AIOKafkaConsumer(topic, bootstrap_servers=servers, group_id=scene.topic("work"), enable_auto_commit=False)
+    await reader.start()
+    try:
+        ends = await reader.end_offsets(reader.assignment())
+        return any([(await reader.committed(part) or 0) < end for part, end in ends.items()])
+    finally:
+        await reader.stop()
+
+
 async def _new_password(scene: Scene) -> None:
     """At the broker; what is connected stays so until the broker is started anew."""
     await scene.brokers.change_password("not-ours-any-more")
@@ -132,6 +165,11 @@ async def _restart_readers(scene: Scene) -> None:
     await scene.start(*READERS)
 
 
+async def _all_is_brought(scene: Scene) -> None:
+    """By itself: the events are missed for three minutes, then read by their ids."""
+    await scene.found.settled(within_s=BROUGHT_WITHIN_S)
+
+
 async def _empty(scene: Scene) -> None:
     await scene.brokers.restart_empty()
 
@@ -155,5 +193,8 @@ OF_KAFKA = (
     fault("Kafka", "replaced by an empty one", "topics_missing", "log_replaced",
           strike=_empty, cure=_restart_readers),
     fault("Kafka", "with a stranger in group work, who commits", "group_shared", strike=_share, cure=_leave),
+    fault("Kafka", "with one of its two disks full", "topic_misconfigured",
+          strike=_fill_other_disk, cure=_empty_other_disk),
+    fault("Kafka", "deleted what nobody had read", "log_records_lost", strike=_delete_unread, cure=_all_is_brought),
     fault("Kafka", "on a full disk", "log_disk_full", "broker_away", strike=_fill, cure=_make_room),
 )  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 import signal
 
 from tests.faults.scene import ROLES, Fault, Scene, fault
+from tests.support.proxy import TcpProxy
 
 LIVES_S = 5.0
 READY_WITHIN_S = 60.0
@@ -40,6 +41,37 @@ def _hung(role: str) -> Fault:
         scene.signal(role, signal.SIGCONT)
 
     return fault(role, "hung", f"no_{role}", strike=strike, cure=cure)
+
+
+async def _stop_machine(scene: Scene) -> None:
+    for role in ROLES:
+        scene.signal(role, signal.SIGSTOP)
+
+
+async def _continue_machine(scene: Scene) -> None:
+    for role in ROLES:
+        scene.signal(role, signal.SIGCONT)
+
+
+def _cut_off(role: str) -> Fault:
+    """Its packets to PostgreSQL get no answer; everybody else's do."""
+
+    async def strike(scene: Scene) -> None:
+        port = scene.server.proxy.port
+        way = scene.kept["way"] = TcpProxy(port)
+        await way.accept()
+        url = scene.found.environ["CONSUMER_DATABASE_URL"]
+        await scene.restart(role, CONSUMER_DATABASE_URL=url.replace(f":{port}/", f":{way.port}/"))
+        scene.found.environ["CONSUMER_DATABASE_URL"] = url
+        await scene.processes[role].ready(within_s=READY_WITHIN_S)
+        way.block()
+        scene.pay(2)
+
+    async def cure(scene: Scene) -> None:
+        await scene.as_before(role)
+        await scene.kept.pop("way").refuse()
+
+    return fault(role, "without a way to PostgreSQL", f"no_{role}", strike=strike, cure=cure)
 
 
 async def _settings_typo(scene: Scene) -> None:
@@ -110,7 +142,9 @@ def _elsewhere(role: str) -> Fault:
 OF_ROLES = (
     *(make(role) for make in (_killed, _stopped, _hung) for role in ROLES),
     *(_elsewhere(role) for role in ("serve", "work", "sync")),
+    fault("every role", "hung", "no_work", strike=_stop_machine, cure=_continue_machine),
 )
+OF_WAYS = (*(_cut_off(role) for role in ("work", "sync")),)
 OF_DEPLOYS = (
     fault("settings", "with a bad value", "settings_invalid", strike=_settings_typo, cure=_no_typo),
 )  # fmt: skip

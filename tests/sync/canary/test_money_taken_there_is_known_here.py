@@ -64,7 +64,7 @@ async def recorded(world: World, number: int, event_type: str = "order.paid") ->
 
 
 def canary(world: World, *, every_s: float = 120.0) -> Canary:
-    return Canary(world.app, first_walk=FirstWalk(world.app, HISTORY), every_s=every_s)
+    return Canary(world.app, world.settlement(), first_walk=FirstWalk(world.app, HISTORY), every_s=every_s)
 
 
 async def told(world: World) -> Late | None:
