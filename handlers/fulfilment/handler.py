@@ -275,10 +275,7 @@ async def _session_said(ctx: Context, event: Event) -> str | None:
     known_status = status if status in SESSION_RANK else "OPEN"
     completed_at = event.received_at if known_status == "COMPLETED" else None
     heard = FulfilmentCheckout(**key, order_id=event.order_id, status=known_status, completed_at=completed_at)
-    if await ctx.insert_new(heard):
-        return event.order_id
-    row = await ctx.locked(FulfilmentCheckout, **key)
-    if row is None:
+    if await ctx.insert_new(heard) or (row := await ctx.locked(FulfilmentCheckout, **key)) is None:
         return event.order_id
     higher = max(known_status, row["status"], key=lambda word: SESSION_RANK.get(word, 0))
     order_id: str | None = row["order_id"] or event.order_id

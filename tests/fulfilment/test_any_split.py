@@ -151,3 +151,17 @@ async def test_reads_taken_together_are_what_they_are_singly(database: Database)
     assert sum("fulfilment.requested" in row for row in singly["outbox"]) == 8
     kinds = ("duplicate_payment", "orphan_payment", "paid_unidentified", "disagreement")
     assert {kind for kind in kinds if any(kind in row for row in singly["findings"])} == set(kinds)
+
+
+async def test_one_event_proves_one_of_two_orders_with_one_id_of_the_service(database: Database) -> None:
+    # case: F19, G1
+    live = Live(database, {"fulfilment": {"matching": "off"}}, application="default")
+    reads = [observed(f"order:{one}", number, {"id": "so_X", "order_id": one, "status": "PENDING"})
+             for number, one in enumerate("AB", 1)]  # fmt: skip
+    await live.arrive(said("order.paid", "evt_1", id="so_X", amount="10"))
+    await live.arrive(*reads)
+    await live.close()
+    async with database.reading() as session:
+        outbox = OutboxRow.__table__
+        keys = await session.scalars(select(outbox.c.key).where(outbox.c.type == "fulfilment.requested"))
+        assert list(keys) == ["order:A"]

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.errors import ConsumerError
 from consumer.events import Event
@@ -40,6 +41,7 @@ async def test_an_unmatched_paid_order_is_parked_until_it_is_registered(
     await orders.feed(said("order.paid", "evt_1", order_id="A1"), observed("order:A1", 1, {"status": "PAID"}))
     assert orders.emitted == []
     assert await open_kinds(orders) == {("paid_unmatched", "A1")}
+    assert "problem" not in (await orders.row(FINDINGS))["detail"], "the service does not deny it"
     await orders.feed(registered(customer="c1"))
     [request] = orders.of_type("fulfilment.requested")
     assert request.data["customer"] == "c1"
@@ -59,7 +61,9 @@ async def test_a_registered_order_is_not_parked(orders_with: Callable[..., Proje
 async def test_a_wrong_amount_is_held_and_an_operator_releases_it(orders: Projections) -> None:
     # case: F21
     await orders.feed(registered(expected_amount="10.00"))
-    await orders.feed(said("order.paid", "evt_1", order_id="A1", amount="9.99"))
+    with capture_logs() as logs:
+        await orders.feed(said("order.paid", "evt_1", order_id="A1", amount="9.99"))
+    assert [(one["event"], one["finding"]) for one in logs] == [("paid_order_held", "amount_mismatch")]
     assert orders.emitted == []
     assert await open_kinds(orders) == {("amount_mismatch", "A1")}
     detail = (await orders.row(FINDINGS))["detail"]
@@ -252,6 +256,7 @@ async def test_marked_paid_by_hand_and_then_by_event_is_one_effect(orders: Proje
     await orders.feed(said("order.paid", "evt_1", order_id="A1"), observed("order:A1", 1, {"status": "PAID"}))
     [request] = orders.of_type("fulfilment.requested")
     assert request.data["proof"]["type"] == "fulfilment.marked_paid"
+    assert request.data["record"] is None, "an operator's word is no record of the service"
     assert len(orders.emitted) == 1
     assert orders.notes[0].after["proof_type"] == "fulfilment.marked_paid"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.errors import ConsumerError
 from consumer.events import Trust
@@ -126,7 +127,9 @@ async def test_a_late_expiry_changes_nothing_and_is_counted(orders: Projections)
     # case: F9
     await orders.feed(said("order.paid", "evt_1", order_id="A1"))
     before = await orders.rows(ORDERS)
-    await orders.feed(said("order.expired", "evt_2", order_id="A1"))
+    with capture_logs() as logs:
+        await orders.feed(said("order.expired", "evt_2", order_id="A1"))
+    assert [(one["event"], one["order_id"]) for one in logs] == [("stale_event", "A1")]
     assert await orders.rows(ORDERS) == before
     assert [note.action for note in orders.notes] == ["order.changed", "order.stale_event"]
     assert [one.type for one in orders.emitted] == ["fulfilment.requested"]

@@ -197,6 +197,17 @@ async def test_what_went_out_unread_and_does_not_exist_is_shown_and_stays(orders
     assert await requests(orders) == 1
 
 
+async def test_a_read_from_before_says_nothing_against_a_newer_answer_that_there_is_no_such_order(
+    orders: Projections,
+) -> None:
+    # case: G7, B18
+    await orders.feed(signed())
+    await orders.pass_time(seconds=4)
+    await orders.feed(unreadable("order:A1", 2))
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert await open_kinds(orders) == {"unreadable_order"}
+
+
 async def test_an_answer_from_before_the_event_counts_and_the_order_is_asked_for_again(orders: Projections) -> None:
     # case: F20, U30
     await orders.feed(observed("payment:p1", 1, {"id": "p1", "status": "SUCCEEDED", "order_id": "A1"}))
@@ -250,6 +261,17 @@ async def test_the_service_cannot_speak_for_us(orders: Projections, type_: str) 
     await orders.feed(signed())
     with pytest.raises(ConsumerError, match="does not send"):
         await orders.feed(said(type_, "evt_2", order_id="A1", envelope={"data": {"version": 9}, "order_id": "A1"}))
+    assert (await orders.row(ORDERS))["hold"] == "asked"
+
+
+@pytest.mark.parametrize(("key", "version"), [("order:A1", "9"), ("object:A1", 9)])
+async def test_no_such_order_without_its_order_or_version_is_refused(
+    orders: Projections, key: str, version: object
+) -> None:
+    # case: G6
+    await orders.feed(signed())
+    with pytest.raises(ConsumerError, match="needs an order and a version"):
+        await orders.feed(own("order.unreadable", key, {"kind": "order", "id": "A1", "version": version}))
     assert (await orders.row(ORDERS))["hold"] == "asked"
 
 

@@ -66,6 +66,7 @@ async def test_a_registration_counts_at_once_before_its_event_is_worked_off(data
             await register(session, "default", "A1", said_now, START + timedelta(minutes=minute))
         row = await orders.row(ORDERS)
         assert (row["session_id"], row["expected_amount"], row["registered_at"]) == (session_id, amount, START)
+        assert row["observed_version"] == 0, "no read has shown it"
     await orders.feed(paid("50.00"))
     assert len(orders.of_type("fulfilment.requested")) == 1
 
