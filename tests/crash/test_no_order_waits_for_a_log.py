@@ -4,6 +4,7 @@ the first that is written again says how many, and every order is shipped meanwh
 from __future__ import annotations
 
 import io
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,22 +35,31 @@ class Disk(io.StringIO):
         return [orjson.loads(line) for line in self.getvalue().splitlines()]
 
 
-def test_lost_lines_are_counted_and_told() -> None:
-    disk = Disk()
-    configure_logging("info", "json", disk)
-    try:
-        log, metrics = structlog.get_logger("here"), Metrics()
-        log.info("before")
-        disk.is_full = True
-        for _ in range(3):
-            log.warning("lost")
-        assert metrics.registry.get_sample_value("consumer_log_lines_lost_total") == 3
-        disk.is_full = False
-        log.info("after")
-        log.info("later")
-        assert metrics.registry.get_sample_value("consumer_log_lines_lost_total") == 3
-    finally:
-        configure_logging()
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    """The process's log goes there; afterwards to where it went."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    found = Disk()
+    configure_logging("info", "json", found)
+    yield found
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+
+
+def test_lost_lines_are_counted_and_told(disk: Disk) -> None:
+    log, metrics = structlog.get_logger("here"), Metrics()
+    log.info("before")
+    disk.is_full = True
+    for _ in range(3):
+        log.warning("lost")
+    assert metrics.registry.get_sample_value("consumer_log_lines_lost_total") == 3
+    disk.is_full = False
+    log.info("after")
+    log.info("later")
+    assert metrics.registry.get_sample_value("consumer_log_lines_lost_total") == 3
     assert [(line["event"], line.get("lines_lost")) for line in disk.lines()] == [
         ("before", None),
         ("after", 3),
@@ -57,14 +67,9 @@ def test_lost_lines_are_counted_and_told() -> None:
     ]
 
 
-def test_a_closed_stream_harms_nobody() -> None:
-    disk = Disk()
-    configure_logging("info", "json", disk)
+def test_a_closed_stream_harms_nobody(disk: Disk) -> None:
     disk.close()
-    try:
-        structlog.get_logger("here").error("said to nobody")
-    finally:
-        configure_logging()
+    structlog.get_logger("here").error("said to nobody")
 
 
 @contextmanager
