@@ -261,12 +261,10 @@ def _sqlite(url: str, pool_size: int, *, durable: bool) -> AsyncEngine:
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         # IMMEDIATE: a transaction that will write takes the lock first, so it can never fail half way with "locked".
-        # One that only reads takes its snapshot with its first statement anyway: BEGIN goes there in the same trip.
-        if connection.get_execution_options().get("consumer_writes", True):
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        else:
-            driver: Any = connection.connection.driver_connection
-            driver.begin_with_next()
+        # That goes with its first statement in one trip: before it nothing was read or written.
+        driver: Any = connection.connection.driver_connection
+        writes = connection.get_execution_options().get("consumer_writes", True)
+        driver.begin_with_next("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 
