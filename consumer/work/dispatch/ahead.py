@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Handler
-from consumer.work.claimed import Claimed
+from consumer.work.execution.claimed import Claimed
 
 AHEAD_MAX = 256
 SHARE = 0.25

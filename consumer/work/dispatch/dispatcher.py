@@ -26,10 +26,10 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.way import on_the_way_of, tell
-from consumer.work.claimed import Claimed
 from consumer.work.dispatch.ahead import Ahead
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store
+from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut

@@ -17,7 +17,7 @@ from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import RunStatus
-from consumer.work.claimed import Claimed
+from consumer.work.execution.claimed import Claimed
 
 Room = Callable[[str, int], int]
 """Of so many new runs of a handler, how many may be claimed as they are added."""

@@ -35,7 +35,7 @@ from consumer.plugin import Context, Handler
 from consumer.reason import Reason
 from consumer.telemetry.way import on_the_way_of, on_the_way_of_all
 from consumer.wire import SEED, is_replay, plan_of, unpack_event
-from consumer.work.claimed import Claimed
+from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut

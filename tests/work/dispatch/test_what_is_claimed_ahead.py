@@ -21,9 +21,9 @@ from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import RunRow
 from consumer.plugin import Context, Event, Handler, declared, handles
-from consumer.work.claimed import Claimed
 from consumer.work.dispatch import ahead
 from consumer.work.dispatch.ahead import AHEAD_MAX, PATIENCE_S, SURE_S, Ahead
+from consumer.work.execution.claimed import Claimed
 from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
