@@ -99,7 +99,7 @@ async def subscribed(sold: Database, projections: Projections) -> Database:
         ("pay_2", "payment", ("subscription", "S2")),
         ("cs_2", "checkout session", ("subscription", "S2")),
         ("DE9ReJRPW3", "said in payment.observed", ("subscription", "S2")),
-        ("pay_of_A300", "said in order.observed", ("order", "A-300")),
+        ("pay_of_A300", "payment, said in order.observed", ("order", "A-300")),
     ],
 )
 async def test_what_only_an_event_tells(subscribed: Database, name: str, kind: str, subject: tuple[str, str]) -> None:
