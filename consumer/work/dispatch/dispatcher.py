@@ -249,6 +249,7 @@ class Dispatcher:
         for one in fresh:
             self._claimed[one.run.id] = one.run
             self._ahead.put(one)
+            self._renewed_s = min(self._renewed_s, one.at_s)  # what was renewed since it was claimed was without it
         self._start_waiting(handler)
         return len(fresh)
 

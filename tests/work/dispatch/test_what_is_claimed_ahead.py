@@ -7,6 +7,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -205,6 +206,24 @@ async def test_what_could_not_be_given_back_is_due_when_its_claim_ends(
         await shop.renew_claims()  # by a ledger that is back
         await shop.pass_time(seconds=CLAIM_LEASE_S + 30)
         assert await shop.unfinished() == []
+    finally:
+        await shop.close()
+
+
+async def test_a_claim_that_was_under_way_while_others_were_renewed(
+    database: Database,
+) -> None:
+    one = handler()
+    shop = Live(database, {}, application="default", more=[one])
+    try:
+        found, begun_s = shop._dispatcher, shop.clock.monotonic()
+        found.paused = frozenset({one.name})
+        found._renewed_s = begun_s + 5
+        found.take([replace(claimed(1), at_s=begun_s)])  # its commit took longer than that
+        shop.clock.advance(SURE_S + 1)
+        assert found._may_be_lost(one.name)
+        await found.renew_claims()
+        assert not found._may_be_lost(one.name)
     finally:
         await shop.close()
 
