@@ -98,7 +98,7 @@ def _run(row: Mapping[str, Any], requested: Sequence[str]) -> Entry:
     shipped = row["status"] == RunStatus.SUCCEEDED and row["event_id"] in requested
     code = "shipped" if shipped else f"run.{row['status']}"
     found = {"at": row["updated_at"], "code": code, "by": row["handler"], "event_id": row["event_id"]}
-    return found if shipped else found | {"attempts": row["attempts"], "error": row["code"]}
+    return found if shipped else found | {"attempts": row["attempts"], "error": row["code"], "reason": row["reason"]}
 
 
 def _death(row: Mapping[str, Any]) -> Entry:

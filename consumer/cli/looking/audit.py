@@ -49,6 +49,8 @@ def list_entries(
     output.document({"entries": found})
     names = ["number", "at", "actor", "action", "subject", "reason"]
     output.table(names, [[one[name] for name in names] for one in found], empty="nothing was noted yet")
+    if len(found) == limit:
+        output.line(f"there may be more: these are the newest {limit} (--limit, --subject)")
 
 
 @app.command()

@@ -71,8 +71,9 @@ def list_events(
     found, states = run(_search(wanted))
     rows = found.rows
     output = Output(as_json)
+    is_all = found.is_all and len(rows) < limit
     output.document(
-        {"events": [event_document(row) | _state(row, handler, states) for row in rows], "complete": found.is_all}
+        {"events": [event_document(row) | _state(row, handler, states) for row in rows], "complete": is_all}
     )
     more = ["run", "attempts", "code"] if handler is not None else []
     output.table(
@@ -86,6 +87,8 @@ def list_events(
     )  # fmt: skip
     if not found.is_all:
         output.line(f"only the newest {SEARCHED_MAX:,} were looked at; --since and --until look elsewhere")
+    if len(rows) == limit:
+        output.line(f"there may be more: these are the newest {limit} (--limit, --until)")
 
 
 @app.command()

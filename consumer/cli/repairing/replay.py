@@ -259,6 +259,8 @@ def list_plans(limit: Limit = 20, as_json: Json = False) -> None:
     output.document({"plans": rows})
     names = ["id", "status", "created_at", "created_by", "items", "began_by", "ended_at"]
     output.table(names, [[row[name] for name in names] for row in rows], empty="no plan was made yet")
+    if len(rows) == limit:
+        output.line(f"there may be more: these are the newest {limit} (--limit)")
     for line in half_applied:
         output.line(line)
 
