@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -17,6 +17,7 @@ from consumer.errors import UsageError
 from consumer.settings import Settings
 
 _AGO = re.compile(r"(\d{1,6})([smhdw])\Z")
+T = TypeVar("T")
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -30,6 +31,16 @@ SubscriptionId = Annotated[str | None, typer.Option("--subscription", help="Subs
 EventId = Annotated[str | None, typer.Option("--event", help="Event id.")]
 Application = Annotated[str | None, typer.Option(help="Application; all when left out.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")]
+
+
+def page(rows: Sequence[T], limit: int) -> tuple[Sequence[T], bool]:
+    """The rows to show, and whether there are more: one more than `limit` was asked for."""
+    return rows[:limit], len(rows) > limit
+
+
+def more_line(limit: int) -> str:
+    """Said below a page that is not all."""
+    return f"there is more: these are the newest {limit} (--limit)"
 
 
 def moments(*texts: str | None) -> tuple[datetime | None, ...]:

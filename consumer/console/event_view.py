@@ -31,6 +31,11 @@ async def traces_of(session: AsyncSession, application: str, event_id: str) -> d
     return {one.handler: one.trace for one in attempts if one.trace}
 
 
+def place_in(trace: str | None) -> str | None:
+    """The line of the author's where an attempt failed. Pure."""
+    return (trace or "").partition(" < ")[0] or None
+
+
 def event_document(row: EventRow) -> dict[str, Any]:
     """What it is, without what it says."""
     return {

@@ -17,9 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
 from consumer.console.cure import command, release
+from consumer.console.event_view import place_in, traces_of
 from consumer.console.timeline import timeline, wait_of, waits_of
 from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
+from consumer.errors import NotFound
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
 from handlers.access import tables as access
@@ -86,7 +88,8 @@ async def explain_customer(
     session: AsyncSession, application: str, customer: str, policy: Policy, now: datetime, *, is_read: bool = True
 ) -> dict[str, Any]:
     """Why a customer has access, or has not: the policy, every source, every change; and what comes next for the
-    customer, each of the subscriptions, the newest orders and each order that is held."""
+    customer, each of the subscriptions, the newest orders and each order that is held. Raises NotFound for one of whom
+    nothing was ever heard."""
     state = await access_view(session, application, customer, now)
     key = f"customer:{customer}"
     subscriptions = [
@@ -100,7 +103,7 @@ async def explain_customer(
         await _next_of_orders(session, application, customer, orders, is_read=is_read),
     ]
     checkouts = await _rows(session, fulfilment.CHECKOUTS, application, customer=customer)
-    return {
+    found = {
         "state": state,
         "policy": _policy(policy, None),
         "subscriptions": subscriptions,
@@ -113,6 +116,9 @@ async def explain_customer(
         "timeline": await timeline(session, application, key),
         "next": _in_order(*next_),
     }
+    if not any(found[part] for part in ("subscriptions", "sources", "orders", "checkouts", "timeline", "next")):
+        raise NotFound("the customer is unknown", customer=customer)
+    return found
 
 
 async def _orders_of(session: AsyncSession, application: str, customer: str) -> list[Entry]:
@@ -180,13 +186,23 @@ async def _due(session: AsyncSession, application: str, keys: Named) -> list[Ent
         {"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} | keys[row["key"]] for row in timers
     ]
     kept = await waits_of(session, runs)
-    found += [
-        {"at": row["next_at"], "code": f"run.{row['status']}", "by": row["handler"], "event_id": row["event_id"]}
-        | wait_of(row, kept)
-        | keys[row["key"]]
-        for row in runs
-    ]
+    for row in runs:
+        entry = {
+            "at": row["next_at"],
+            "code": f"run.{row['status']}",
+            "by": row["handler"],
+            "event_id": row["event_id"],
+        }
+        found.append(entry | await _failure(session, row) | wait_of(row, kept) | keys[row["key"]])
     return _in_order(found)
+
+
+async def _failure(session: AsyncSession, row: Mapping[str, Any]) -> Entry:
+    """Why a run failed last, and in which line of its author's; nothing of one that did not."""
+    if not row["attempts"] or row["code"] is None:
+        return {}
+    traces = await traces_of(session, row["application"], row["event_id"])
+    return {"error": row["code"], "reason": row["reason"], "place": place_in(traces.get(row["handler"]))}
 
 
 async def _reads(session: AsyncSession, application: str, kind: str, ids: Named, *, is_read: bool) -> list[Entry]:

@@ -81,7 +81,7 @@ async def _plan(session: AsyncSession, name: str) -> list[Found]:
 
 async def near(session: AsyncSession, name: str, *, application: str | None = None) -> list[str]:
     """Names that look alike, among those of the newest events; at most NEAR_MAX."""
-    named = (EVENTS.c.id, EVENTS.c.order_id, EVENTS.c.subscription_id, EVENTS.c.customer)
+    named = (EVENTS.c.id, EVENTS.c.order_id, EVENTS.c.subscription_id, EVENTS.c.customer, EVENTS.c.object_id)
     newest = select(*named).order_by(EVENTS.c.seq.desc()).limit(NEAR_FROM)
     if application is not None:
         newest = newest.where(unindexed(EVENTS.c.application) == application)
@@ -130,7 +130,7 @@ async def _checkouts(session: AsyncSession, name: str, application: str | None) 
 async def _said(session: AsyncSession, name: str, application: str | None) -> list[Found]:
     """What no table is kept by, as events tell it: one line of each aggregate."""
     rows = await mentions.by_key(session, name, application)
-    kind = "{0}" if rows else "said in {1}"
+    kind = "{0}" if rows else "payment, said in {1}" if name.startswith("pay_") else "said in {1}"
     rows = rows or await mentions.by_body(session, name, application)
     found: dict[tuple[str, tuple[str, str] | None], Found] = {}
     for row in rows:

@@ -7,14 +7,16 @@ backup: what lies between is in the log, not in the ledger, and is read again (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Executable, Table, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into
+from consumer.columns import among_given, insert_into
 from consumer.ledger.tables import LogPositionRow
 
 _POSITIONS: Table = LogPositionRow.__table__
+_OF_TOPICS = select(_POSITIONS).where(among_given(_POSITIONS.c.topic, "topics"))
 
 Place = tuple[str, int]
 """Topic, and number of the partition."""
@@ -30,22 +32,26 @@ async def keep(session: AsyncSession, offsets: Mapping[Place, int]) -> None:
     """Everything before these offsets is in the ledger, with this transaction. A position never goes back."""
     if not offsets:
         return
-    insert = insert_into(_POSITIONS, session.get_bind().dialect.name)
-    statement = insert.on_conflict_do_update(
-        index_elements=["topic", "partition"],
-        set_={"next_offset": insert.excluded.next_offset},
-        where=insert.excluded.next_offset > _POSITIONS.c.next_offset,
-    )
     rows = [
         {"topic": topic, "partition": number, "next_offset": offsets[topic, number]}
         for topic, number in sorted(offsets)
     ]
-    await session.execute(statement, rows)
+    await session.execute(_keeping(session.get_bind().dialect.name), rows)
+
+
+@cache
+def _keeping(dialect: str) -> Executable:
+    insert = insert_into(_POSITIONS, dialect)
+    return insert.on_conflict_do_update(
+        index_elements=["topic", "partition"],
+        set_={"next_offset": insert.excluded.next_offset},
+        where=insert.excluded.next_offset > _POSITIONS.c.next_offset,
+    )
 
 
 async def load(session: AsyncSession, topics: Sequence[str]) -> dict[Place, int]:
     """How far the ledger has come in the partitions of these topics; one never read is left out."""
-    rows = await session.execute(select(_POSITIONS).where(among(_POSITIONS.c.topic, topics)))
+    rows = await session.execute(_OF_TOPICS, {"topics": topics})
     return {(row.topic, row.partition): row.next_offset for row in rows}
 
 

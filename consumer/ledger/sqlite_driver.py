@@ -1,5 +1,5 @@
 """SQLite's driver with one trip to its thread for a statement instead of four: cursor, execute, fetch and close go
-together, and BEGIN of who only reads with the first of them. A trip costs more than most statements do.
+together, and BEGIN with the first of them. A trip costs more than most statements do.
 
 A result longer than `AT_ONCE` rows is fetched as it is asked for, so that a stream of a large table stays one.
 """
@@ -14,7 +14,6 @@ from typing import Any
 import aiosqlite
 
 AT_ONCE = 500
-BEGIN = "BEGIN"
 
 
 class Cursor:
@@ -75,10 +74,10 @@ class Cursor:
 
     # In the driver's thread.
 
-    def _executed(self, begins: bool, sql: str, parameters: Sequence[Any]) -> None:
+    def _executed(self, begin: str, sql: str, parameters: Sequence[Any]) -> None:
         cursor = self._connection.cursor_in_thread()
-        if begins:
-            cursor.execute(BEGIN)
+        if begin:
+            cursor.execute(begin)
         cursor.execute(sql, parameters)
         self.description, self.lastrowid = cursor.description, cursor.lastrowid
         self._open = cursor
@@ -95,10 +94,10 @@ class Cursor:
         self._closed(cursor)
         return rows
 
-    def _executed_many(self, begins: bool, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+    def _executed_many(self, begin: str, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
         cursor = self._connection.cursor_in_thread()
-        if begins:
-            cursor.execute(BEGIN)
+        if begin:
+            cursor.execute(begin)
         cursor.executemany(sql, parameters)
         self._closed(cursor)
 
@@ -110,29 +109,29 @@ class Cursor:
 class Connection(aiosqlite.Connection):
     """A connection whose cursors need one trip for a statement."""
 
-    _begins = False
+    _begin = ""
     _sent = False
 
-    def begin_with_next(self) -> None:
-        """The next statement begins a transaction; without one there is none."""
-        self._begins = True
+    def begin_with_next(self, begin: str) -> None:
+        """The next statement begins a transaction, so; without one there is none."""
+        self._begin = begin
 
-    def sends(self) -> bool:
-        """A statement goes to the thread: whether it begins the transaction. From here on there is something to end,
-        even if who waits for it is cancelled before the thread has come to it."""
-        begins, self._begins, self._sent = self._begins, False, True
-        return begins
+    def sends(self) -> str:
+        """A statement goes to the thread: what begins its transaction, if it is the first. From here on there is
+        something to end, even if who waits for it is cancelled before the thread has come to it."""
+        begin, self._begin, self._sent = self._begin, "", True
+        return begin
 
     async def rollback(self) -> None:
         """As the driver's; where nothing was sent there is nothing to undo, and no trip."""
-        self._begins = False
+        self._begin = ""
         if self._sent:
             await super().rollback()
             self._sent = False
 
     async def commit(self) -> None:
         """As the driver's; where nothing was sent there is nothing to keep, and no trip."""
-        self._begins = False
+        self._begin = ""
         if self._sent:
             await super().commit()
             self._sent = False

@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+import orjson
+
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock
 from consumer.errors import LeaseLost, NotFound, PlanInProgress, PlanMoved, PlanOver, ReplayStalled
 from consumer.events import Source
 from consumer.ledger import Database, leases
+from consumer.ledger.handling import handlers
 from consumer.ledger.handling.events import to_event
 from consumer.ledger.leases import LEASE_S
 from consumer.ledger.plans import items, plans
@@ -34,6 +37,10 @@ LOOK_S: Final = 0.05
 AGAIN_S: Final = 20.0
 STALLED_S: Final = 300.0
 SHOWN: Final = 100
+STALLED_BY_PAUSE: Final = (
+    "A handler of the plan is paused: `consumer handlers resume`. The plan is kept; `consumer replay apply` goes on "
+    "with it."
+)
 PORTION: Final = 400
 """Events that are read together, and sent a few at a time."""
 
@@ -123,6 +130,12 @@ class Apply:
         """Whether a worker lives that could take what is sent."""
         return await self._planner.has_worker()
 
+    async def paused(self, plan_id: str) -> list[str]:
+        """The handlers of the plan that are paused: as long as they are, it does not come to its end."""
+        async with self._database.reading() as session:
+            row, paused = await plans.get(session, plan_id), await handlers.paused(session)
+        return [] if row is None else sorted(paused & orjson.loads(row.predicted).get("effects", {}).keys())
+
     async def run(
         self, plan_id: str, *, by: str, reason: str, max_age: timedelta, told: Callable[[Step], None] = lambda _: None
     ) -> Applied:
@@ -209,12 +222,17 @@ class Apply:
                 sent, portion = portion[:room], portion[room:]
                 await self._send(plan_id, sent)
             elif idle_s > STALLED_S:
-                raise ReplayStalled(plan=plan_id, waiting=left)
+                raise await self._stalled(plan_id, left)
             elif look.waiting and idle_s > self._again_s:
                 self._again_s += AGAIN_S
                 waiting = [row for row in sent if row.seq in look.waiting]
                 await self._publish(plan_id, waiting)  # as if it had never been sent
             await self._clock.sleep(LOOK_S)
+
+    async def _stalled(self, plan_id: str, left: int) -> ReplayStalled:
+        if paused := await self.paused(plan_id):
+            return ReplayStalled(STALLED_BY_PAUSE, plan=plan_id, waiting=left, paused=", ".join(paused))
+        return ReplayStalled(plan=plan_id, waiting=left)
 
     def _left(self, look: _Look) -> int:
         """How many items no worker has taken. They are counted once, and then as they are sent: to count them at each

@@ -70,6 +70,7 @@ def build_worker(
         executor=executor,
         clock=clock,
         worker=name,
+        room=lambda handler, new: dispatcher.room(handler, new),
     )
     dispatcher = Dispatcher(
         database=database,

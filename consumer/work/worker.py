@@ -292,8 +292,9 @@ class Worker:
     def _after(self, taken: Taken, records: Sequence[Record], seconds: float) -> None:
         self._observer.batch(taken, records, seconds)
         self._pauser.taken(taken)
-        if any(run.status is RunStatus.RETRYING for run in taken.runs):
-            self._dispatcher.wake()  # what is done already, or waits for another, gives it nothing to look for
+        self._dispatcher.take(taken.claimed)
+        if sum(run.status is RunStatus.RETRYING for run in taken.runs) > len(taken.claimed):
+            self._dispatcher.wake()  # what is done, begun, or waits for another gives it nothing to look for
         if taken.emitted:
             self._relay.wake()
 

@@ -120,6 +120,8 @@ def test_the_line_says_what_mends_it(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "consumer.db").write_bytes(b"this is not a database, but it is long enough to be looked at" * 100)
     done = desk.call("find", "x")
     assert _is_one_line(done.stderr, "ledger_corrupt"), done.stderr
+    assert f"path={tmp_path}/consumer.db" in done.stderr
+    assert f"({tmp_path}/consumer.db; restore the ledger" in desk.call("status").stdout
     assert "; restore the ledger from a backup" in done.stderr
     listed = desk.call("handlers", "list")
     assert listed.returncode == 0

@@ -11,10 +11,9 @@ from consumer.console.explain import explain_customer, explain_order
 from consumer.console.find import find, near
 from consumer.events import Delivery
 from consumer.ledger import Database
-from consumer.ledger.handling import events, outbox, runs
-from consumer.ledger.handling.runs import Run
+from consumer.ledger.handling import events, outbox
 from consumer.ledger.reading import hints, quarantine
-from consumer.ledger.tables import DeadLetterRow, RunStatus
+from consumer.ledger.tables import DeadLetterRow
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import Reason
 from handlers.access.policy import Policy
@@ -100,7 +99,7 @@ async def subscribed(sold: Database, projections: Projections) -> Database:
         ("pay_2", "payment", ("subscription", "S2")),
         ("cs_2", "checkout session", ("subscription", "S2")),
         ("DE9ReJRPW3", "said in payment.observed", ("subscription", "S2")),
-        ("pay_of_A300", "said in order.observed", ("order", "A-300")),
+        ("pay_of_A300", "payment, said in order.observed", ("order", "A-300")),
     ],
 )
 async def test_what_only_an_event_tells(subscribed: Database, name: str, kind: str, subject: tuple[str, str]) -> None:
@@ -146,20 +145,6 @@ async def test_a_death_stays_in_the_timeline_when_the_run_was_redriven(sold: Dat
         found = await explain_order(session, "default", "A-100")
     [told] = [entry for entry in found["timeline"] if entry["code"] == "run.dead"]
     assert (told["at"], told["by"], told["attempts"], told["reason"]) == (START, "shop:ship", 8, "no label")
-
-
-# case: A50
-async def test_a_run_that_failed_says_of_what(sold: Database) -> None:
-    died = Run(
-        application="default", event_id="evt_1", handler="shop:ship", seq=1, key="order:A-100", blocking=True,
-        status=RunStatus.DEAD, next_at=START, code="handler_failed", reason="no label",
-    )  # fmt: skip
-    async with sold.transaction() as session:
-        await events.record(session, [said("order.paid", "evt_1", order_id="A-100", amount="10")], START)
-        await runs.add(session, [died], START)
-        found = await explain_order(session, "default", "A-100")
-    [told] = [entry for entry in found["timeline"] if entry["code"] == "run.dead"]
-    assert (told["error"], told["reason"]) == ("handler_failed", "no label")
 
 
 # case: A50

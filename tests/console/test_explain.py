@@ -16,7 +16,7 @@ from consumer.console.words import say
 from consumer.errors import NotFound
 from consumer.ledger import Database, leases
 from consumer.ledger.handling import runs
-from consumer.ledger.handling.runs import Run
+from consumer.ledger.handling.runs import Attempt, Run
 from consumer.ledger.tables import RunStatus
 from handlers.access.policy import Policy
 from tests.support.handling.projections import START, Projections, observed, own, said, unreadable
@@ -172,7 +172,8 @@ async def test_a_customer_says_what_comes_next_for_each_subscription_and_each_he
     await projections.relay()
     async with sqlite_ledger.reading() as session:
         found = await explain_customer(session, "default", "c", Policy(), START)
-        other = await explain_customer(session, "other", "c", Policy(), START)
+        with pytest.raises(NotFound):
+            await explain_customer(session, "other", "c", Policy(), START)
     lease = START + Policy().lease
     told = [(one["at"], one["code"], one.get("subscription_id") or one.get("order_id")) for one in found["next"]]
     assert sorted(told, key=str) == sorted(
@@ -188,7 +189,30 @@ async def test_a_customer_says_what_comes_next_for_each_subscription_and_each_he
         key=str,
     )
     assert [one["at"] is None for one in found["next"]] == [False] * 5 + [True] * 2, "what has no time comes last"
-    assert other["next"] == []
+    answer(found)
+
+
+async def test_a_run_that_failed_says_why_and_in_which_line(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: A50, R4
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9"))
+    said_ = {"code": "handler_failed", "reason": "ValueError: no shelf"}
+    about = {"application": "default", "event_id": "evt_1", "handler": "shop:told"}
+    run = Run(**about, seq=1, key="order:A1", blocking=True, status=RunStatus.DEAD, next_at=START, attempts=8, **said_)
+    trace = "plug/warehouse.py:6 < plug/warehouse.py:2"
+    attempts = [
+        Attempt(**about, number=number, outcome="dead", fingerprint=None, code_version="1", worker="w", trace=where,
+                started_at=START + timedelta(seconds=number), finished_at=START + timedelta(seconds=number), **said_)
+        for number, where in ((7, "plug/other.py:1"), (8, trace))
+    ]  # fmt: skip
+    async with sqlite_ledger.transaction() as session:
+        await runs.add(session, [run], START)
+        await runs.add_attempts(session, attempts)
+    async with sqlite_ledger.reading() as session:
+        found = await explain_order(session, "default", "A1")
+    [told] = [one for one in found["next"] if one["code"] == "run.dead"]
+    assert told["error"] == "handler_failed"
+    assert (told["reason"], told["place"]) == ("ValueError: no shelf", "plug/warehouse.py:6")
+    assert [one["reason"] for one in found["timeline"] if one["code"] == "run.dead"] == ["ValueError: no shelf"]
     answer(found)
 
 

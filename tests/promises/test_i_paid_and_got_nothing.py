@@ -68,13 +68,16 @@ class Phone:
         assert done.returncode == 0, f"{cure}: {done.stderr}"
 
     def ids(self, order_id: str) -> list[str]:
-        """Whatever the customer may have: the merchant's order id, the session's, the event's."""
+        """Whatever the customer may have: the merchant's order id, the session's, the service's order's, the payment's,
+        the event's."""
         world = self.found.sandbox.engine.world
         [session] = [one for one in world.sessions if one.order_id == order_id]
+        [order] = [one for one in world.orders if one.order_id == order_id]
+        assert order.payment_id is not None
         events = [
             one.id.rpartition("/")[2] for one in world.events if order_id in json.dumps(one.snapshot, default=str)
         ]
-        return [order_id, session.id, *events[:1]]
+        return [order_id, session.id, order.id, order.payment_id, *events[:1]]
 
 
 @pytest.fixture
@@ -96,7 +99,7 @@ async def test_any_id_leads_to_the_cause_and_one_command_mends_it(phone: Phone, 
     broken.touch()
     phone.found.pay_order()
     dead = phone.found.paid[-1]
-    cures = {await phone.told(one, "run.dead") for one in phone.ids(dead)}
+    cures = {await phone.told(one, "no such address") for one in phone.ids(dead)}
     assert len(cures) == 1, "whichever id it is"
     broken.unlink()
     await phone.type(cures.pop(), yes=True)

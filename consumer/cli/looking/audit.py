@@ -14,7 +14,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import orjson
 import typer
 
-from consumer.cli.filters import Limit
+from consumer.cli.filters import Limit, more_line, page
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.errors import UsageError
@@ -42,15 +42,15 @@ def list_entries(
 
     async def load() -> Any:
         async with ledger(settings_looking()) as database, database.reading() as session:
-            return await sealing.newest(session, subject, limit)
+            return await sealing.newest(session, subject, limit + 1)
 
-    found = run(load())
+    found, is_more = page(run(load()), limit)
     output = Output(as_json)
-    output.document({"entries": found})
+    output.document({"entries": found, "more": is_more})
     names = ["number", "at", "actor", "action", "subject", "reason"]
     output.table(names, [[one[name] for name in names] for one in found], empty="nothing was noted yet")
-    if len(found) == limit:
-        output.line(f"there may be more: these are the newest {limit} (--limit, --subject)")
+    if is_more:
+        output.line(more_line(limit))
 
 
 @app.command()

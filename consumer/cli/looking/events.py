@@ -22,6 +22,8 @@ from consumer.cli.filters import (
     Type,
     Until,
     moments,
+    more_line,
+    page,
     require_handler,
 )
 from consumer.cli.output import Json, Output
@@ -66,15 +68,15 @@ def list_events(
         status=status,
         since=begin,
         until=end,
-        limit=limit,
+        limit=limit + 1,
     )
     found, states = run(_search(wanted))
-    rows = found.rows
+    rows, is_more = page(found.rows, limit)
     output = Output(as_json)
-    is_all = found.is_all and len(rows) < limit
     output.document(
-        {"events": [event_document(row) | _state(row, handler, states) for row in rows], "complete": is_all}
-    )
+        {"events": [event_document(row) | _state(row, handler, states) for row in rows], "complete": found.is_all,
+         "more": is_more}
+    )  # fmt: skip
     more = ["run", "attempts", "code"] if handler is not None else []
     output.table(
         ["received", "application", "id", "type", "key", "trust", "source", *more],
@@ -85,10 +87,10 @@ def list_events(
         ],
         empty="no event fits",
     )  # fmt: skip
+    if is_more:
+        output.line(more_line(limit))
     if not found.is_all:
         output.line(f"only the newest {SEARCHED_MAX:,} were looked at; --since and --until look elsewhere")
-    if len(rows) == limit:
-        output.line(f"there may be more: these are the newest {limit} (--limit, --until)")
 
 
 @app.command()

@@ -167,8 +167,9 @@ def _unwritable(error: LedgerError) -> Finding:
 
 
 def _cure(error: LedgerError) -> str:
-    cure = cure_of(error.code)
-    return f" ({cure})" if cure else ""
+    """What mends it, and which file it is about."""
+    told = [one for one in (error.fields.get("path"), cure_of(error.code)) if one]
+    return f" ({'; '.join(told)})" if told else ""
 
 
 async def _look(settings: Settings, problems: Sequence[str]) -> Look:

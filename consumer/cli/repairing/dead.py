@@ -31,6 +31,7 @@ from consumer.cli.filters import (
 )
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, looking, run, settings_looking
+from consumer.console.event_view import place_in
 from consumer.errors import UsageError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
@@ -118,7 +119,7 @@ def list_dead(
         ["died", "application", "event", "type", "handler", "attempts", "code", "fingerprint", "reason", "at"],
         [
             [one.died_at, one.application, one.event_id, one.type, one.handler, one.attempts, one.code,
-             one.fingerprint, one.reason, _place(one)]
+             one.fingerprint, one.reason, place_in(one.trace)]
             for one in found
         ],
         empty="nothing is dead" if not discarded else "nothing was discarded",
@@ -143,16 +144,11 @@ def _groups(found: Sequence[DeadRun], by_kind: Mapping[tuple[str, str | None], i
             "last": max(one.died_at for one in runs),
             "code": runs[-1].code,
             "reason": runs[-1].reason,
-            "place": _place(runs[-1]),
+            "place": place_in(runs[-1].trace) or "",
             "subjects": list(dict.fromkeys(one.key for one in runs))[:SUBJECTS_MAX],
         }
         for (handler, fingerprint), runs in grouped.items()
     ]
-
-
-def _place(run: DeadRun) -> str:
-    """The line of the author's where it failed."""
-    return (run.trace or "").partition(" < ")[0]
 
 
 def _print_groups(output: Output, groups: Sequence[dict[str, Any]], at_least: str) -> None:

@@ -22,6 +22,8 @@ from consumer.cli.filters import (
     SubscriptionId,
     Type,
     Until,
+    more_line,
+    page,
     parse_moment,
 )
 from consumer.cli.output import Json, Output
@@ -191,6 +193,8 @@ async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: floa
     async with ledger(settings) as database, applying(database, settings, rate_per_s=rate_per_s) as made:
         if not await made.has_worker():
             typer.echo("no worker lives: this waits for `consumer work` to be started, some minutes at most", err=True)
+        for name in await made.paused(plan_id):
+            typer.echo(f"{name} is paused: this waits for `consumer handlers resume {name}`, some minutes", err=True)
         with ReplayBar(plan_id) as bar:
             return await made.run(
                 plan_id,
@@ -250,19 +254,19 @@ def list_plans(limit: Limit = 20, as_json: Json = False) -> None:
 
     async def load() -> Sequence[PlanRow]:
         async with ledger(settings_looking()) as database, database.reading() as session:
-            return await plans.newest(session, limit)
+            return await plans.newest(session, limit + 1)
 
-    found = run(load())
+    found, is_more = page(run(load()), limit)
     rows = [_row(row) for row in found]
     half_applied = [begun(row.id, renews_keys=row.renews_keys) for row in found if row.status == PlanStatus.APPLYING]
     output = Output(as_json)
-    output.document({"plans": rows})
+    output.document({"plans": rows, "more": is_more})
     names = ["id", "status", "created_at", "created_by", "items", "began_by", "ended_at"]
     output.table(names, [[row[name] for name in names] for row in rows], empty="no plan was made yet")
-    if len(rows) == limit:
-        output.line(f"there may be more: these are the newest {limit} (--limit)")
     for line in half_applied:
         output.line(line)
+    if is_more:
+        output.line(more_line(limit))
 
 
 @app.command()

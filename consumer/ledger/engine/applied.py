@@ -41,7 +41,7 @@ async def lacks_nothing(database: Database) -> bool:
         return bool(wanted) and wanted <= applied and not missing_of(connection, folders.keys())
 
     try:
-        with translated():
+        with translated(database.path):
             async with database.engine.execution_options(consumer_writes=False).connect() as connection:
                 return await connection.run_sync(look)
     except LedgerError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ class Database:
 
     `create`: make SQLite's file when it is not there; without, raises DatabaseMissing. Not `durable`: what is committed
     may be lost with the machine's power, for a SQLite that nobody needs by then. `lock_s`: how long a statement waits
-    on PostgreSQL for a table that somebody has locked.
+    on PostgreSQL for a table that somebody has locked. `path`: of SQLite's file.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Database:
     ) -> None:
         self._url = url
         self._engine, self.dialect = _engine(url, pool_size, create=create, durable=durable, lock_s=lock_s)
+        self.path = make_url(url).database if self.dialect == "sqlite" else None
         # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
         self._write_failed = False
         # What BEGIN is to say travels with SQLite's engine: made once, not for each session.
@@ -97,7 +99,7 @@ class Database:
             if self._writer is not None:
                 await stack.enter_async_context(self._writer)
             try:
-                with translated():
+                with translated(self.path):
                     async with self._session(writes=True) as session, session.begin():
                         yield session
             except (SchemaOutdated, LedgerLocked):
@@ -110,7 +112,7 @@ class Database:
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
         """A session that only reads. Raises as `transaction` does."""
-        with translated():
+        with translated(self.path):
             async with self._session(writes=False) as session:
                 yield session
 
@@ -144,21 +146,26 @@ class Database:
 
 
 class translated:  # noqa: N801 - reads as a word: with translated():
-    """Turns the driver's errors into ours; the original stays as the cause."""
+    """Turns the driver's errors into ours; the original stays as the cause. `path`: of SQLite's file, which is told."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is None:
+        # A failed connect raises what the driver says as it is, known by its SQLSTATE, or as SQLite's.
+        is_plain = isinstance(error, PoolTimeout | OSError) or hasattr(error, "sqlstate")
+        if error is None or not (is_plain or isinstance(error, DBAPIError | sqlite3.Error)):
             return
-        # A failed connect raises what the driver says as it is, known by its SQLSTATE.
-        if isinstance(error, PoolTimeout | OSError | ConnectionError) or hasattr(error, "sqlstate"):
-            raise of_database(error) or LedgerUnavailable(reason=type(error).__name__) from error
+        known = of_database(error)
+        if known is not None:
+            known.fields["path"] = self._path
+            raise known from error
+        if is_plain:
+            raise LedgerUnavailable(reason=type(error).__name__) from error
         if isinstance(error, DBAPIError):
-            known = of_database(error)
-            if known is not None:
-                raise known from error
             if is_unavailable(error):
                 raise LedgerUnavailable(reason=type(error.orig).__name__) from error
             if is_missing_table(error):
@@ -261,12 +268,10 @@ def _sqlite(url: str, pool_size: int, *, durable: bool) -> AsyncEngine:
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         # IMMEDIATE: a transaction that will write takes the lock first, so it can never fail half way with "locked".
-        # One that only reads takes its snapshot with its first statement anyway: BEGIN goes there in the same trip.
-        if connection.get_execution_options().get("consumer_writes", True):
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        else:
-            driver: Any = connection.connection.driver_connection
-            driver.begin_with_next()
+        # That goes with its first statement in one trip: before it nothing was read or written.
+        driver: Any = connection.connection.driver_connection
+        writes = connection.get_execution_options().get("consumer_writes", True)
+        driver.begin_with_next("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 

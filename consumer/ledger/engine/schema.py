@@ -94,7 +94,7 @@ async def upgrade(database: Database) -> SchemaState:
             script.run_env()
         revisions.note_all(connection, script)
 
-    with translated():
+    with translated(database.path):
         async with database.migrating() as engine, engine.begin() as connection:
             await connection.run_sync(run)
     return await state(database)
@@ -113,7 +113,7 @@ async def state(database: Database) -> SchemaState:
         found = SchemaState(current=current, wanted=wanted, applied=applied, unknown=unknown)
         return found if found.missing else replace(found, lacking=missing_of(connection, branches().keys()))
 
-    with translated():
+    with translated(database.path):
         # It only looks: on SQLite it must not wait for whoever writes.
         async with database.engine.execution_options(consumer_writes=False).connect() as connection:
             found = await connection.run_sync(look)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Row, Table, func, select, text
+from sqlalchemy import Column, ColumnElement, Executable, Row, Table, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into, unindexed
@@ -34,12 +35,15 @@ async def record(session: AsyncSession, events: Sequence[Event], now: datetime) 
     """Insert what is not there yet; returns the `seq` of each event that is new, in this transaction."""
     if not events:
         return {}
-    insert = insert_into(_EVENTS, session.get_bind().dialect.name)
-    statement = insert.on_conflict_do_nothing(index_elements=["application", "id"]).returning(
-        _EVENTS.c.application, _EVENTS.c.id, _EVENTS.c.seq
-    )
+    statement = _recording(session.get_bind().dialect.name)
     done = await session.execute(statement, [_values(event, now) for event in events])
     return {(application, event_id): seq for application, event_id, seq in done}
+
+
+@cache
+def _recording(dialect: str) -> Executable:
+    insert = insert_into(_EVENTS, dialect).on_conflict_do_nothing(index_elements=["application", "id"])
+    return insert.returning(_EVENTS.c.application, _EVENTS.c.id, _EVENTS.c.seq)
 
 
 def _values(event: Event, now: datetime) -> dict[str, object]:

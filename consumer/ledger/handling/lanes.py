@@ -11,10 +11,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, ScalarSelect, Table, bindparam, false, func, literal_column, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    Table,
+    bindparam,
+    false,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import each, each_given, unindexed
+from consumer.columns import each_given, unindexed
 from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.tables import RunRow, RunStatus
 
@@ -72,21 +84,27 @@ async def blocked(session: AsyncSession, application: str, keys: Collection[str]
     costs nothing how many wait already."""
     found: set[Lane] = set()
     for _, chunk in grouped(((application,), key) for key in keys):
-        asked = each(chunk)
-        first = _first_handler(application, asked.c.value).label("handler")
-        lane = select(asked.c.value.label("key"), first).select_from(asked).cte("lane", recursive=True)
-        following = select(lane.c.key, _first_handler(application, lane.c.key, lane.c.handler))
-        lane = lane.union_all(following.where(lane.c.handler.is_not(None)))
-        rows = await session.execute(select(lane.c.key, lane.c.handler).where(lane.c.handler.is_not(None)))
+        rows = await session.execute(_BLOCKED, {"application": application, "keys": chunk})
         found |= {(application, handler, key) for key, handler in rows}
     return found
 
 
-def _first_handler(application: str, key: Any, after: Any = None) -> ScalarSelect[Any]:
+def _first_handler(key: Any, after: Any = None) -> ScalarSelect[Any]:
     first = select(func.min(_AHEAD.c.handler)).where(
-        _AHEAD.c.blocking, _AHEAD.c.application == application, _AHEAD.c.key == key
+        _AHEAD.c.blocking, _AHEAD.c.application == bindparam("application"), _AHEAD.c.key == key
     )
     return (first if after is None else first.where(_AHEAD.c.handler > after)).scalar_subquery()
+
+
+def _blocked() -> Select[Any]:
+    first = _first_handler(_KEYS.c.value).label("handler")
+    lane = select(_KEYS.c.value.label("key"), first).select_from(_KEYS).cte("lane", recursive=True)
+    following = select(lane.c.key, _first_handler(lane.c.key, lane.c.handler))
+    lane = lane.union_all(following.where(lane.c.handler.is_not(None)))
+    return select(lane.c.key, lane.c.handler).where(lane.c.handler.is_not(None))
+
+
+_BLOCKED = _blocked()
 
 
 _PLACE = (_RUNS.c.handler, _RUNS.c.application, _RUNS.c.key)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import Table, bindparam, select, update
+from sqlalchemy import Executable, Row, Table, bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into, unindexed
+from consumer.columns import among, among_given, insert_into, unindexed
 from consumer.events import Event
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.handling.events import EventKey
@@ -28,7 +30,10 @@ WINDOW = 2000
 # Asked several times a second, also where nothing happens: built once.
 _IS_DUE = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= bindparam("now"))
 _LONGEST_FIRST = select(_OUTBOX.c.not_before).where(*_IS_DUE).order_by(_OUTBOX.c.not_before)
+_WHOLE = select(_OUTBOX).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
 _LONGEST = select(_OUTBOX.c.seq).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
+_MARK = update(_OUTBOX).where(among_given(_OUTBOX.c.seq, "b_numbers"))
+_seq = attrgetter("seq")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +49,12 @@ class Emitted:
 async def put(session: AsyncSession, emitted: Sequence[Emitted], now: datetime) -> None:
     """Store derived events; one with the same id is there already and stays (it is the same event)."""
     if emitted:
-        insert = insert_into(_OUTBOX, session.get_bind().dialect.name)
-        statement = insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
-        await session.execute(statement, [_values(one, now) for one in emitted])
+        await session.execute(_putting(session.get_bind().dialect.name), [_values(one, now) for one in emitted])
+
+
+@cache
+def _putting(dialect: str) -> Executable:
+    return insert_into(_OUTBOX, dialect).on_conflict_do_nothing(index_elements=["application", "event_id"])
 
 
 def _values(one: Emitted, now: datetime) -> dict[str, object]:
@@ -65,23 +73,27 @@ def _values(one: Emitted, now: datetime) -> dict[str, object]:
     }
 
 
-async def due(session: AsyncSession, now: datetime, limit: int) -> Sequence[OutboxRow]:
+async def due(session: AsyncSession, now: datetime, limit: int) -> Sequence[Row[Any]]:
     """What is to be published now, in the order it was emitted; with a long backlog, in that order among those that
-    are due for longest."""
+    are due for longest. Rows of `OutboxRow`'s columns."""
+    rows = (await session.execute(_WHOLE, {"now": now, "most": limit})).all()
+    return sorted(rows, key=_seq) if len(rows) < limit else await _among_many(session, now, limit)
+
+
+async def _among_many(session: AsyncSession, now: datetime, limit: int) -> Sequence[Row[Any]]:
     found = await session.scalars(_LONGEST, {"now": now, "most": max(limit, WINDOW)})
     numbers = sorted(found)[:limit]
     if not numbers:
         return ()
     waits = unindexed(_OUTBOX.c.published_at).is_(None)  # of a few rows: by no index of all that wait
-    rows = select(OutboxRow).where(among(_OUTBOX.c.seq, numbers), waits)
-    return (await session.execute(rows.order_by(_OUTBOX.c.seq))).scalars().all()
+    rows = select(_OUTBOX).where(among(_OUTBOX.c.seq, numbers), waits)
+    return (await session.execute(rows.order_by(_OUTBOX.c.seq))).all()
 
 
-async def mark_published(session: AsyncSession, rows: Sequence[OutboxRow], now: datetime) -> None:
+async def mark_published(session: AsyncSession, rows: Sequence[Row[Any] | OutboxRow], now: datetime) -> None:
     """These are durable in the broker."""
     if rows:
-        numbers = [row.seq for row in rows]
-        await session.execute(update(_OUTBOX).where(among(_OUTBOX.c.seq, numbers)).values(published_at=now))
+        await session.execute(_MARK, {"b_numbers": [row.seq for row in rows], "published_at": now})
 
 
 async def below(session: AsyncSession, seq: int, limit: int) -> Sequence[tuple[int, EventKey, bool]]:

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
     BindParameter,
     ColumnElement,
+    Executable,
     Integer,
     Select,
     Table,
@@ -146,8 +148,12 @@ async def blocked_lanes(session: AsyncSession, keys: Collection[tuple[str, str]]
 async def add(session: AsyncSession, runs: Sequence[Run], now: datetime) -> None:
     """Insert new runs; one that is there already is left as it is."""
     if runs:
-        statement = insert_into(_RUNS, session.get_bind().dialect.name).on_conflict_do_nothing()
-        await session.execute(statement, [_run_values(run, now) for run in runs])
+        await session.execute(_adding(session.get_bind().dialect.name), [_run_values(run, now) for run in runs])
+
+
+@cache
+def _adding(dialect: str) -> Executable:
+    return insert_into(_RUNS, dialect).on_conflict_do_nothing()
 
 
 def _run_values(run: Run, now: datetime) -> dict[str, Any]:
@@ -217,21 +223,34 @@ async def claim(
     return claimed
 
 
+async def claim_new(
+    session: AsyncSession, added: Iterable[Run], *, worker: str, now: datetime, lease_s: float
+) -> Sequence[ClaimedRun]:
+    """Of runs that this transaction adds, take those that `claim` would find due, for `lease_s` seconds."""
+    until = now + timedelta(seconds=lease_s)
+    claimed: list[ClaimedRun] = []
+    for given in _given(run.id for run in added):
+        asked = {**given, "now": now, "claimed_by": worker, "claimed_until": until}
+        claimed += [_claimed_run(row) for row in await session.execute(_CLAIM_NEW, asked)]
+    return sorted(claimed, key=lambda run: run.seq)
+
+
 def _is_unclaimed(now: BindParameter[Any]) -> ColumnElement[bool]:
     return or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
 
 
 _NOW: BindParameter[Any] = bindparam("now", type_=_RUNS.c.next_at.type)
 _HEAD = lanes.head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head")
+
+
+def _is_due(handler: BindParameter[Any]) -> tuple[ColumnElement[bool], ...]:
+    is_paused = exists().where(_HANDLERS.c.name == handler, _HANDLERS.c.paused_at.is_not(None))
+    return (_RUNS.c.handler == handler, _RUNS.c.next_at <= _NOW, _is_unclaimed(_NOW), ~is_paused)
+
+
 _DUE = (
     select(*[_RUNS.c[name] for name in _CLAIMED], _HEAD)
-    .where(
-        lanes.is_status(RunStatus.RETRYING),
-        _RUNS.c.handler == bindparam("handler"),
-        _RUNS.c.next_at <= _NOW,
-        _is_unclaimed(_NOW),
-        ~exists().where(_HANDLERS.c.name == bindparam("handler"), _HANDLERS.c.paused_at.is_not(None)),
-    )
+    .where(lanes.is_status(RunStatus.RETRYING), *_is_due(bindparam("handler")))
     .order_by(_RUNS.c.next_at, _RUNS.c.seq)
     .limit(bindparam("limit", type_=Integer))
     .with_for_update(skip_locked=True, of=_RUNS)
@@ -266,6 +285,11 @@ _GIVEN = and_(
 _SET = update(_RUNS).where(_GIVEN)
 _SET_OURS = _SET.where(_RUNS.c.claimed_by == bindparam("b_worker"))
 _SET_RETRYING = _SET.where(_STILL_RETRYING)
+_CLAIM_NEW = (
+    _SET.where(_STILL_RETRYING, *_is_due(bindparam("b_handler")), _RUNS.c.event_id == _HEAD)
+    .values(claimed_by=bindparam("claimed_by"), claimed_until=bindparam("claimed_until"))
+    .returning(*[_RUNS.c[name] for name in _CLAIMED])
+)
 _LOCK = select(_RUNS.c.event_id).where(_GIVEN).order_by(_RUNS.c.event_id).with_for_update()
 _TO_LET_GO = (
     select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
@@ -315,23 +339,24 @@ async def still_claimed(session: AsyncSession, run: ClaimedRun, *, worker: str) 
     return row is not None and row.claimed_by == worker and row.status == RunStatus.RETRYING.value
 
 
-async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: str, now: datetime) -> None:
-    """Store what became of claimed runs, and let the next of each lane go.
+async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: str, now: datetime) -> int:
+    """Store what became of claimed runs, and let the next of each lane go; returns how many those are.
 
     A success counts even when the claim was lost meanwhile (the effect is there); a failure only when it was not.
     """
     if not finished:
-        return
+        return 0
     await _lock(session, [one.run.id for one in finished])
     for group in _alike(one for one in finished if one.status is RunStatus.SUCCEEDED):
         await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _SET_RETRYING)
     if failures := [one for one in finished if one.status is not RunStatus.SUCCEEDED]:
         await _store_failures(session, failures, worker, now)
-    await _promote(session, {(f.run.application, f.run.handler, f.run.key) for f in finished if not f.blocking}, now)
+    free = {(f.run.application, f.run.handler, f.run.key) for f in finished if not f.blocking}
+    return await _promote(session, free, now)
 
 
-async def _promote(session: AsyncSession, free: Collection[Lane], now: datetime) -> None:
-    await _let_go(session, await lanes.heads(session, free), now)
+async def _promote(session: AsyncSession, free: Collection[Lane], now: datetime) -> int:
+    return await _let_go(session, await lanes.heads(session, free), now)
 
 
 async def _lock(session: AsyncSession, ids: Collection[RunId]) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from consumer.events import Event
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Handler
+from consumer.work.execution.claimed import Claimed
 
 AHEAD_MAX = 256
 SHARE = 0.25
@@ -25,7 +25,7 @@ SURE_S = 10.0
 class Ahead:
     """What waits, by handler, oldest first; times by a monotonic clock."""
 
-    _waiting: dict[str, deque[tuple[ClaimedRun, Event, float]]] = field(default_factory=dict)
+    _waiting: dict[str, deque[Claimed]] = field(default_factory=dict)
     _since: dict[str, float] = field(default_factory=dict)
     _ended: dict[str, deque[float]] = field(default_factory=dict)
     _failing: set[str] = field(default_factory=set)
@@ -66,19 +66,17 @@ class Ahead:
         missing = min(most - unstored - self.count(handler.name), AHEAD_MAX - len(self))
         return missing if missing > most // 2 else 0
 
-    def put(self, run: ClaimedRun, event: Event, now_s: float) -> None:
-        """It is claimed, and waits."""
-        waiting = self._waiting.setdefault(run.handler, deque())
+    def put(self, claimed: Claimed) -> None:
+        """It waits."""
+        waiting = self._waiting.setdefault(claimed.run.handler, deque())
         if not waiting:
-            self._since[run.handler] = now_s
-        waiting.append((run, event, now_s))
+            self._since[claimed.run.handler] = claimed.at_s
+        waiting.append(claimed)
 
-    def pop(self, handler: str, now_s: float) -> tuple[ClaimedRun, Event]:
+    def pop(self, handler: str, now_s: float) -> Claimed:
         """The next one."""
-        waiting = self._waiting[handler]
         self._since[handler] = now_s
-        run, event, _ = waiting.popleft()
-        return run, event
+        return self._waiting[handler].popleft()
 
     def is_stuck(self, handler: str, now_s: float) -> bool:
         """Whether none of them could start for a while."""
@@ -87,10 +85,10 @@ class Ahead:
     def may_be_lost(self, handler: str, now_s: float, renewed_s: float) -> bool:
         """Whether the claim of one of them may have ended: who was stopped for a while, or could not renew it, does not
         know who works on it now. `renewed_s`: when all claims were renewed last."""
-        oldest_s = next((claimed_s for _, _, claimed_s in self._waiting.get(handler, ())), now_s)
+        oldest_s = next((one.at_s for one in self._waiting.get(handler, ())), now_s)
         return now_s - max(oldest_s, renewed_s) > SURE_S
 
     def clear(self, handler: str) -> list[ClaimedRun]:
         """Those that waited, which do not any more; none wait again before attempts have ended."""
         self._ended.pop(handler, None)
-        return [run for run, _, _ in self._waiting.pop(handler, ())]
+        return [one.run for one in self._waiting.pop(handler, ())]

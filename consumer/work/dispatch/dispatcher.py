@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 
 import structlog
@@ -22,12 +22,14 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.leases import CLAIM_LEASE_S
+from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.way import on_the_way_of, tell
 from consumer.work.dispatch.ahead import Ahead
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store
+from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut
@@ -39,6 +41,7 @@ from consumer.work.unit_of_work import UnitOfWork
 
 IDLE_S, QUIET_S = 0.5, 1.0
 RETRY_S = 0.5
+LATER = datetime.max.replace(tzinfo=UTC)
 
 _log = structlog.get_logger(__name__)
 
@@ -80,7 +83,7 @@ class Dispatcher:
         self._hung: set[str] = set()
         self._upcoming: list[datetime] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._backlog: set[str] = set()
+        self._caught_up: set[str] = set()
         self._started = 0
         self._is_stopping = False
         self._renewed_s = float("-inf")
@@ -91,6 +94,25 @@ class Dispatcher:
         """There may be due runs: look now."""
         self._pace.stir()
         self._wake.set()
+
+    def room(self, name: str, new: int) -> int:
+        """Of so many new runs of a handler, how many may be claimed as they are added, to be begun with `take`. None
+        while older ones may wait in the ledger: those go first."""
+        handler = self._registry.get(name)
+        if handler is None or handler.transactional or self._is_stopping or name not in self._caught_up:
+            return 0
+        if name in self.paused or self._breakers.is_open(name):
+            return 0
+        room = self._wanted(handler, self._clock.now())
+        if room < new:
+            self._caught_up.discard(name)
+        return max(0, min(room, new))
+
+    def take(self, claimed: Sequence[Claimed]) -> None:
+        """Work on what was claimed as it was added."""
+        for handler in self._registry.handlers:
+            if mine := [one for one in claimed if one.run.handler == handler.name]:
+                self._take(handler, mine)
 
     def go_singly(self, handler: str) -> None:
         """The handler harmed those it shared a worker with: one run of it at a time, until one succeeds."""
@@ -160,6 +182,7 @@ class Dispatcher:
             async with self._database.reading() as session:
                 due = await runs.next_due(session, now := self._clock.now())
             self._upcoming = [at for at in due.values() if at > now]
+            self._caught_up = {one.name for one in self._registry.handlers if due.get(one.name, LATER) > now}
             for name in sorted(name for name, at in due.items() if at <= now and name not in self.paused):
                 handler = self._registry.get(name)
                 if handler and (limit := self._wanted(handler, now)) > 0:
@@ -204,6 +227,7 @@ class Dispatcher:
         return self._breakers.room(handler, now, room) if room > 0 else 0
 
     async def _claim_for(self, handler: Handler, limit: int) -> int:
+        at_s = self._clock.monotonic()
         async with self._database.transaction() as session:
             claimed = await runs.claim(
                 session,
@@ -214,11 +238,17 @@ class Dispatcher:
                 lease_s=CLAIM_LEASE_S,
             )
             found = await events.load(session, {(run.application, run.event_id) for run in claimed})
-        (self._backlog.add if len(claimed) == limit else self._backlog.discard)(handler.name)
-        fresh = [run for run in claimed if run.id not in self._claimed]
-        for run in fresh:
-            self._claimed[run.id] = run
-            self._ahead.put(run, found[run.application, run.event_id], self._clock.monotonic())
+        if len(claimed) < limit:
+            self._caught_up.add(handler.name)
+        events_of = ((run, found[run.application, run.event_id]) for run in claimed)
+        return self._take(handler, [Claimed(run=run, event=event, at_s=at_s) for run, event in events_of])
+
+    def _take(self, handler: Handler, claimed: Sequence[Claimed]) -> int:
+        """Begin what is not begun already, as far as there is room; returns how many are ours now that were not."""
+        fresh = [one for one in claimed if one.run.id not in self._claimed]
+        for one in fresh:
+            self._claimed[one.run.id] = one.run
+            self._ahead.put(one)
         self._start_waiting(handler)
         return len(fresh)
 
@@ -232,15 +262,15 @@ class Dispatcher:
             return
         room = min(self._room(handler, self._clock.now()), self._ahead.count(name))
         for _ in range(room):
-            self._start(handler, *self._ahead.pop(name, self._clock.monotonic()))
+            self._start(handler, self._ahead.pop(name, self._clock.monotonic()))
         if room > 0:
             self._breakers.started(handler)
 
-    def _start(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
+    def _start(self, handler: Handler, claimed: Claimed) -> None:
         self._busy[handler.name] += 1
         self._unstored[handler.name] += 1
         self._started += 1
-        task = asyncio.create_task(self._work(handler, run, event), name=f"run:{handler.name}")
+        task = asyncio.create_task(self._work(handler, claimed.run, claimed.event), name=f"run:{handler.name}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, handler))
 
@@ -249,7 +279,10 @@ class Dispatcher:
         self._busy[handler.name] -= 1
         if not self._ahead.is_failing(handler.name):
             self._start_waiting(handler)
-        if handler.name in self._backlog and self._wanted(handler, self._clock.now()) > 0:
+        self._look_for_more(handler)
+
+    def _look_for_more(self, handler: Handler) -> None:
+        if handler.name not in self._caught_up and self._wanted(handler, self._clock.now()) > 0:
             self.wake()
 
     # --- work --------------------------------------------------------------------------------------------------
@@ -289,7 +322,7 @@ class Dispatcher:
             if handler.name in self.paused:  # since it was claimed
                 await self._give_back_one(run)
                 return
-            result = await self._attempt_in_transaction(handler, run, event)
+            stored = await self._attempt_in_transaction(handler, run, event)
         except LedgerError as error:
             _log.warning("run_not_stored", handler=handler.name, code=error.code)
             self._forget([run])
@@ -300,17 +333,19 @@ class Dispatcher:
                          now=self._clock.now())
             )  # fmt: skip
         else:
-            if result is None:
+            if stored is None:
                 self._forget([run])
             else:
-                self._stored([result])
+                self._stored(*stored)
 
     async def _give_back_one(self, run: ClaimedRun) -> None:
         async with self._database.transaction() as session:
             await runs.give_back(session, [run.id], worker=self._worker)
         self._forget([run])
 
-    async def _attempt_in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> Result | None:
+    async def _attempt_in_transaction(
+        self, handler: Handler, run: ClaimedRun, event: Event
+    ) -> tuple[Sequence[Result], int] | None:
         started_at = self._clock.now()
         async with self._database.transaction() as session:
             if not await runs.still_claimed(session, run, worker=self._worker):
@@ -324,10 +359,10 @@ class Dispatcher:
                 unit.take_from(ctx, handler, event, run.plan)
             await unit.store(session)
             result = conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now)
-            await store(session, [result], worker=self._worker, now=now)
+            let_go = await store(session, [result], worker=self._worker, now=now)
         if unit.emitted:
             self._on_emitted()
-        return result
+        return [result], let_go
 
     def _remember_hanging(self, handler: Handler, outcome: Outcome) -> None:
         if has_timed_out(outcome) or was_cut(outcome):
@@ -337,16 +372,20 @@ class Dispatcher:
 
     # --- end ---------------------------------------------------------------------------------------------------
 
-    def _stored(self, results: Sequence[Result]) -> None:
+    def _stored(self, results: Sequence[Result], let_go: int) -> None:
+        """Look when there is something to be found: what they let go, a further try, or what there was no room for."""
         self._forget([result.run for result in results])
         for result in results:
             self._observe(result)
+        if let_go or any(result.finish.status is not RunStatus.SUCCEEDED for result in results):
+            self.wake()
 
     def _forget(self, done: Sequence[ClaimedRun]) -> None:
         for run in done:
             if self._claimed.pop(run.id, None) is not None:
                 self._unstored[run.handler] -= 1
-        self.wake()
+        if {run.handler for run in done} - self._caught_up:
+            self.wake()
 
     async def _drain(self, drain_s: float) -> None:
         if self._tasks:

@@ -65,19 +65,20 @@ def conclude(
     return Result(finish=finish, attempt=attempt, seconds=(now - started_at).total_seconds(), event=event)
 
 
-async def store(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> None:
-    """Write results in this transaction."""
+async def store(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> int:
+    """Write results in this transaction; returns how many runs are due because of them."""
     await runs.add_attempts(session, [result.attempt for result in results if result.attempt is not None])
-    await runs.finish(session, [result.finish for result in results], worker=worker, now=now)
+    let_go = await runs.finish(session, [result.finish for result in results], worker=worker, now=now)
     died = [result.run.id for result in results if result.finish.status is RunStatus.DEAD]
     await dead.bury(session, died, now)
+    return let_go
 
 
 class ResultWriter:
     """Collects results of effect handlers and stores them together. A result is kept until the ledger has it."""
 
     def __init__(
-        self, *, database: Database, clock: Clock, worker: str, on_stored: Callable[[Sequence[Result]], None]
+        self, *, database: Database, clock: Clock, worker: str, on_stored: Callable[[Sequence[Result], int], None]
     ) -> None:
         self._database = database
         self._clock = clock
@@ -108,7 +109,7 @@ class ResultWriter:
         while self._waiting:
             group = self._waiting[:GROUP_MAX]
             async with self._database.transaction() as session:
-                await store(session, group, worker=self._worker, now=self._clock.now())
+                let_go = await store(session, group, worker=self._worker, now=self._clock.now())
             del self._waiting[: len(group)]
-            self._on_stored(group)
+            self._on_stored(group, let_go)
         self._there.clear()

@@ -35,11 +35,13 @@ from consumer.plugin import Context, Handler
 from consumer.reason import Reason
 from consumer.telemetry.way import on_the_way_of, on_the_way_of_all
 from consumer.wire import SEED, is_replay, plan_of, unpack_event
+from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut
 from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.ingest import replayed
+from consumer.work.ingest.claiming import NO_ROOM, Claiming, Room
 from consumer.work.ingest.replayed import Replayed
 from consumer.work.ingest.rolling_deploy import RollingDeploy
 from consumer.work.ingest.slow_handlers import SlowHandlers
@@ -70,7 +72,8 @@ class _Disturbed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What became of a batch, for metrics and for waking others. `again`: what was known, and a plan had done again."""
+    """What became of a batch, for metrics and for waking others. `again`: what was known, and a plan had done again.
+    `claimed`: of `runs`, what this worker may work on now."""
 
     recorded: Sequence[Event]
     again: Sequence[Event]
@@ -79,6 +82,7 @@ class Taken:
     runs: Sequence[Run]
     emitted: int
     reads: int
+    claimed: Sequence[Claimed] = ()
 
 
 class Ingest:
@@ -94,8 +98,10 @@ class Ingest:
         executor: Executor,
         clock: Clock,
         worker: str,
+        room: Room = NO_ROOM,
     ) -> None:
         self._database = database
+        self._claiming = Claiming(room, clock, worker)
         self._registry = registry
         self._rolling_deploy = RollingDeploy(registry, clock)
         self._locators = locators
@@ -229,6 +235,9 @@ class Ingest:
                     await self._handle(session, unit, lanes, call, broken)
             await session.flush()
             await unit.store(session)
+            claimed = (
+                await self._claiming.claim(session, unit.runs, {one.id: one.event for one in fresh}) if stretch else ()
+            )
             await heard.note(session, _heard_late(arrived, new, unit.now))
             await log_positions.keep(session, {place: end for place, (_, end) in (stretch or {}).items()})
         return Taken(
@@ -239,6 +248,7 @@ class Ingest:
             runs=unit.runs,
             emitted=len(unit.emitted),
             reads=len(unit.reads),
+            claimed=claimed,
         )
 
     async def _other_bodies(

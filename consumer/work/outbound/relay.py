@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 import structlog
+from sqlalchemy import Row
 
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock, Pace
@@ -18,7 +20,6 @@ from consumer.events import Event, Source
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.leases import RELAY_LEASE_S
-from consumer.ledger.tables import OutboxRow
 from consumer.ledger.tenure import Tenure
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition
@@ -104,11 +105,11 @@ class Relay:
         self._asked_s = now_s
         return await self._tenure.take()
 
-    async def _mark(self, rows: Sequence[OutboxRow]) -> None:
+    async def _mark(self, rows: Sequence[Row[Any]]) -> None:
         async with self._database.transaction() as session:
             await outbox.mark_published(session, rows, self._clock.now())
 
-    def _message(self, row: OutboxRow) -> Message:
+    def _message(self, row: Row[Any]) -> Message:
         packed = pack_event(_event(row), plan=row.plan)
         return Message(key=packed.key, value=packed.value, headers=packed.headers)
 
@@ -127,7 +128,7 @@ class Relay:
             _log.warning("lease_not_released", lease=ROLE, error=type(error).__name__)
 
 
-def _event(row: OutboxRow) -> Event:
+def _event(row: Row[Any]) -> Event:
     return own_event(
         application=row.application,
         id=row.event_id,

@@ -125,7 +125,7 @@ async def test_what_is_mistyped_is_refused_and_nothing_is_stored(
     refused = await asyncio.to_thread(desk.ask, "replay", "plan", *words, code=code)
     assert told in refused
     assert refused.count("\n") == 1, "one line"
-    assert await asyncio.to_thread(desk.ask, "replay", "list") == {"plans": []}
+    assert await asyncio.to_thread(desk.ask, "replay", "list") == {"plans": [], "more": False}
 
 
 # case: R5

@@ -12,9 +12,10 @@ from sqlalchemy import text
 
 from consumer.broker import Broker
 from consumer.cli.repairing.replay_filter import parse_age
-from consumer.errors import UsageError
+from consumer.errors import ReplayStalled, UsageError
 from consumer.ledger import Database
 from consumer.ledger.plans import plans
+from consumer.replay import apply
 from consumer.replay.apply import Step
 from consumer.replay.pace import Pace
 from tests.replay.stage import Shop
@@ -79,6 +80,34 @@ async def test_a_plan_that_is_left_half_applied_is_told(sqlite_ledger: Database,
         assert f"consumer replay {verb} {plan} --reason" in line
     await asyncio.to_thread(desk.ask, "replay", "cancel", plan, "--reason", "a drill", "--yes")
     assert await asyncio.to_thread(told) == []
+
+
+# case: R7, R15
+async def test_a_handler_of_the_plan_that_is_paused_is_named(
+    sqlite_ledger: Database, broker: Broker, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "STALLED_S", 0.5)
+    shop = Shop(sqlite_ledger, broker, broken={"mail"})
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", 1))
+        shop.broken.clear()
+        plan = await shop.replaying().plan(handler="shop:mail")
+        paused = await asyncio.to_thread(desk.call, "handlers", "pause", "shop:mail", "--reason", "stocktaking")
+        assert paused.returncode == 0, paused.stderr
+        with pytest.raises(ReplayStalled):
+            await shop.replaying().apply(plan)
+        done = await asyncio.to_thread(desk.call, "replay", "apply", plan["id"], "--reason", "why", "--yes")
+        assert done.returncode == 1
+        assert "shop:mail is paused: this waits for `consumer handlers resume shop:mail`" in done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("error[replay_stalled]: A handler of the plan is paused"), last
+        assert "paused=shop:mail" in last
+        monkeypatch.setattr(apply, "STALLED_S", 60.0)
+        resumed = await asyncio.to_thread(desk.call, "handlers", "resume", "shop:mail", "--reason", "done")
+        assert resumed.returncode == 0, resumed.stderr
+        assert (await shop.replaying().apply(plan)).is_as_planned
 
 
 async def is_being_applied(database: Database, plan: str) -> bool:

@@ -14,7 +14,7 @@ from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
 
-async def test_what_is_done_with_its_batch_wakes_nobody_and_an_effect_does(
+async def test_what_is_done_with_its_batch_or_begun_wakes_nobody(
     database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     woken = 0
@@ -41,9 +41,14 @@ async def test_what_is_done_with_its_batch_wakes_nobody_and_an_effect_does(
             await eventually(partial(done.all_succeeded, number + 1))
     assert woken == 1, "that it is over"
 
-    woken = 0
     both = Workshop(database, broker, [note, ship])
     async with both.working():
         await both.publish(order_paid(3))
         await eventually(lambda: both.count("ship", "succeeded", 1))
-    assert woken == 3, "there is something, it is stored, it is over"
+        woken = 0
+        await both.publish(order_paid(4))
+        await eventually(lambda: both.count("ship", "succeeded", 2))
+        assert woken == 0, "it was claimed as it came, and lets nothing go"
+        await both.publish(order_paid(5, "order-5"), order_paid(6, "order-5"))
+        await eventually(lambda: both.count("ship", "succeeded", 4))
+        assert woken == 1, "the next of the lane is due"

@@ -23,6 +23,7 @@ from consumer.ledger.tables import RunRow
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.work.dispatch import ahead
 from consumer.work.dispatch.ahead import AHEAD_MAX, PATIENCE_S, SURE_S, Ahead
+from consumer.work.execution.claimed import Claimed
 from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
@@ -48,6 +49,11 @@ def run(number: int) -> ClaimedRun:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     return ClaimedRun(application="a", event_id=f"evt_{number}", handler="test:any", seq=number, key=f"order:{number}",
                       attempts=0, plan=None, created_at=at, due_at=at)  # fmt: skip
+
+
+def claimed(number: int) -> Claimed:
+    """That run, claimed at second 10."""
+    return Claimed(run=run(number), event=order_paid(number), at_s=10.0)
 
 
 async def test_a_backlog_is_claimed_in_large_groups(
@@ -251,15 +257,15 @@ def test_what_waits_to_be_stored_counts_with_them() -> None:
 def test_no_more_are_wanted_before_half_of_them_are_gone() -> None:
     ahead, one = after(100), handler()
     for number in range(13):
-        ahead.put(run(number), order_paid(number), 10.0)
+        ahead.put(claimed(number))
     assert ahead.wanted(one, 10.0, 0) == 0
-    assert [ahead.pop(one.name, 10.0)[0].seq for _ in range(2)] == [0, 1]
+    assert [ahead.pop(one.name, 10.0).run.seq for _ in range(2)] == [0, 1]
     assert ahead.wanted(one, 10.0, 0) == 14
 
 
 def test_what_cannot_start_is_stuck_and_then_none_are_wanted() -> None:
     ahead, one = after(100), handler()
-    ahead.put(run(1), order_paid(1), 10.0)
+    ahead.put(claimed(1))
     assert not ahead.is_stuck(one.name, 10.0 + PATIENCE_S)
     assert ahead.is_stuck(one.name, 10.1 + PATIENCE_S)
     assert [gone.seq for gone in ahead.clear(one.name)] == [1]
@@ -268,7 +274,7 @@ def test_what_cannot_start_is_stuck_and_then_none_are_wanted() -> None:
 
 def test_a_claim_that_nobody_renewed_may_be_lost() -> None:
     ahead, one = Ahead(), handler()
-    ahead.put(run(1), order_paid(1), 10.0)
+    ahead.put(claimed(1))
     never = float("-inf")
     assert not ahead.may_be_lost(one.name, 10.0 + SURE_S, never)
     assert ahead.may_be_lost(one.name, 10.1 + SURE_S, never)

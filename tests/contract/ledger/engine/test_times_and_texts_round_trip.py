@@ -23,7 +23,9 @@ async def kept(database: Database, at: datetime) -> datetime:
     async with database.transaction() as session:
         await outbox.put(session, [Emitted(emission=emission, cause=event(1), handler="shop:project")], NOW)
     async with database.reading() as session:
-        return (await outbox.due(session, datetime(9998, 1, 1, tzinfo=UTC), 1))[0].not_before
+        [row] = await outbox.due(session, datetime(9998, 1, 1, tzinfo=UTC), 1)
+    not_before: datetime = row.not_before
+    return not_before
 
 
 @pytest.mark.parametrize(

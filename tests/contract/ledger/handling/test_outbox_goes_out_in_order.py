@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 import pytest
+from sqlalchemy import Row
 
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.handling.outbox import Emitted
-from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Emission
 from tests.contract.ledger.facts import NOW, event, later, undone
 
@@ -35,17 +35,17 @@ async def put(database: Database, *given: Emitted) -> None:
         await outbox.put(session, given, NOW)
 
 
-async def due(database: Database, at: datetime = NOW, limit: int = 1000) -> list[OutboxRow]:
+async def due(database: Database, at: datetime = NOW, limit: int = 1000) -> list[Row[Any]]:
     async with database.reading() as session:
         return list(await outbox.due(session, at, limit))
 
 
-async def mark(database: Database, rows: list[OutboxRow]) -> None:
+async def mark(database: Database, rows: list[Row[Any]]) -> None:
     async with database.transaction() as session:
         await outbox.mark_published(session, rows, later(1))
 
 
-def ids(rows: list[OutboxRow]) -> list[str]:
+def ids(rows: list[Row[Any]]) -> list[str]:
     return [row.event_id for row in rows]
 
 
