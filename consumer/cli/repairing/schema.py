@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import typer
 
 from consumer.cli.output import Json, Output
+from consumer.cli.plugins import registry_of
 from consumer.cli.process import run, settings_looking
+from consumer.errors import ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema as ledger_schema
 from consumer.ledger.engine.schema import SchemaState
@@ -35,7 +39,10 @@ def current(as_json: Json = False) -> None:
 
 
 async def _with_database(*, upgrade: bool) -> SchemaState:
-    database = Database(settings_looking().database_url.get_secret_value(), pool_size=2, create=upgrade)
+    settings = settings_looking()
+    with suppress(ConsumerError):  # a plugin that cannot be loaded is for `doctor` to tell
+        registry_of(settings)  # its tables are compared when they are loaded
+    database = Database(settings.database_url.get_secret_value(), pool_size=2, create=upgrade)
     try:
         return await (ledger_schema.upgrade(database) if upgrade else ledger_schema.state(database))
     finally:

@@ -48,7 +48,7 @@ def test_status_tells_it_as_a_finding(desk: Desk, tmp_path: Path) -> None:
     assert done.returncode == 3
     assert done.stdout.splitlines() == [
         "unknown",
-        "  unknown: There is no database yet: run `consumer db upgrade`. [database_missing]",
+        f"  unknown: There is no database yet: run `consumer db upgrade`. ({tmp_path}/consumer.db) [database_missing]",
     ]
     assert list(tmp_path.iterdir()) == []
 
