@@ -50,6 +50,20 @@ def test_an_upgrade_that_does_not_fit(desk: Desk, environ: dict[str, str]) -> No
     assert (done.returncode, "incompatible: this version needs" in done.stdout) == (1, True)
 
 
+# case: O9
+@pytest.mark.slow
+def test_a_table_of_a_built_in_plugin_that_is_gone_is_told_too(consumer: Run, environ: dict[str, str]) -> None:
+    """In a process of its own: what others imported would be known to this one."""
+    assert consumer("db", "upgrade").returncode == 0
+    for table in ("fulfilment_order", "access_customer"):
+        changed(environ, f"ALTER TABLE {table} RENAME TO elsewhere")
+        for word in ("current", "upgrade"):
+            done = consumer("db", word)
+            assert (done.returncode, f"incompatible: this version needs {table}" in done.stdout) == (1, True)
+        changed(environ, f"ALTER TABLE elsewhere RENAME TO {table}")
+    assert consumer("db", "current").returncode == 0
+
+
 def changed(environ: dict[str, str], statement: str) -> None:
     path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
     with sqlite3.connect(path) as database:
