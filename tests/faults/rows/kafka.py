@@ -7,7 +7,7 @@ import shutil
 
 from aiokafka import AIOKafkaConsumer
 
-from tests.faults.cluster import CLUSTER, GROUP, PASSWORD, TOPIC
+from tests.faults.cluster import GROUP, PASSWORD, TOPIC
 from tests.faults.scene import Fault, Scene, fault, fill
 from tests.support.ports import eventually
 
@@ -17,16 +17,15 @@ BROUGHT_WITHIN_S = 360.0
 
 def _denied(kind: int, name: str, operation: str, code: str) -> Fault:
     """A grant is taken away while everything runs."""
-    whole = name if kind == CLUSTER else ""
 
     async def strike(scene: Scene) -> None:
-        await scene.brokers.deny(kind, whole or scene.topic(name), operation)
+        await scene.brokers.deny(kind, scene.topic(name), operation)
         scene.pay(3)
 
     async def cure(scene: Scene) -> None:
-        await scene.brokers.allow(kind, whole or scene.topic(name), operation)
+        await scene.brokers.allow(kind, scene.topic(name), operation)
 
-    what = {TOPIC: "topic", GROUP: "group", CLUSTER: "cluster"}[kind]
+    what = {TOPIC: "topic", GROUP: "group"}[kind]
     return fault("Kafka", f"denies {operation} on {what} {name}", code, strike=strike, cure=cure)
 
 
