@@ -28,6 +28,11 @@ class ConsumerError(Exception):
         detail = ", ".join(f"{name}={value}" for name, value in self.fields.items() if value is not None)
         return f"error[{self.code}]: {self.message}" + (f" ({detail})" if detail else "")
 
+    def sentence(self) -> str:
+        """The message, and which topic, group or file it is about."""
+        about = next((str(self.fields[name]) for name in ("topic", "group", "path") if self.fields.get(name)), None)
+        return f"{self.message} ({about})" if about else self.message
+
 
 def again(error: E) -> E:
     """The same once more, to be raised. One that is kept and raised itself collects a traceback at each raise: frames,

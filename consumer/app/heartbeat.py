@@ -141,7 +141,7 @@ class Heartbeat:
         refused = {name: error for name, ask in self.told.items() if (error := ask()) is not None}
         self._show(problems)
         proofs = {name: _proof(problems.get(name)) for name in checks}
-        proofs |= {name: Proof(code=error.code, reason=error.message) for name, error in refused.items()}
+        proofs |= {name: Proof(code=error.code, reason=error.sentence()) for name, error in refused.items()}
         async with self._own().transaction() as session:
             await self._follow(session)
             now = await shared_time(session)

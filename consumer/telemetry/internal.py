@@ -103,7 +103,7 @@ class Readiness:
         except TimeoutError:
             return "timeout", ("no_answer", f"no answer within {self._limit_s:g} s")
         except ConsumerError as error:
-            return "failed", (error.code, error.message)
+            return "failed", (error.code, error.sentence())
         except Exception as error:  # noqa: BLE001 - a failing check is an answer, not an accident
             log.warning("readiness_check_failed", check=name, error=type(error).__name__)
             return "failed", ("check_failed", type(error).__name__)

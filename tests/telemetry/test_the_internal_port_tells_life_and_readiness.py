@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from consumer.clock import DrivenClock
+from consumer.errors import ConsumerError, GroupForbidden, LogLocked, TopicForbidden
 from consumer.telemetry.internal import FIRST_KEEP_S, Check, Readiness, internal_app
 from consumer.telemetry.metrics import Metrics
 
@@ -95,6 +96,24 @@ async def test_a_hanging_or_failing_check_is_an_answer(readiness: Readiness, pro
     probe.answer = RuntimeError("away")
     clock.advance(2)
     assert (await readiness.answers())[2] == {"broker": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("error", "about"),
+    [
+        (TopicForbidden(topic="payments.events.dead", reason="TopicAuthorizationFailedError"), "payments.events.dead"),
+        (GroupForbidden(group="payments.work"), "payments.work"),
+        (LogLocked(path="/data/log.db"), "/data/log.db"),
+    ],
+)
+async def test_a_problem_says_what_it_is_about(
+    readiness: Readiness, probe: Probe, error: ConsumerError, about: str
+) -> None:
+    # case: O2
+    probe.answer = error
+    readiness.started()
+    await readiness.answers()
+    assert readiness.problems == {"broker": (error.code, f"{error.message} ({about})")}
 
 
 async def test_probing_costs_a_bounded_amount(readiness: Readiness, probe: Probe) -> None:

@@ -13,8 +13,6 @@ from consumer.errors import ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema as ledger_schema
 from consumer.ledger.engine.schema import SchemaState
-from handlers.access import tables as _access_tables  # noqa: F401 - compared are the tables that are loaded
-from handlers.fulfilment import tables as _fulfilment_tables  # noqa: F401 - the same
 
 app = typer.Typer(help="The database schema.", no_args_is_help=True)
 
