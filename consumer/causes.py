@@ -172,13 +172,20 @@ def of_kafka(error: BaseException) -> BrokerError | None:
             return errors.BrokerTlsFailed(reason=_tls_reason(told))
         found = KAFKA.get(type(told).__name__)
         if found is not None and issubclass(found.error, BrokerError):
-            return found.error(reason=type(told).__name__)
+            return found.error(**_topics_of(told, found.error), reason=type(told).__name__)
     return None
 
 
 def _sqlite(table: Mapping[str, Cause], name: str) -> Cause | None:
     """By its name, or by the primary code that an extended one (SQLITE_READONLY_DBMOVED) begins with."""
     return table.get(name) or next((cause for code, cause in table.items() if name.startswith(f"{code}_")), None)
+
+
+def _topics_of(told: BaseException, error: type[ConsumerError]) -> dict[str, str]:
+    """Which topics are refused, as aiokafka names them."""
+    named = told.args[0] if told.args and error is errors.TopicForbidden else ()
+    topics = [named] if isinstance(named, str) else sorted(map(str, named))
+    return {"topic": ", ".join(topics)} if topics else {}
 
 
 def _ledger_error(cause: Cause, state: str) -> LedgerError | None:

@@ -29,8 +29,9 @@ class ConsumerError(Exception):
         return f"error[{self.code}]: {self.message}" + (f" ({detail})" if detail else "")
 
     def sentence(self) -> str:
-        """The message, and which topic, group or file it is about."""
-        about = next((str(self.fields[name]) for name in ("topic", "group", "path") if self.fields.get(name)), None)
+        """The message, and which topic, group or file it is about, or what a schema lacks."""
+        names = ("topic", "group", "path", "lacking")
+        about = next((str(self.fields[name]) for name in names if self.fields.get(name)), None)
         return f"{self.message} ({about})" if about else self.message
 
 

@@ -63,7 +63,7 @@ class Heartbeat:
 
     def dies(self, error: BaseException) -> None:
         """The process ends by itself: its last word says why, and nobody takes it for one that was stopped."""
-        why = error.message if isinstance(error, ConsumerError) else ""
+        why = error.sentence() if isinstance(error, ConsumerError) else ""
         self._died_of = f"{code_of(error)}: {why}".removesuffix(": ")
 
     async def say_that_it_died(self, error: BaseException) -> None:

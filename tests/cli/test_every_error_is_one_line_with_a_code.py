@@ -121,7 +121,7 @@ def test_the_line_says_what_mends_it(desk: Desk, tmp_path: Path) -> None:
     done = desk.call("find", "x")
     assert _is_one_line(done.stderr, "ledger_corrupt"), done.stderr
     assert f"path={tmp_path}/consumer.db" in done.stderr
-    assert f"({tmp_path}/consumer.db; restore the ledger" in desk.call("status").stdout
+    assert f"({tmp_path}/consumer.db) (restore the ledger" in desk.call("status").stdout
     assert "; restore the ledger from a backup" in done.stderr
     listed = desk.call("handlers", "list")
     assert listed.returncode == 0

@@ -31,7 +31,7 @@ SLACK = 2.0
 @dataclass(frozen=True)
 class Played:
     """What came of it: seconds until `status` was not green, until the true cause was named, until it was green again
-    after the cure, and which code named it. `others`: what else was said at that moment."""
+    after the cure, and which code named it, with what it said where that code has several causes."""
 
     scene: str
     fault: str
@@ -39,7 +39,7 @@ class Played:
     named_s: float
     code: str
     green_s: float
-    others: tuple[str, ...] = ()
+    said: str = ""
 
 
 @asynccontextmanager
@@ -102,23 +102,22 @@ async def play(fault: Fault, scene: Scene) -> Played:
     await fault.strike(scene)
     noticed: list[float] = []
 
-    async def named() -> tuple[str, tuple[str, ...]]:
+    async def named() -> str:
         found = await status_of(scene)
         if found["status"] != "healthy" and not noticed:
             noticed.append(time.monotonic() - began)
-        codes = [str(one["code"]) for one in found["findings"]]
-        assert fault.codes & set(codes), found["findings"]
-        code = next(code for code in codes if code in fault.codes)
-        return code, tuple(dict.fromkeys(other for other in codes if other not in fault.codes))
+        true = [one for one in found["findings"] if one["code"] in fault.codes and fault.says in one["text"]]
+        assert true, found["findings"]
+        return str(true[0]["code"])
 
-    code, others = await eventually(named, within_s=fault.within_s * SLACK, every_s=1, what=f"{fault.name} is named")
+    code = await eventually(named, within_s=fault.within_s * SLACK, every_s=1, what=f"{fault.name} is named")
     named_s = time.monotonic() - began
     cured = time.monotonic()
     await fault.cure(scene)
     await green(scene)
     green_s = time.monotonic() - cured
     await scene.found.shipped(within_s=fault.shipped_s)
-    return Played(scene.name, fault.name, noticed[0], named_s, code, green_s, others)
+    return Played(scene.name, fault.name, noticed[0], named_s, code, green_s, fault.says)
 
 
 async def green(scene: Scene) -> None:

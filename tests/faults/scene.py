@@ -121,8 +121,9 @@ Act = Callable[[Scene], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Fault:
-    """`what` happens to `where`; any of `codes` names the true cause. `cure` is what the finding asks for. `within_s`:
-    the bar of this one, where only a late order can show it. `shipped_s`: that of the last order."""
+    """`what` happens to `where`; any of `codes` names the true cause, and its text `says` so where a code has several.
+    `cure` is what the finding asks for. `within_s`: the bar of this one, where only a late order can show it.
+    `shipped_s`: that of the last order."""
 
     where: str
     what: str
@@ -131,6 +132,7 @@ class Fault:
     cure: Act
     within_s: float = WITHIN_S
     shipped_s: float = SHIPPED_S
+    says: str = ""
 
     @property
     def name(self) -> str:
@@ -146,9 +148,10 @@ def fault(
     cure: Act,
     within_s: float = WITHIN_S,
     shipped_s: float = SHIPPED_S,
+    says: str = "",
 ) -> Fault:
-    """A fault; any of these codes names its cause."""
-    return Fault(where, what, frozenset(codes), strike, cure, within_s, shipped_s)
+    """A fault; any of these codes names its cause, with a text that `says` so."""
+    return Fault(where, what, frozenset(codes), strike, cure, within_s, shipped_s, says)
 
 
 @contextmanager

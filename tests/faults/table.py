@@ -19,7 +19,8 @@ HEAD: Final = (
 
 def line(played: Played) -> str:
     """Its line."""
-    cells = (played.fault, played.scene, f"{played.not_green_s:.0f}", f"{played.named_s:.0f}", f"`{played.code}`")
+    by = f"`{played.code}`" + (f": {played.said}" if played.said else "")
+    cells = (played.fault, played.scene, f"{played.not_green_s:.0f}", f"{played.named_s:.0f}", by)
     return f"| {' | '.join(cells)} | {played.green_s:.0f} |"
 
 

@@ -73,10 +73,8 @@ def list_events(
     found, states = run(_search(wanted))
     rows, is_more = page(found.rows, limit)
     output = Output(as_json)
-    output.document(
-        {"events": [event_document(row) | _state(row, handler, states) for row in rows], "complete": found.is_all,
-         "more": is_more}
-    )  # fmt: skip
+    listed = [event_document(row) | _state(row, handler, states) for row in rows]
+    output.document({"events": listed, "complete": found.is_all and not is_more, "more": is_more})
     more = ["run", "attempts", "code"] if handler is not None else []
     output.table(
         ["received", "application", "id", "type", "key", "trust", "source", *more],

@@ -79,8 +79,8 @@ def judge_log(
     found = []
     if look.refused is not None:
         code = "broker_away" if type(look.refused) is BrokerUnavailable else look.refused.code
-        told = [one for one in (look.refused.fields.get("path"), cure_of(look.refused.code)) if one]
-        found.append(Finding(Grade.STUCK, code, look.refused.message + (f" ({'; '.join(told)})" if told else "")))
+        cure = cure_of(look.refused.code)
+        found.append(Finding(Grade.STUCK, code, look.refused.sentence() + (f" ({cure})" if cure else "")))
     found += _topics(look.topics)
     for report in look.groups:
         found += _group(report, now, processes)

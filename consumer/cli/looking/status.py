@@ -157,19 +157,18 @@ def _forbidden_to_who_looks(error: LedgerError, settings: Settings, listed: Sequ
     mine = user_of(settings.database_url.get_secret_value())
     if not isinstance(error, DatabaseForbidden) or not theirs or mine in theirs:
         return None
-    text = f"as {mine}, as whom no role was heard yet: {error.message}{_cure(error)}"
+    text = f"as {mine}, as whom no role was heard yet: {error.sentence()}{_cure(error)}"
     return Finding(Grade.DEGRADED, error.code, text)
 
 
 def _unwritable(error: LedgerError) -> Finding:
-    text = f"the ledger takes no write: {error.message}{_cure(error)}"
+    text = f"the ledger takes no write: {error.sentence()}{_cure(error)}"
     return Finding(Grade.STUCK, error.code, text)
 
 
 def _cure(error: LedgerError) -> str:
-    """What mends it, and which file it is about."""
-    told = [one for one in (error.fields.get("path"), cure_of(error.code)) if one]
-    return f" ({'; '.join(told)})" if told else ""
+    cure = cure_of(error.code)
+    return f" ({cure})" if cure else ""
 
 
 async def _look(settings: Settings, problems: Sequence[str]) -> Look:
@@ -191,7 +190,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             last_pass = await passes.load(session)
             refused = await _why_unheard(database, found.processes, figures.at)
     except LedgerError as error:
-        told = Finding(Grade.UNKNOWN, error.code, error.message + _cure(error))
+        told = Finding(Grade.UNKNOWN, error.code, error.sentence() + _cure(error))
         if isinstance(error, DatabaseMissing):
             return Look(findings=[told])  # nothing was set up here yet
         return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])

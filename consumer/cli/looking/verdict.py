@@ -37,6 +37,7 @@ LOOKED_LATE_S = 900.0
 READ_LATE_S = 900.0
 UNDERWAY, UNDERWAY_S = "orphan_payment", 60.0
 """A payment may be read before its order is known to be paid: then the finding is closed again at once."""
+HOW_PAUSED = " (`consumer handlers list` says since when, by whom and why; `consumer handlers resume`)"
 HELD_UP_S = 30.0
 CERTAIN = frozenset({WrongApplication.code})
 """What is no passing trouble, however short it has lasted."""
@@ -95,7 +96,9 @@ def judge(
     if figures.dead:
         found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
     if figures.paused_handlers:
-        found.append(Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}"))
+        found.append(
+            Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}{HOW_PAUSED}")
+        )
     if figures.waiting_handlers:
         text = f"wait for what they cannot reach: {', '.join(figures.waiting_handlers)}"
         found.append(Finding(Grade.DEGRADED, "handlers_waiting", text))

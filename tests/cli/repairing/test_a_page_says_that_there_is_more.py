@@ -41,6 +41,6 @@ def decided(digest: str) -> Decided:
 async def test_a_page_of_one_and_one_of_all(desk: Desk, two_of_each: None, words: Sequence[str], name: str) -> None:
     for limit, more in (("1", True), ("2", False)):
         found = await asyncio.to_thread(desk.ask, *words, "--limit", limit)
-        assert (len(found[name]), found["more"]) == (int(limit), more)
+        assert (len(found[name]), found["more"], found.get("complete", not more)) == (int(limit), more, not more)
         told = (await asyncio.to_thread(desk.call, *words, "--limit", limit)).stdout
         assert ("there is more: these are the newest 1 (--limit)" in told) == more

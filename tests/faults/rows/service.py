@@ -21,7 +21,7 @@ WALK_S = 6.0
 PATIENCE_S = 20
 
 
-def _answers(what: str, name: str, value: float, *codes: str) -> Fault:
+def _answers(what: str, name: str, value: float, says: str) -> Fault:
     """The service answers badly for as long as it takes."""
 
     async def strike(scene: Scene) -> None:
@@ -31,7 +31,7 @@ def _answers(what: str, name: str, value: float, *codes: str) -> Fault:
     async def cure(scene: Scene) -> None:
         scene.found.sandbox.engine.faults.set({name: 0})
 
-    return fault("API", what, *codes, strike=strike, cure=cure)
+    return fault("API", what, "reading_held_up", strike=strike, cure=cure, says=says)
 
 
 def _secret(what: str, text: Callable[[str], str], *codes: str) -> Fault:
@@ -150,12 +150,12 @@ OF_THE_API = (
     _secret("with wrong credentials", lambda secret: secret[:-4] + "xxxx", "credentials_refused"),
     _secret("with an empty secret file", lambda _: "", "reading_held_up", "settings_invalid"),
     fault("API", "of another application", "wrong_application", "reading_held_up", strike=_swap, cure=_swap_back),
-    fault("API", "refused", "reading_held_up", strike=_refuse, cure=_accept),
-    fault("API", "hung", "reading_held_up", strike=_hang, cure=_flow),
-    _answers("slow (30 s an answer)", "api_slow_s", 30, "reading_held_up"),
-    _answers("answers 503", "server_error", 1, "reading_held_up"),
-    _answers("answers HTML", "html", 1, "reading_held_up"),
-    _answers("answers 429", "rate_limited", 1, "reading_held_up"),
+    fault("API", "refused", "reading_held_up", strike=_refuse, cure=_accept, says="service_unreachable"),
+    fault("API", "hung", "reading_held_up", strike=_hang, cure=_flow, says="service_unreachable"),
+    _answers("slow (30 s an answer)", "api_slow_s", 30, "service_unreachable"),
+    _answers("answers 503", "server_error", 1, "server_error"),
+    _answers("answers HTML", "html", 1, "unreadable_answer"),
+    _answers("answers 429", "rate_limited", 1, "rate_limited"),
 )  # fmt: skip
 OF_THE_CANARY = (
     fault("API", "tells nobody that an order was paid", "paid_there_but_not_here", strike=_forget_paid,
