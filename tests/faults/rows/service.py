@@ -154,7 +154,7 @@ OF_THE_API = (
     fault("API", "hung", "reading_held_up", strike=_hang, cure=_flow, says="service_unreachable"),
     _answers("slow (30 s an answer)", "api_slow_s", 30, "service_unreachable"),
     _answers("answers 503", "server_error", 1, "server_error"),
-    _answers("answers HTML", "html", 1, "unreadable_answer"),
+    _answers("answers HTML", "html", 1, "server_error"),
     _answers("answers 429", "rate_limited", 1, "rate_limited"),
 )  # fmt: skip
 OF_THE_CANARY = (
