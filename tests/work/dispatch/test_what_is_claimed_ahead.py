@@ -291,6 +291,20 @@ def test_what_cannot_start_is_stuck_and_then_none_are_wanted() -> None:
     assert (ahead.wanted(one, 10.0, 0), ahead.count(one.name), ahead.handlers()) == (0, 0, [])
 
 
+def test_all_handlers_share_what_may_wait() -> None:
+    ahead = after(5000)
+    for number in range(AHEAD_MAX - 6):
+        ahead.put(replace(claimed(number), run=replace(run(number), handler="test:another")))
+    assert ahead.wanted(handler(), 10.0, 0) == 0, "six are no half of what it wants"
+
+
+def test_one_of_which_none_waits_is_not_stuck() -> None:
+    ahead, one = Ahead(), handler()
+    ahead.put(claimed(1))
+    ahead.pop(one.name, 10.0)
+    assert not ahead.is_stuck(one.name, 11.0 + PATIENCE_S)
+
+
 def test_a_claim_that_nobody_renewed_may_be_lost() -> None:
     ahead, one = Ahead(), handler()
     ahead.put(claimed(1))
