@@ -33,9 +33,14 @@ def _roles(app: typer.Typer) -> None:
 
 def _status(app: typer.Typer) -> None:
     from consumer.cli.looking import status
-    from consumer.cli.repairing import quarantine as quarantine  # its commands join the list's
 
     status.add_to(app)
+
+
+def _quarantine(app: typer.Typer) -> None:
+    from consumer.cli.repairing import quarantine
+
+    app.add_typer(quarantine.app, name="quarantine")
 
 
 def _backfill(app: typer.Typer) -> None:
@@ -136,12 +141,6 @@ def _handlers(app: typer.Typer) -> None:
     app.add_typer(handlers.app, name="handlers")
 
 
-def _status_alone(app: typer.Typer) -> None:
-    from consumer.cli.looking import status
-
-    status.add_to(app)
-
-
 def _events_alone(app: typer.Typer) -> None:
     from consumer.cli.looking import events
 
@@ -153,7 +152,8 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _everything: ("demo", "dev"),
     _roles: ("serve", "work", "sync", "console"),
     _sandbox: ("sandbox",),
-    _status: ("status", "quarantine"),
+    _status: ("status",),
+    _quarantine: ("quarantine",),
     _backfill: ("backfill",),
     _reconcile: ("reconcile",),
     _doctor: ("doctor",),
@@ -175,7 +175,6 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
 
 # What only looks needs nothing of what repairs under the same word.
 ALONE: Final[Mapping[tuple[str, ...], Add]] = {
-    ("status",): _status_alone,
     ("events", "list"): _events_alone,
     ("events", "show"): _events_alone,
 }

@@ -5,22 +5,23 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 
-from consumer.cli.developing.simulating import processes, simulated
-from consumer.cli.developing.trying import Tried, attempt, event_named
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import NotFound, UsageError
 from consumer.plugin import Handler
 from consumer.settings import Role, Settings
 from consumer.telemetry.redaction import masked
-from consumer.testing.simulation import History, as_test
 from consumer.work.place import told_import
 from consumer.work.registry import REASON_MAX_CHARS, Registry, handlers_of, load_registry
+
+if TYPE_CHECKING:
+    from consumer.cli.developing.trying import Tried
+    from consumer.testing.simulation import History
 
 FOUND = 1
 
@@ -57,6 +58,9 @@ def simulate_module(
 ) -> None:
     """Play handlers under duplicates, reorderings, replicas at once, crashes, lost answers and late events. Prints the
     smallest failing history as a test to paste, and exits 1."""
+    from consumer.cli.developing.simulating import processes, simulated  # the workbench: only who plays waits for it
+    from consumer.testing.simulation import as_test
+
     found = {one.name: one for one in _handlers(module) if handler in (None, one.name)}
     if not found:
         raise NotFound("the module declares no such handler", handler=handler)
@@ -84,6 +88,8 @@ def simulate_module(
 
 
 def _told(handler: Handler, history: History | None, options: dict[str, Any]) -> dict[str, Any]:
+    from consumer.testing.simulation import as_test
+
     if history is None:
         return {"handler": handler.name, "failed": False}
     steps = [str(step) for step in history.steps]
@@ -111,6 +117,8 @@ def _options(given: list[str]) -> dict[str, Any]:
 
 
 async def _try(settings: Settings, name: str, event: str, application: str) -> Tried:
+    from consumer.cli.developing.trying import attempt, event_named
+
     handler = _named(_registry(settings), name)
     async with ledger(settings) as database:
         return await attempt(

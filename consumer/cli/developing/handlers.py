@@ -14,7 +14,6 @@ from consumer.cli.cures import replay_command
 from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.provenance import requirement, unreachable
 from consumer.cli.developing.scaffold import write_package
-from consumer.cli.developing.unmigrated import unmigrated
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for, settings_looking
@@ -25,7 +24,6 @@ from consumer.ledger.handling import handlers as ledger_handlers
 from consumer.ledger.plans import candidates
 from consumer.ledger.tables import HandlerRow
 from consumer.settings import Role, Settings
-from consumer.work.inspection import Problem, inspect_plugins, warnings_of
 from consumer.work.registry import Registry
 
 MISSED_MAX = 1000
@@ -95,6 +93,9 @@ def list_handlers(as_json: Json = False) -> None:
 @app.command()
 def check(as_json: Json = False) -> None:
     """Import every plugin and say what is wrong, one line a problem; exit 1 when there is one."""
+    from consumer.cli.developing.unmigrated import unmigrated  # these two want Alembic: only who checks waits for it
+    from consumer.work.inspection import Problem, inspect_plugins, warnings_of
+
     settings = settings_for(Role.OPERATE)
     registry = registry_of(settings)
     renamed = {new: old for old, new in settings.renamed_handlers.items()}

@@ -1,15 +1,14 @@
-"""`consumer status`, `consumer quarantine list`: how things stand."""
+"""`consumer status`: how things stand."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -18,7 +17,6 @@ from consumer.app.options import BUILT_IN, left_out
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
-from consumer.cli.filters import EARLIEST, Application, Limit
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.log import ask, judge_log, remembered, strangers
 from consumer.cli.looking.room import judge_room, rooms
@@ -27,7 +25,7 @@ from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import ledger, looking, run, settings_looking
+from consumer.cli.process import ledger, looking, run
 from consumer.console.invariants import kept as accounts
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
@@ -40,9 +38,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import USER, Process
-from consumer.ledger.reading import quarantine as ledger_quarantine
 from consumer.ledger.reading import sync_state
-from consumer.reason import Reason, reason_of
 from consumer.settings import Role, Settings
 from consumer.settings.load import problems_for
 from consumer.sync.health.status import ApplicationStatus, application_statuses
@@ -55,13 +51,10 @@ TOLD_APART = ("application", "held_up", "missing")
 UNHEARD_AFTER = timedelta(seconds=10)
 PROBLEMS_MAX = 3
 
-quarantine = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
-
 
 def add_to(app: typer.Typer) -> None:
-    """Put these commands into the tree."""
+    """Put the command into the tree."""
     app.command()(status)
-    app.add_typer(quarantine, name="quarantine")
 
 
 @dataclass(kw_only=True)
@@ -267,43 +260,3 @@ async def _why_unheard(database: Database, listed: Sequence[Process], now: datet
     except LedgerError as error:
         return error
     return None
-
-
-@quarantine.command("list")
-def list_quarantine(
-    application: Application = None,
-    reason: Annotated[Reason | None, typer.Option(help="Only this reason.")] = None,
-    limit: Limit = 50,
-    as_json: Json = False,
-) -> None:
-    """The newest deliveries in quarantine, and how many there are of each reason; their bodies are not shown."""
-
-    async def load() -> tuple[list[dict[str, Any]], Counter[str]]:
-        async with ledger(settings_looking()) as database, database.reading() as session:
-            rows = await ledger_quarantine.newest(session, application=application, reason=reason, limit=limit)
-            counted: Counter[str] = Counter()
-            for word, count in (await ledger_quarantine.count_since(session, EARLIEST)).items():
-                counted[reason_of(word).value] += count
-        return [
-            {
-                "id": row.id,
-                "application": row.application,
-                "delivery_id": row.delivery_id,
-                "event_id": row.event_id,
-                "reason": reason_of(row.reason).value,
-                "detail": reason_of(row.reason).detail,
-                "bytes": len(row.raw),
-                "received_at": row.received_at,
-            }
-            for row in rows
-        ], counted
-
-    rows, counted = run(load())
-    output = Output(as_json)
-    output.document({"quarantine": rows, "groups": dict(counted.most_common())})
-    columns = ["id", "received_at", "application", "event_id", "reason", "detail", "bytes"]
-    output.table(columns, [[row[name] for name in columns] for row in rows], empty="nothing in quarantine")
-    if len(rows) == limit:
-        output.line(f"there may be more: these are the newest {limit} (--limit, --reason)")
-    if counted.total() > 1:
-        output.line("in all: " + ", ".join(f"{word} {count}" for word, count in counted.most_common()))

@@ -1,7 +1,8 @@
-"""`consumer quarantine show|retry|discard`: look at one delivery, have the service asked about it again, give it up."""
+"""`consumer quarantine …`: look at deliveries, have the service asked about one again, give it up."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,8 +14,7 @@ from consumer.app import log_parts
 from consumer.broker import Message, open_broker
 from consumer.cli.consent import Reason as Why
 from consumer.cli.consent import Yes, actor, checked_reason, consent
-from consumer.cli.filters import Application, Limit
-from consumer.cli.looking.status import quarantine as app
+from consumer.cli.filters import EARLIEST, Application, Limit
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.errors import NotFound, NotUnderstood, UsageError
@@ -31,6 +31,48 @@ Number = Annotated[int | None, typer.Argument(metavar="[ID]", help="One of them,
 Id = Annotated[int | None, typer.Option("--id", help="The same.")]
 Because = Annotated[Reason | None, typer.Option("--because", help="Those that lie there for this reason.")]
 SHOWN_BYTES = 4_000
+
+app = typer.Typer(help="Deliveries that could not be verified or understood.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_quarantine(
+    application: Application = None,
+    reason: Annotated[Reason | None, typer.Option(help="Only this reason.")] = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """The newest deliveries in quarantine, and how many there are of each reason; their bodies are not shown."""
+
+    async def load() -> tuple[list[dict[str, Any]], Counter[str]]:
+        async with ledger(settings_looking()) as database, database.reading() as session:
+            rows = await quarantine.newest(session, application=application, reason=reason, limit=limit)
+            counted: Counter[str] = Counter()
+            for word, count in (await quarantine.count_since(session, EARLIEST)).items():
+                counted[reason_of(word).value] += count
+        return [
+            {
+                "id": row.id,
+                "application": row.application,
+                "delivery_id": row.delivery_id,
+                "event_id": row.event_id,
+                "reason": reason_of(row.reason).value,
+                "detail": reason_of(row.reason).detail,
+                "bytes": len(row.raw),
+                "received_at": row.received_at,
+            }
+            for row in rows
+        ], counted
+
+    rows, counted = run(load())
+    output = Output(as_json)
+    output.document({"quarantine": rows, "groups": dict(counted.most_common())})
+    columns = ["id", "received_at", "application", "event_id", "reason", "detail", "bytes"]
+    output.table(columns, [[row[name] for name in columns] for row in rows], empty="nothing in quarantine")
+    if len(rows) == limit:
+        output.line(f"there may be more: these are the newest {limit} (--limit, --reason)")
+    if counted.total() > 1:
+        output.line("in all: " + ", ".join(f"{word} {count}" for word, count in counted.most_common()))
 
 
 @app.command()
