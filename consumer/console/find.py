@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Column, Table, and_, or_, select, true
+from sqlalchemy import Column, RowMapping, Table, and_, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
@@ -224,12 +224,8 @@ async def _deliveries(session: AsyncSession, name: str, application: str | None)
         same = or_(table.c.event_id == name, table.c.delivery_id == name)
         rows = await session.execute(select(table).where(same, _of(table, application)).limit(FOUND_MAX))
         for row in rows.mappings():
-            detail = (
-                reason_of(row["reason"]).detail if kind.endswith("quarantine") else f"asked {row['attempts']} times"
-            )
-            found.append(
-                Found(application=row["application"], kind=kind, id=name, at=row["received_at"], detail=detail)
-            )
+            about = {"application": row["application"], "id": name, "at": row["received_at"]}
+            found.append(Found(**about, kind=kind, detail=_what_next(row)))
     came_at = _received_at(name)
     if not found and came_at is not None:
         near_it = EVENTS.c.received_at.between(came_at - RECEIVED_WITHIN, came_at + RECEIVED_WITHIN)
@@ -247,6 +243,14 @@ async def _deliveries(session: AsyncSession, name: str, application: str | None)
             for row in rows.mappings()
         ]
     return found
+
+
+def _what_next(row: RowMapping) -> str:
+    """What becomes of a delivery that is no event yet. Pure."""
+    if "reason" in row:
+        return f"{reason_of(row['reason']).detail}; consumer quarantine retry {row['id']} --reason …"
+    again = f"{row['next_at']:%Y-%m-%d %H:%M:%S}"
+    return f"asked {row['attempts']} times, again at {again}; what is never confirmed goes to quarantine"
 
 
 def _received_at(delivery_id: str) -> datetime | None:

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among
 from consumer.console.queues import KINDS, TABLES
+from consumer.ledger.audit import by_handler
 from consumer.ledger.tables import AuditRow, DeadLetterRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
 
 EVENTS: Table = EventRow.__table__
@@ -50,7 +51,7 @@ async def timeline(
     was_dead = await _newest(session, DEAD, DEAD.c.id, and_(died, DEAD.c.settled_at.is_not(None))) if events else []
     causes = await _causes(session, application, [row["id"] for row in events])
     entries = [((row["received_at"], 4 * (row["id"] in causes), row["seq"]), _event(row, causes)) for row in events]
-    entries += [((row["at"], 1 if _by_handler(row) else -1, row["id"]), _change(row)) for row in changes]
+    entries += [((row["at"], 1 if by_handler(row["actor"]) else -1, row["id"]), _change(row)) for row in changes]
     entries += [((one["at"], 2, 0), one) for one in await _findings(session, application, plugin, about)]
     entries += [((row["died_at"], 5, row["id"]), _death(row)) for row in was_dead]
     entries += [((row["updated_at"], 5, row["seq"]), _run(row, requested)) for row in runs]
@@ -69,13 +70,9 @@ def _event(row: Mapping[str, Any], causes: Mapping[str, str]) -> Entry:
 
 def _change(row: Mapping[str, Any]) -> Entry:
     """What a handler changed says which event it was; what a person changed says the person's reason."""
-    why = {"event_id" if _by_handler(row) else "reason": row["reason"]}
+    why = {"event_id" if by_handler(row["actor"]) else "reason": row["reason"]}
     change = {"before": _json(row["before"]), "after": _json(row["after"])}
     return {"at": row["at"], "code": row["action"], "by": row["actor"]} | why | change
-
-
-def _by_handler(row: Mapping[str, Any]) -> bool:
-    return ":" in row["actor"] and not row["actor"].startswith("operator")
 
 
 async def _findings(session: AsyncSession, application: str, plugin: str | None, about: Sequence[str]) -> list[Entry]:

@@ -36,6 +36,11 @@ async def add(session: AsyncSession, notes: Sequence[Noted]) -> None:
         await session.execute(_INSERT, [vars(note) for note in notes])
 
 
+def by_handler(actor: str) -> bool:
+    """Whether a handler did it: its reason is an event's id, and not a person's words. Pure."""
+    return ":" in actor and not actor.startswith("operator")
+
+
 def note(
     session: AsyncSession,
     *,

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from consumer.console.explain import explain_customer, explain_order
 from consumer.console.find import find, near
@@ -13,7 +14,7 @@ from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.handling import events, outbox
 from consumer.ledger.reading import hints, quarantine
-from consumer.ledger.tables import DeadLetterRow
+from consumer.ledger.tables import DeadLetterRow, QuarantineRow
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import Reason
 from handlers.access.policy import Policy
@@ -51,6 +52,16 @@ async def test_what_only_a_delivery_says_that_is_no_event_yet_is_found(sold: Dat
         assert (found.kind, found.detail) == ("said in a delivery, in quarantine", None)
         assert {one.detail for one in await find(session, "dora-1")} == {"evt_31", None}
         assert await find(session, "dora-1", application="elsewhere") == []
+
+
+async def test_what_is_no_event_yet_says_what_becomes_of_it(sold: Database) -> None:
+    async with sold.reading() as session:
+        [waits] = await find(session, "evt_8")
+        [refused] = await find(session, "evt_9")
+        number = await session.scalar(select(QuarantineRow.__table__.c.id))
+    at = f"{START:%Y-%m-%d %H:%M:%S}"
+    assert waits.detail == f"asked 0 times, again at {at}; what is never confirmed goes to quarantine"
+    assert str(refused.detail).endswith(f"; consumer quarantine retry {number} --reason …")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.errors import UsageError
 from consumer.ledger import Database
+from consumer.ledger.audit import by_handler
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.trail import sealing
 from consumer.ledger.trail.chain import Export
@@ -48,9 +49,15 @@ def list_entries(
     output = Output(as_json)
     output.document({"entries": found, "more": is_more})
     names = ["number", "at", "actor", "action", "subject", "reason"]
-    output.table(names, [[one[name] for name in names] for one in found], empty="nothing was noted yet")
+    rows = [[_why(one) if name == "reason" else one[name] for name in names] for one in found]
+    output.table(names, rows, empty="nothing was noted yet")
     if is_more:
         output.line(more_line(limit))
+
+
+def _why(entry: Mapping[str, Any]) -> str | None:
+    """A person's reason; what a handler changed came of an event."""
+    return f"event {entry['reason']}" if by_handler(entry["actor"]) and entry["reason"] else entry["reason"]
 
 
 @app.command()

@@ -134,6 +134,24 @@ def noted(desk: Desk, environ: dict[str, str]) -> str:
     return url
 
 
+def test_an_events_id_is_shown_as_what_it_is(desk: Desk, environ: dict[str, str]) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+
+    async def write() -> None:
+        database = Database(environ["CONSUMER_DATABASE_URL"])
+        async with database.transaction() as session:
+            for actor in ("fulfilment:order_paid", "operator:ada"):
+                about = {"application": "default", "action": "x", "subject": "order:1", "after": "{}"}
+                audit.note(session, at=AT, actor=actor, reason="evt_1", **about)
+        await database.stop()
+
+    asyncio.run(write())
+    told = desk.call("audit", "list").stdout.splitlines()
+    assert sum(line.endswith("event evt_1") for line in told) == 1
+    assert sum(line.endswith("evt_1") for line in told) == 2
+    assert {one["reason"] for one in desk.ask("audit", "list")["entries"]} == {"evt_1"}
+
+
 def test_the_commands(desk: Desk, noted: str, tmp_path: Path) -> None:
     assert [one["number"] for one in desk.ask("audit", "list", "--limit", "2")["entries"]] == [None, None]
     told = json.loads(desk.call("audit", "anchor").stdout)
