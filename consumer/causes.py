@@ -36,7 +36,7 @@ _LOGIN = Cause(errors.DatabaseLoginRefused, "put user and password of CONSUMER_D
 _FORBIDDEN = Cause(errors.DatabaseForbidden, "GRANT it to the user of CONSUMER_DATABASE_URL")
 _FULL = Cause(errors.LedgerDiskFull, "make room on the database's disk; nothing needs a restart")
 _READ_ONLY = Cause(errors.LedgerReadOnly, "make it writable, or point CONSUMER_DATABASE_URL at the primary")
-_LOCKED = Cause(errors.LedgerLocked, "find who holds the lock: a backup, a shell, a long transaction")
+_LOCKED = Cause(errors.LedgerLocked, "find who holds the lock: a backup, a shell, a long transaction, a hung role")
 _CLOSED = Cause(
     errors.LedgerNotOpened, "check path and permissions of the file and its folder, for the user of the role"
 )

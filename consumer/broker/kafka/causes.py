@@ -79,4 +79,4 @@ async def _ask(client: Any, topic: str, within_s: float) -> None:
         for _, code, *_ in partitions:
             refused = of_kafka(for_code(code)(name)) if code else None
             if refused is not None:
-                raise type(refused)(topic=name, **refused.fields)
+                raise type(refused)(**{**refused.fields, "topic": name})

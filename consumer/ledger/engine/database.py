@@ -161,7 +161,8 @@ class translated:  # noqa: N801 - reads as a word: with translated():
             return
         known = of_database(error)
         if known is not None:
-            known.fields["path"] = self._path
+            if self._path is not None:
+                known.fields["path"] = self._path
             raise known from error
         if is_plain:
             raise LedgerUnavailable(reason=type(error).__name__) from error

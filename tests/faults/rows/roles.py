@@ -40,7 +40,8 @@ def _hung(role: str) -> Fault:
     async def cure(scene: Scene) -> None:
         scene.signal(role, signal.SIGCONT)
 
-    return fault(role, "hung", f"no_{role}", strike=strike, cure=cure)
+    # Where it holds SQLite's lock at that moment, nobody's heartbeat is written, and the lock is all there is to name.
+    return fault(role, "hung", f"no_{role}", "ledger_locked", strike=strike, cure=cure)
 
 
 async def _stop_machine(scene: Scene) -> None:

@@ -52,6 +52,7 @@ async def test_a_grant_taken_away_is_named_and_its_return_is_seen(brokers: Clust
 
         await eventually(is_refused, within_s=20, every_s=0.2, what="the probe is refused")
         assert isinstance(broker.refusal, TopicForbidden)
+        assert broker.refusal.fields["topic"] == "events"
         await brokers.allow(TOPIC, "events", "WRITE")
 
         await eventually(is_taken, within_s=20, every_s=0.2, what="the probe is taken again")
