@@ -1,4 +1,4 @@
-"""What aiokafka says of a topic that it may not use names the topic, one or several, and nothing else is taken for one."""
+"""What aiokafka says of a topic that it may not use names the topic, one or several."""
 
 from __future__ import annotations
 
