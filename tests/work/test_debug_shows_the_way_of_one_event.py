@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.promises.deployment import deployment, embedded, started
+from tests.support.ports import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -24,7 +25,12 @@ async def test_through_all_processes(tmp_path: Path) -> None:
         found.environ |= {"CONSUMER_LOG_LEVEL": "debug", "CONSUMER_LOG_FORMAT": "json"}
         found.environ["CONSUMER_SYNC_INTERVAL_S"] = "60"  # the webhook is to be the first to tell
         processes = [found.process(role) for role in ROLES]
+
+        async def has_walked() -> bool:
+            return (await found.standing()).walked_at is not None
+
         async with started(*processes):
+            await eventually(has_walked, within_s=60, what="the first walk is over")
             found.sandbox.set_webhook_url(f"http://127.0.0.1:{found.environ['CONSUMER_PORT']}/webhooks/default")
             found.pay_order()
             await found.shipped(within_s=60)

@@ -51,8 +51,9 @@ async def test_a_grant_taken_away_is_named_and_its_return_is_seen(brokers: Clust
             return await _answer(broker) is TopicForbidden
 
         await eventually(is_refused, within_s=20, every_s=0.2, what="the probe is refused")
-        assert isinstance(broker.refusal, TopicForbidden)
-        assert broker.refusal.fields["topic"] == "events"
+        refusal = broker.refusal
+        assert isinstance(refusal, TopicForbidden)
+        assert refusal.fields["topic"] == "events"
         await brokers.allow(TOPIC, "events", "WRITE")
 
         await eventually(is_taken, within_s=20, every_s=0.2, what="the probe is taken again")
