@@ -183,7 +183,7 @@ ALONE: Final[Mapping[tuple[str, ...], Add]] = {
 def tree(*words: str) -> typer.Typer:
     """All commands; only those that a call with these words needs, where they are known."""
     app = trunk()
-    alone = ALONE.get(words[:1]) or ALONE.get(words[:2])
+    alone = ALONE.get(words[:2])
     found = [alone] if alone else [add for add, known in PARTS.items() if words[:1] and words[0] in known]
     for add in found or PARTS:
         add(app)

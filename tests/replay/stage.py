@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,8 @@ from consumer.ledger import Database
 from consumer.plugin import Context, Event, declared, handles
 from consumer.work.registry import Registry
 from tests.support.handling.replaying import Replaying
-from tests.work.workshop import Workshop
+from tests.support.ports import eventually
+from tests.work.workshop import Workshop, order_paid
 
 Function = Callable[..., Coroutine[Any, Any, None]]
 
@@ -61,6 +63,17 @@ class Shop:
     def workshop(self) -> Workshop:
         """Its workers."""
         return Workshop(self.database, self.broker, self.functions())
+
+    @asynccontextmanager
+    async def with_dead_mail(self) -> AsyncIterator[Workshop]:
+        """Its workers, after the mail of one order is dead; it is mended by then."""
+        self.broken.add("mail")
+        work = self.workshop()
+        await work.publish(order_paid(1))
+        async with work.working():
+            await eventually(lambda: work.count("shop:mail", "dead", 1))
+            self.broken.clear()
+            yield work
 
     def replaying(self) -> Replaying:
         """Its operator."""

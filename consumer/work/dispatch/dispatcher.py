@@ -1,8 +1,8 @@
 """Dispatcher: works on the runs that ingest left: effect handlers, and transactional ones that failed before.
 
-Claim due heads of lanes, run them (effects outside transactions, concurrently across lanes), store what became of
-them, which lets the next of each lane go. The ledger is the queue: what waits here is claimed there, for as long as a
-lease, and is given back when it may not start.
+Claim due heads of lanes, or take what ingest claimed as it added it; run them (effects outside transactions,
+concurrently across lanes), store what became of them, which lets the next of each lane go. The ledger is the queue:
+what waits here is claimed there, for as long as a lease, and is given back when it may not start.
 """
 
 from __future__ import annotations

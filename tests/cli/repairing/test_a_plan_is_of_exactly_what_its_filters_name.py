@@ -22,8 +22,6 @@ from tests.replay.stage import Shop
 from tests.support.desk import Desk
 from tests.support.handling.live import Live
 from tests.support.handling.projections import observed, said
-from tests.support.ports import eventually
-from tests.work.workshop import order_paid
 
 RUNS: Table = RunRow.__table__
 Found = set[tuple[str, str]]
@@ -130,12 +128,8 @@ async def test_what_is_mistyped_is_refused_and_nothing_is_stored(
 
 # case: R5
 async def test_a_dead_run_gets_a_new_effect_key_where_that_was_said(sqlite_ledger: Database, broker: Broker) -> None:
-    shop = Shop(sqlite_ledger, broker, broken={"mail"})
-    work = shop.workshop()
-    await work.publish(order_paid(1))
-    async with work.working():
-        await eventually(lambda: work.count("shop:mail", "dead", 1))
-        shop.broken.clear()
+    shop = Shop(sqlite_ledger, broker)
+    async with shop.with_dead_mail():
         plan = await shop.replaying().plan(handler="shop:mail", forced=True, reason="lost", renews_keys=True)
         assert plan["actions"] == {"retry": 1}
         [renewed] = plan["effects"]["shop:mail"]["idempotency_keys"]

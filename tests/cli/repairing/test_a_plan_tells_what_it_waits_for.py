@@ -32,12 +32,8 @@ async def test_who_goes_on_with_a_plan_is_told_and_how(
         return 1.0
 
     monkeypatch.setattr(Pace, "left_s", soon)
-    shop = Shop(sqlite_ledger, broker, broken={"mail"})
-    work = shop.workshop()
-    await work.publish(order_paid(1))
-    async with work.working():
-        await eventually(lambda: work.count("shop:mail", "dead", 1))
-        shop.broken.clear()
+    shop = Shop(sqlite_ledger, broker)
+    async with shop.with_dead_mail() as work:
         plan = await shop.replaying().plan(handler="shop:mail")
         async with sqlite_ledger.transaction() as session:
             await plans.begin(session, plan["id"], by="bob", reason="first", now=work.clock.now())
@@ -87,12 +83,8 @@ async def test_a_handler_of_the_plan_that_is_paused_is_named(
     sqlite_ledger: Database, broker: Broker, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply, "STALLED_S", 0.5)
-    shop = Shop(sqlite_ledger, broker, broken={"mail"})
-    work = shop.workshop()
-    await work.publish(order_paid(1))
-    async with work.working():
-        await eventually(lambda: work.count("shop:mail", "dead", 1))
-        shop.broken.clear()
+    shop = Shop(sqlite_ledger, broker)
+    async with shop.with_dead_mail():
         plan = await shop.replaying().plan(handler="shop:mail")
         paused = await asyncio.to_thread(desk.call, "handlers", "pause", "shop:mail", "--reason", "stocktaking")
         assert paused.returncode == 0, paused.stderr
