@@ -70,7 +70,7 @@ drills: setup ## alerts, each fired by its real fault in running processes and c
 mutants: setup ## a night: single mistakes planted, each has to be noticed by a test; MODULE=path for a part, ONE_IN=n a sample (0: survivors), MINUTES=n to stop after
 	@$(BIN)/python -m tests.mutants $(MODULE) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONE_IN),--one-in $(ONE_IN))
 
-LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
+LOCK := uv pip compile -q --no-strip-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 
 lock: ## rewrite the three locks from pyproject.toml (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock

@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import distributions
 from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ ELSEWHERE = ["colorama", "pywin32", "tzdata"]  # locked for another system than 
 
 
 def _locked(name: str) -> dict[str, str]:
-    return dict(re.findall(r"(?m)^([a-z0-9-]+)==([^ ]+)", (CHECKOUT / name).read_text()))
+    return dict(re.findall(r"(?m)^([a-z0-9-]+)(?:\[[^]]*])?==([^ ]+)", (CHECKOUT / name).read_text()))
 
 
 def _names(requirements: list[Any]) -> set[str]:
@@ -49,8 +50,31 @@ def test_the_locks_agree() -> None:
 def test_all_is_pinned_by_hash_and_names_no_address(name: str) -> None:
     text = (CHECKOUT / name).read_text()
     assert "://" not in text
-    pinned = re.split(r"(?m)^(?=[a-z0-9-]+==)", text)[1:]
+    pinned = re.split(r"(?m)^(?=[a-z0-9-]+(?:\[[^]]*])?==)", text)[1:]
     assert [one.splitlines()[0] for one in pinned if "--hash=sha256:" not in one] == []
+
+
+def _with_extras(requirement: str) -> tuple[str, ...]:
+    found = re.match(r"([A-Za-z0-9_.-]+)\[([^]]+)]", requirement)
+    if found is None or "extra ==" in requirement:
+        return ()
+    name = found[1].lower().replace("_", "-").replace(".", "-")
+    return tuple(f"{name}[{extra.strip()}]" for extra in found[2].split(","))
+
+
+def test_a_release_of_tomorrow_does_not_break_an_install_of_today() -> None:
+    """pip 23, which Debian's and Python's own virtual environments bring, takes `coverage[toml]>=7` for another package
+    than `coverage==7.17.3`, and refuses the newest one that was not locked."""
+    text = (CHECKOUT / "requirements-dev.lock").read_text()
+    locked = {
+        f"{name}[{extra.strip()}]"
+        for name, extras in re.findall(r"(?m)^([a-z0-9-]+)\[([^]]+)]==", text)
+        for extra in extras.split(",")
+    }
+    asked = {one for there in distributions() for line in there.requires or () for one in _with_extras(line)}
+    known = {one for one in asked if one.partition("[")[0] in _locked("requirements-dev.lock")}
+    assert {"coverage[toml]", "sqlalchemy[asyncio]"} <= known
+    assert known - locked == set()
 
 
 class Advisories(BaseHTTPRequestHandler):
