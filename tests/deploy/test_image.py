@@ -128,7 +128,7 @@ def test_the_sbom_is_what_is_installed(image: UnpackedImage, data: Path) -> None
 
 
 def test_what_is_installed_is_what_the_lock_says(image: UnpackedImage) -> None:
-    locked = dict(re.findall(r"(?m)^([a-z0-9-]+)==([^ ]+)", (CHECKOUT / "requirements.lock").read_text()))
+    locked = dict(re.findall(r"(?m)^([a-z0-9-]+)(?:\[[^]]*])?==([^ ]+)", (CHECKOUT / "requirements.lock").read_text()))
     bom = sbom.software_of(image.root)
     python = {one.name: one.version for one in bom.components if str(one.purl).startswith("pkg:pypi/")}
     assert python.items() <= locked.items()
