@@ -17,6 +17,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from deploy.image import sbom
 from deploy.image.store import CHECKOUT, UnpackedImage, buildah, is_built, tag, unpacked
 from tests.deploy.container import Container
+from tests.support.locks import versions
 from tests.support.merchant.environment import run_module
 from tests.support.ports import free_port
 from tests.support.tools import missing, need_program
@@ -128,7 +129,7 @@ def test_the_sbom_is_what_is_installed(image: UnpackedImage, data: Path) -> None
 
 
 def test_what_is_installed_is_what_the_lock_says(image: UnpackedImage) -> None:
-    locked = dict(re.findall(r"(?m)^([a-z0-9-]+)(?:\[[^]]*])?==([^ ]+)", (CHECKOUT / "requirements.lock").read_text()))
+    locked = versions("requirements.lock")
     bom = sbom.software_of(image.root)
     python = {one.name: one.version for one in bom.components if str(one.purl).startswith("pkg:pypi/")}
     assert python.items() <= locked.items()

