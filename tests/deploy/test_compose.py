@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from consumer.settings import Role, load_settings
-from tests.support.commands import is_command
+from tests.support.checkout.commands import is_command
 from tests.support.tools import need_program
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

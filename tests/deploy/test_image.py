@@ -17,7 +17,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from deploy.image import sbom
 from deploy.image.store import CHECKOUT, UnpackedImage, buildah, is_built, tag, unpacked
 from tests.deploy.container import Container
-from tests.support.locks import versions
+from tests.support.checkout.locks import versions
 from tests.support.merchant.environment import run_module
 from tests.support.ports import free_port
 from tests.support.tools import missing, need_program

@@ -22,7 +22,7 @@ from consumer.settings.table import settings_table
 from consumer.work.registry import load_registry
 from tests.deploy.manifests import KUBERNETES, MINORS, Manifest, render, wrong_in
 from tests.deploy.policies import ROLES, WORKLOADS, containers, pod, setting, violations
-from tests.support.commands import is_command
+from tests.support.checkout.commands import is_command
 
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())

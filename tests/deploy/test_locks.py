@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.locks import CHECKOUT, LOCKS, pinned, versions
+from tests.support.checkout.locks import CHECKOUT, LOCKS, pinned, versions
 
 ELSEWHERE = ["colorama", "pywin32", "tzdata"]  # locked for another system than this
 

@@ -13,7 +13,7 @@ import yaml
 
 from tests.deploy.manifests import KUBERNETES, Manifest, render
 from tests.deploy.policies import COMPONENT, pod, role_container
-from tests.support.commands import is_command
+from tests.support.checkout.commands import is_command
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PAGE = (DEPLOY / "commands.md").read_text()

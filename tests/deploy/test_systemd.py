@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumer.settings import Role, load_settings
-from tests.support.commands import is_command
+from tests.support.checkout.commands import is_command
 from tests.support.tools import need_program
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"

@@ -8,7 +8,7 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-CHECKOUT: Final = Path(__file__).resolve().parents[2]
+CHECKOUT: Final = Path(__file__).resolve().parents[3]
 LOCKS: Final = ("requirements.lock", "requirements-build.lock", "requirements-dev.lock")
 
 
