@@ -37,10 +37,10 @@ from consumer.ledger.handling import handlers
 from consumer.ledger.processes import BROKEN, HANDLERS, PREFIX, READS, SIGNATURES, USER, worker_id
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.payments import PaymentsClient
-from consumer.retry import Lasting
 from consumer.settings import Role, Settings
 from consumer.telemetry.descriptors import Descriptors
 from consumer.telemetry.internal import Check, Readiness, internal_app
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.port import InternalRunner
@@ -76,6 +76,8 @@ class App:
         self.clock: Clock = clock or SharedClock(self.machine)
         self.metrics = Metrics()
         self.connected = asyncio.Event()
+        self._ledger_away = Condition("ledger_not_ready")
+        self._broker_away = Condition("broker_not_ready")
         self._schema_seen = asyncio.Lock()
         self._schema_is_current = False
         self.public_url: str | None = None
@@ -230,15 +232,15 @@ class App:
             await broker.start()
             await broker.ensure_topics(log_parts.topics(self.settings))
 
-        if await self._persist(connect, "broker_not_ready", stop):
+        if await self._persist(connect, self._broker_away, stop):
             self.connected.set()
         await stop.wait()
 
     async def _ready_to_work(self, stop: asyncio.Event) -> bool:
         """Wait for the ledger's schema and the log; False when told to stop first. Raises SchemaOutdated."""
-        if not await self._persist(self._require_schema, "ledger_not_ready", stop):
+        if not await self._persist(self._require_schema, self._ledger_away, stop):
             return False
-        if not await self._persist(self._heartbeat.agree_on_time, "ledger_not_ready", stop):
+        if not await self._persist(self._heartbeat.agree_on_time, self._ledger_away, stop):
             return False
         return await _first_of(self.connected, stop)
 
@@ -249,21 +251,19 @@ class App:
                 await require_current(self.database)
                 self._schema_is_current = True
 
-    async def _persist(self, attempt: Callable[[], Awaitable[None]], trouble: str, stop: asyncio.Event) -> bool:
-        """Try until it works (True) or `stop` is set (False). What trying again cannot help is raised."""
-        lasting = Lasting()
+    async def _persist(self, attempt: Callable[[], Awaitable[None]], away: Condition, stop: asyncio.Event) -> bool:
+        """Try until it works (True) or `stop` is set (False). What trying again cannot help is raised. Several
+        parts wait for the same: `away` is theirs together, and says it once."""
         while not stop.is_set():
             try:
                 await attempt()
             except (BrokerError, LedgerError) as error:
                 if not error.retryable:
                     raise
-                if lasting.says(error.code):
-                    _log.warning(trouble, code=error.code, reason=error.message, for_s=lasting.for_s)
+                away.lasts(error)
                 await _first_of(asyncio.Event(), stop, limit_s=LOOK_AGAIN_S)
             else:
-                if lasting.code is not None:
-                    _log.info(f"{trouble}_over", was=lasting.code, after_s=lasting.for_s)
+                away.over()
                 return True
         return False
 
@@ -293,7 +293,7 @@ class App:
         from consumer.app.accounting import Accounting
         from consumer.app.unfulfilled import watch_unfulfilled
 
-        if await self._persist(self._require_schema, "ledger_not_ready", stop):
+        if await self._persist(self._require_schema, self._ledger_away, stop):
             names = [application.name for application in self.settings.applications]
             room = self.settings.unproved_max_bytes
             accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
@@ -396,7 +396,7 @@ class App:
             return self.worker is not None and self.worker.check()
 
         async def note(stop: asyncio.Event) -> None:
-            if await self._persist(self._require_schema, "ledger_not_ready", stop):
+            if await self._persist(self._require_schema, self._ledger_away, stop):
                 await note_taken(database, self.clock, stop)
 
         self._readiness.add("group", polls)
@@ -482,7 +482,7 @@ class App:
         self._readiness.add("grants", Grants(self.database, BUILT_IN, self.clock).check)
 
         async def seal(stop: asyncio.Event) -> None:
-            if await self._persist(self._require_schema, "ledger_not_ready", stop):
+            if await self._persist(self._require_schema, self._ledger_away, stop):
                 await seal_trail(self.database, self.clock, stop)
 
         if self.settings.retention is not None and self.settings.archive_dir is not None:

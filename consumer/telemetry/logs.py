@@ -22,6 +22,8 @@ LogFormat = Literal["json", "console", "auto"]
 _QUIET = ("aiohttp", "aiokafka", "alembic", "asyncio", "sqlalchemy", "aiosqlite", "urllib3")
 # What these say, a command that does one thing says itself, in the one line of its error (contract, Commands).
 _SAID_BY_COMMANDS = ("aiokafka",)
+_WARNINGS = "py"  # where `logging.captureWarnings` sends them
+LIBRARY_SAYS = "library_says"
 _NEVER = logging.CRITICAL + 1
 REPEAT_EVERY_S = 30.0
 REMEMBERED_MAX = 256
@@ -96,7 +98,7 @@ def configure_logging(
     handler.addFilter(Seldom())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *before],
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, _as_a_field, *before],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *after],
         )
     )
@@ -184,6 +186,14 @@ def _signed(who: Mapping[str, str | int]) -> Processor:
         return event
 
     return sign
+
+
+def _as_a_field(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The processor that puts a library's sentence into `said`: what happened is a stable word. Authors of plugins, who
+    may log by `logging`, name their own."""
+    if event["logger"].partition(".")[0] in (*_QUIET, _WARNINGS):
+        event["event"], event["said"] = LIBRARY_SAYS, event["event"]
+    return event
 
 
 def _of_one(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

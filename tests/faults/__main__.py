@@ -80,12 +80,18 @@ def main(words: Sequence[str]) -> int:
     failed = 0
     if asked.healthy is not None:
         return 1 if asyncio.run(stay(asked.on or "embedded", asked.healthy, asked.per_s)) else 0
-    for on, (_, rows) in SCENES.items():
-        if asked.on in (None, on):
-            chosen = [row for row in rows if not asked.words or any(word in row.name for word in asked.words)]
-            chosen = [row for row in chosen if not (asked.new and was_played(row.name, on))]
-            failed += asyncio.run(play_all(on, [row for row in chosen for _ in range(asked.times)]))
+    chosen = {on: _chosen(on, asked.words) for on in SCENES if asked.on in (None, on)}
+    if not any(chosen.values()):
+        parser.error(f"no row has {' or '.join(asked.words)} in its name")
+    for on, rows in chosen.items():
+        left = [row for row in rows if not (asked.new and was_played(row.name, on))]
+        failed += asyncio.run(play_all(on, [row for row in left for _ in range(asked.times)]))
     return 1 if failed else 0
+
+
+def _chosen(on: str, words: Sequence[str]) -> list[Fault]:
+    """Rows of a scene that have one of the words in their name; all, without words."""
+    return [row for row in SCENES[on][1] if not words or any(word in row.name for word in words)]
 
 
 if __name__ == "__main__":

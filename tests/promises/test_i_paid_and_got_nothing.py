@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from consumer.sandbox.scenarios.stage import Stage
-from tests.promises.deployment import Deployment, deployment, embedded, started
+from tests.promises.deployment import Deployment, Places, deployment, embedded, started
 from tests.support.desk import Called, Desk
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
@@ -80,9 +80,18 @@ class Phone:
         return [order_id, session.id, order.id, order.payment_id, *events[:1]]
 
 
+@pytest.fixture(params=["files", pytest.param("servers", marks=[pytest.mark.kafka, pytest.mark.postgres])])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Places:
+    """Where log and ledger are: files, or Kafka and PostgreSQL."""
+    if request.param == "files":
+        return embedded(tmp_path)
+    broker_url, database_url = (request.getfixturevalue(name) for name in ("kafka_url", "postgres_url"))
+    return {"broker_url": broker_url, "database_url": database_url}
+
+
 @pytest.fixture
-async def phone(tmp_path: Path) -> AsyncIterator[Phone]:
-    async with deployment(tmp_path, **embedded(tmp_path)) as found:
+async def phone(places: Places, tmp_path: Path) -> AsyncIterator[Phone]:
+    async with deployment(tmp_path, **places) as found:
         source = PICKY.format(broken=str(tmp_path / "broken"), url=found.warehouse.url)
         found.environ |= install_plugin(tmp_path, "warehouse_plugin", source)
         port = found.environ["CONSUMER_PORT"]

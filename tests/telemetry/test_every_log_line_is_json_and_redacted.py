@@ -76,7 +76,8 @@ def test_a_command_says_itself_why_it_failed_and_a_role_tells_what_the_library_s
     logging.getLogger("some.library").error("told always")
     configure_logging("info", "json", stream)
     logging.getLogger("aiokafka").error("told again")
-    assert [line["event"] for line in lines(stream)[2 * said :]] == ["told always", "told again"]
+    assert [line["event"] for line in lines(stream)[2 * said :]] == ["told always", "library_says"]
+    assert lines(stream)[-1]["said"] == "told again"
 
 
 def test_the_logging_of_libraries_goes_the_same_way(stream: io.StringIO) -> None:
@@ -93,7 +94,20 @@ def test_the_logging_of_libraries_goes_the_same_way(stream: io.StringIO) -> None
         warnings.warn("a warning", stacklevel=1)
     first, second = lines(stream)
     assert (first["logger"], first["level"]) == ("some.library", "warning")
-    assert "a warning" in str(second["event"])
+    assert (second["event"], "a warning" in str(second["said"])) == ("library_says", True)
+    assert "hush" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["aiokafka.conn", "asyncio", "sqlalchemy.pool.impl"])
+def test_what_a_library_says_is_a_field_of_a_stable_word_and_redacted(stream: io.StringIO, name: str) -> None:
+    # case: I25
+    configure_logging("info", "json", stream)
+    logging.getLogger(name).error("Unable to connect to %s", "postgresql://u:hush@db")
+    logging.getLogger("warehouse").error("an author's own")
+    first, second = lines(stream)
+    assert (first["event"], first["logger"]) == ("library_says", name)
+    assert str(first["said"]).startswith("Unable to connect to")
+    assert (second["event"], "said" in second) == ("an author's own", False)
     assert "hush" not in stream.getvalue()
 
 

@@ -108,7 +108,9 @@ def _group(report: GroupReport, now: datetime, processes: Sequence[Process]) -> 
     alive = [one for one in processes if one.role == role and one.stopped_at is None]
     settled = [one for one in alive if now - one.started_at > SETTLED_AFTER and now - one.seen_at < SETTLED_AFTER]
     if not report.members and settled:
-        text = f"nobody reads as group {report.group}, though `{role}` runs; {report.records} record(s) wait"
+        ago_s = max(0.0, (now - max(one.seen_at for one in settled)).total_seconds())
+        text = f"nobody reads as group {report.group}, though `{role}` was seen {ago_s:.0f} s ago"
+        text = f"{text}; {report.records} record(s) wait"
         found.append(Finding(Grade.STUCK, "group_without_members", text))
     if others := strangers(report, processes):
         names = ", ".join(printable(one)[:CLIENT_CHARS] for one in others[:CLIENTS_MAX])

@@ -48,6 +48,15 @@ def test_what_a_group_lacks_is_found(report: GroupReport, code: str, grade: Grad
     assert "payments." in finding.text
 
 
+def test_a_group_without_members_is_told_beside_when_its_role_was_seen() -> None:
+    """A role that hangs is none that runs: how long ago it was seen is what is known."""
+    empty = replace(READ, members=0, records=20)
+    for seen in (-3, 12):
+        hung = replace(WORKER, seen_at=NOW - timedelta(seconds=seen))
+        [finding] = judge_log(LogLook(groups=[empty]), NOW, processes=[hung])
+        assert f"though `work` was seen {max(seen, 0)} s ago; 20 record(s) wait" in finding.text
+
+
 def test_a_group_that_is_read_and_a_little_behind_is_well() -> None:
     busy = replace(READ, records=900, oldest_at=NOW - timedelta(seconds=20))
     assert judge_log(LogLook(groups=[busy]), NOW, memories=[MEMORY], processes=[WORKER]) == []

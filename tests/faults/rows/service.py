@@ -149,7 +149,7 @@ async def _resume(scene: Scene) -> None:
 OF_THE_API = (
     _secret("with wrong credentials", lambda secret: secret[:-4] + "xxxx", "credentials_refused"),
     _secret("with an empty secret file", lambda _: "", "reading_held_up", "settings_invalid"),
-    fault("API", "of another application", "wrong_application", "reading_held_up", strike=_swap, cure=_swap_back),
+    fault("API", "of another application", "reading_held_up", strike=_swap, cure=_swap_back, says="wrong_application"),
     fault("API", "refused", "reading_held_up", strike=_refuse, cure=_accept, says="service_unreachable"),
     fault("API", "hung", "reading_held_up", strike=_hang, cure=_flow, says="service_unreachable"),
     _answers("slow (30 s an answer)", "api_slow_s", 30, "service_unreachable"),
