@@ -31,7 +31,7 @@ from tests.mutants.plan import ROOT, Places
 from tests.mutants.testing import load_libraries, passes
 from tests.mutants.warm import UNFINISHED, CannotSwap, Warm
 
-COPIED = ("consumer", "handlers", "tests", "pyproject.toml", "README.md")
+COPIED = ("consumer", "deploy", "handlers", "tests", "pyproject.toml", "README.md")
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 NOBODY = "no fast test is seen to run it"
 
