@@ -22,7 +22,7 @@ import uvloop
 from consumer import __version__
 from consumer.cli.output import Output
 from consumer.cli.printable import printable
-from consumer.errors import OutputUnwritable, Terminated
+from consumer.errors import ConsumerError, OutputUnwritable, Terminated, code_of
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import lacks_nothing
 from consumer.ledger.engine.database import LOCK_S
@@ -192,9 +192,13 @@ async def run_role(
 
 
 async def run_until(stop: asyncio.Event, app: App, settings: Settings) -> None:
-    """Run what was built, and say when it begins and when it is about to end."""
+    """Run what was built, and say when it begins, and when it is about to end or died. Raises what a part raised."""
     _log.info("role_started", settings=digest(settings), internal_url=app.internal_url, public_url=app.public_url)
-    await app.run(stop)
+    try:
+        await app.run(stop)
+    except Exception as error:
+        _log.error("role_died", code=code_of(error), reason=error.message if isinstance(error, ConsumerError) else None)
+        raise
     _log.info("role_stops", signalled=stop.is_set())
 
 

@@ -54,7 +54,10 @@ async def timeline(
     entries += [((row["at"], 1 if by_handler(row["actor"]) else -1, row["id"]), _change(row)) for row in changes]
     entries += [((one["at"], 2, 0), one) for one in await _findings(session, application, plugin, about)]
     entries += [((row["died_at"], 5, row["id"]), _death(row)) for row in was_dead]
-    entries += [((row["updated_at"], 5, row["seq"]), _run(row, requested)) for row in runs]
+    seen_to = {(row["event_id"], row["handler"]) for row in was_dead}
+    # What was not tried again since somebody saw to its death says what it died of, and nothing has happened.
+    tried = [row for row in runs if row["attempts"] > 0 or (row["event_id"], row["handler"]) not in seen_to]
+    entries += [((row["updated_at"], 5, row["seq"]), _run(row, requested)) for row in tried]
     return [entry for _, entry in sorted(entries, key=lambda one: one[0])]
 
 

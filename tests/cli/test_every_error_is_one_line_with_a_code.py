@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sqlite3
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from consumer.cli.looking import events
 from tests.support.desk import Desk
+from tests.support.ports import free_port
 
 
 def _is_one_line(text: str, code: str) -> bool:
@@ -87,6 +89,18 @@ def test_a_ledger_without_a_schema_says_what_to_do(desk: Desk, tmp_path: Path) -
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "schema_outdated"), done.stderr
     assert "consumer db upgrade" in done.stderr
+
+
+def test_a_role_that_dies_says_so_in_its_log_too(desk: Desk, tmp_path: Path) -> None:
+    """Who collects logs sees why, beside its start and its stop."""
+    (tmp_path / "consumer.db").touch()
+    done = desk.call("work", CONSUMER_LOG_FORMAT="json", CONSUMER_INTERNAL_PORT=str(free_port()))
+    assert done.returncode == 1
+    *before, last = done.stderr.splitlines()
+    assert _is_one_line(last, "schema_outdated"), done.stderr
+    [died] = [line for line in map(json.loads, before) if line["event"] == "role_died"]
+    assert (died["code"], died["role"], died["level"]) == ("schema_outdated", "work", "error")
+    assert died["reason"]
 
 
 def test_a_database_that_is_away(desk: Desk) -> None:

@@ -17,7 +17,7 @@ from consumer.errors import NotFound
 from consumer.ledger import Database, leases
 from consumer.ledger.handling import runs
 from consumer.ledger.handling.runs import Attempt, Run
-from consumer.ledger.tables import RunStatus
+from consumer.ledger.tables import DeadLetterRow, RunStatus
 from handlers.access.policy import Policy
 from tests.support.handling.projections import START, Projections, observed, own, said, unreadable
 
@@ -253,3 +253,25 @@ async def test_reads_that_wait_for_credentials_are_counted_unless_somebody_reads
         assert not await is_read(session, "club", later + timedelta(minutes=5))
         await leases.release(session, lease)
         assert not await is_read(session, "club", later)
+
+
+@pytest.mark.parametrize(("attempts", "told"), [(0, ["run.dead"]), (1, ["run.dead", "run.retrying"])])
+async def test_what_was_redriven_and_not_tried_since_did_not_fail_again(
+    sqlite_ledger: Database, projections: Projections, attempts: int, told: list[str]
+) -> None:
+    """Its handler is paused: the run still says what it died of, and nothing has happened since."""
+    # case: A50
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9"))
+    about = {"application": "default", "event_id": "evt_1", "handler": "shop:told"}
+    why = {"code": "handler_failed", "reason": "ValueError: no shelf"}
+    later = START + timedelta(minutes=5)
+    run = Run(**about, seq=1, key="order:A1", blocking=True, status=RunStatus.RETRYING, next_at=later,
+              attempts=attempts, **why)  # fmt: skip
+    death = DeadLetterRow(**about, died_at=START, blocking=True, attempts=8, settled_at=later, settled_as="redriven",
+                          **why)  # fmt: skip
+    async with sqlite_ledger.transaction() as session:
+        await runs.add(session, [run], later)
+        session.add(death)
+        await session.flush()
+        found = await explain_order(session, "default", "A1")
+    assert [one["code"] for one in found["timeline"] if one["code"].startswith("run.")] == told

@@ -36,11 +36,12 @@ ROLE_OF: Final = {"work": "work", "confirm": "sync"}
 
 @dataclass(frozen=True, kw_only=True)
 class LogLook:
-    """What the log answered. `refused`: why it did not."""
+    """What the log answered. `refused`: why it did not; `where`: the brokers that were asked."""
 
     topics: Sequence[TopicReport] = ()
     groups: Sequence[GroupReport] = ()
     refused: BrokerError | None = None
+    where: Sequence[str] = ()
 
 
 async def ask(settings: Settings) -> LogLook:
@@ -49,15 +50,16 @@ async def ask(settings: Settings) -> LogLook:
         broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
     except BrokerError as error:
         return LogLook(refused=error)
-    topics: Sequence[TopicReport] = ()
+    topics, where = list[TopicReport](), settings.kafka_servers
     try:
         async with asyncio.timeout(WITHIN_S):
-            topics = await broker.look(log_parts.topics(settings))
+            topics = list(await broker.look(log_parts.topics(settings)))
             return LogLook(topics=topics, groups=await broker.look_at_groups(log_parts.groups(settings)))
     except TimeoutError:
-        return LogLook(topics=topics, refused=BrokerUnavailable(f"the broker did not answer within {WITHIN_S:g} s"))
+        refused = BrokerUnavailable(f"the broker did not answer within {WITHIN_S:g} s")
+        return LogLook(topics=topics, refused=refused, where=where)
     except BrokerError as error:
-        return LogLook(topics=topics, refused=error)
+        return LogLook(topics=topics, refused=error, where=where)
     finally:
         await broker.stop()
 
@@ -80,7 +82,8 @@ def judge_log(
     if look.refused is not None:
         code = "broker_away" if type(look.refused) is BrokerUnavailable else look.refused.code
         cure = cure_of(look.refused.code)
-        found.append(Finding(Grade.STUCK, code, look.refused.sentence() + (f" ({cure})" if cure else "")))
+        asked = f" (asked: {', '.join(look.where)})" if look.where else ""
+        found.append(Finding(Grade.STUCK, code, look.refused.sentence() + asked + (f" ({cure})" if cure else "")))
     found += _topics(look.topics)
     for report in look.groups:
         found += _group(report, now, processes)

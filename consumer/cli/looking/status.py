@@ -30,10 +30,17 @@ from consumer.console.invariants import kept as accounts
 from consumer.console.queues import queues
 from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.unread import Unread, overdue, unread
-from consumer.errors import DatabaseForbidden, DatabaseMissing, LedgerError, LedgerSlow, SettingsError
+from consumer.errors import (
+    DatabaseForbidden,
+    DatabaseMissing,
+    LedgerError,
+    LedgerSlow,
+    LedgerUnavailable,
+    SettingsError,
+)
 from consumer.ledger import Database, health, processes
 from consumer.ledger.archiving import passes
-from consumer.ledger.engine.database import user_of
+from consumer.ledger.engine.database import server_of, user_of
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.health import Figures
@@ -159,6 +166,12 @@ def _unwritable(error: LedgerError) -> Finding:
     return Finding(Grade.STUCK, error.code, text)
 
 
+def _asked(error: LedgerError, settings: Settings) -> str:
+    """Which server was asked, where none answered."""
+    server = server_of(settings.database_url.get_secret_value())
+    return f" (asked: {server})" if server and isinstance(error, LedgerUnavailable) else ""
+
+
 def _cure(error: LedgerError) -> str:
     cure = cure_of(error.code)
     return f" ({cure})" if cure else ""
@@ -183,7 +196,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
             last_pass = await passes.load(session)
             refused = await _why_unheard(database, found.processes, figures.at)
     except LedgerError as error:
-        told = Finding(Grade.UNKNOWN, error.code, error.sentence() + _cure(error))
+        told = Finding(Grade.UNKNOWN, error.code, error.sentence() + _asked(error, settings) + _cure(error))
         if isinstance(error, DatabaseMissing):
             return Look(findings=[told])  # nothing was set up here yet
         return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])

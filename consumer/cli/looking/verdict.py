@@ -38,6 +38,7 @@ READ_LATE_S = 900.0
 UNDERWAY, UNDERWAY_S = "orphan_payment", 60.0
 """A payment may be read before its order is known to be paid: then the finding is closed again at once."""
 HOW_PAUSED = " (`consumer handlers list` says since when, by whom and why; `consumer handlers resume`)"
+HOW_WAITING = " (`consumer handlers list` says since when and for what; they go on by themselves)"
 HELD_UP_S = 30.0
 CERTAIN = frozenset({WrongApplication.code})
 """What is no passing trouble, however short it has lasted."""
@@ -90,9 +91,16 @@ def judge(
         found.append(Finding(Grade.DEGRADED, "findings_open", text))
     found += log
     if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:
-        found.append(Finding(Grade.STUCK, "runs_overdue", "due runs are not being worked on"))
+        text = (
+            f"due runs are not being worked on, the oldest for {_age_s(figures.oldest_due_at, figures.at) / 60:.0f} min"
+        )
+        found.append(
+            Finding(Grade.STUCK, "runs_overdue", f"{text}: `consumer handlers list` says whose; restart `work`")
+        )
     if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
-        found.append(Finding(Grade.STUCK, "outbox_stuck", "derived events are not being published"))
+        late_min = _age_s(figures.outbox_oldest_at, figures.at) / 60
+        text = f"{figures.outbox_waiting} derived event(s) are not being published, the oldest for {late_min:.0f} min"
+        found.append(Finding(Grade.STUCK, "outbox_stuck", f"{text}: does the log take a write? restart `work`"))
     if figures.dead:
         found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
     if figures.paused_handlers:
@@ -100,7 +108,7 @@ def judge(
             Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}{HOW_PAUSED}")
         )
     if figures.waiting_handlers:
-        text = f"wait for what they cannot reach: {', '.join(figures.waiting_handlers)}"
+        text = f"wait for what they cannot reach: {', '.join(figures.waiting_handlers)}{HOW_WAITING}"
         found.append(Finding(Grade.DEGRADED, "handlers_waiting", text))
     wrong = standing.wrong(figures, unproved_max_bytes)
     if "handlers_gone" in wrong:
@@ -114,6 +122,7 @@ def judge(
     found += _deliveries(figures, wrong)
     for application, size in sorted(standing.filling(figures, unproved_max_bytes).items()):
         text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
+        text = f"{text} (CONSUMER_UNPROVED_MAX_BYTES): `consumer quarantine list` says what, `discard` makes room"
         found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
     return sorted(found, key=lambda finding: -finding.grade)
 
@@ -128,10 +137,12 @@ def _deliveries(figures: Figures, wrong: Collection[str]) -> list[Finding]:
     late_s = _age_s(figures.oldest_unasked_at, figures.at)
     if late_s > HINT_LATE_S:
         text = f"{figures.unasked} delivery(s) wait to be confirmed, the oldest for {late_s / 60:.0f} min"
+        text = f"{text}: does `sync` read? `consumer doctor` says what keeps it"
         found.append(Finding(Grade.STUCK if late_s > UNFULFILLED_LATE_S else Grade.DEGRADED, "hints_late", text))
     if "hints_denied" in wrong:
         text = (
-            f"the service does not know {figures.denied} of the deliveries that wait: forged, or another application's"
+            f"the service does not know {figures.denied} of the deliveries that wait: forged, or another's. "
+            "What is never confirmed goes to quarantine: `consumer quarantine list`"
         )
         found.append(Finding(Grade.DEGRADED, "hints_denied", text))
     if figures.quarantined_lately >= QUARANTINE_GROWS:

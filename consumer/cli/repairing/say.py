@@ -38,12 +38,20 @@ def say(
     if application not in (known := [one.name for one in settings.applications]):
         raise UsageError("there is no such application", application=application, known=", ".join(known))
 
-    async def look() -> None:
+    async def look() -> bool:
+        """Whether somebody has heard of it, where that matters. Raises UsageError for an order that must be known."""
         async with ledger(settings) as database, database.reading() as session:
             now = await shared_time(session)
             await check(session, word, subject, application=application, by=who, reason=why, now=now, data=given)
-            if word == MARKED_PAID and not unknown:
+            if word != MARKED_PAID:
+                return True
+            try:
                 await require_known_order(session, subject, application=application)
+            except UsageError:
+                if unknown:
+                    return False
+                raise
+            return True
 
     async def write() -> str:
         async with ledger(settings) as database, database.transaction() as session:
@@ -52,8 +60,9 @@ def say(
                 session, word, subject, application=application, by=who, reason=why, now=now, data=given
             )
 
-    run(look())  # nobody is asked about what cannot be said anyway
-    consent(f"{word} {subject}?", yes=yes)
+    is_known = run(look())  # nobody is asked about what cannot be said anyway
+    unheard = "" if is_known else " (nobody here has heard of it: it will be shipped)"
+    consent(f"{word} {subject}{unheard}?", yes=yes)
     event_id = run(write())
     output = Output(as_json)
     output.document({"event_id": event_id})

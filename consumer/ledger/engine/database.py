@@ -29,6 +29,7 @@ RESTED_S = 1.0
 """A PostgreSQL connection that lay unused for so long is pinged before it is used again. One that broke sooner is found
 by what is sent on it: LedgerUnavailable, and all connections are made anew."""
 POOL_SIZE = 10
+POSTGRES_PORT = 5432
 CHECK_WITHIN_S = 5.0
 LOCK_S = 30.0
 PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (name) DO UPDATE SET value = ''"
@@ -193,6 +194,12 @@ def is_unavailable(error: DBAPIError) -> bool:
 def user_of(url: str) -> str | None:
     """As whom this URL logs in; None where it does not say."""
     return make_url(url).username
+
+
+def server_of(url: str) -> str | None:
+    """The host and port of this URL; None for a file."""
+    parts = make_url(url)
+    return f"{parts.host}:{parts.port or POSTGRES_PORT}" if parts.host else None
 
 
 def is_missing_table(error: DBAPIError) -> bool:

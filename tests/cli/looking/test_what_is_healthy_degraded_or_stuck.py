@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from consumer.console.find import Found
 from consumer.console.queues import Queue
 from consumer.console.unfulfilled import Waiting
 from consumer.errors import BrokerUnavailable
+from consumer.ledger.engine.database import server_of
 from consumer.ledger.health import Figures
 from consumer.ledger.plans.plans import HalfApplied
 from consumer.sync.canary.sightings import Late
@@ -82,6 +84,22 @@ def test_all_is_well() -> None:
 def test_each_sign_has_its_grade(changed: Figures, code: str, grade: Grade) -> None:
     [finding] = judge(changed)
     assert (finding.code, finding.grade) == (code, grade)
+    assert re.search(r"`consumer [a-z]|restart `", finding.text), "what to type, or to do, stands behind it"
+
+
+def test_what_stands_still_is_told_with_how_much_and_for_how_long() -> None:
+    [overdue] = judge(replace(WELL, oldest_due_at=LONG_AGO))
+    assert "the oldest for 60 min" in overdue.text
+    [stuck] = judge(replace(WELL, outbox_waiting=7, outbox_oldest_at=LONG_AGO))
+    assert "7 derived event(s) are not being published, the oldest for 60 min" in stuck.text
+
+
+def test_who_did_not_answer_is_named_by_its_address() -> None:
+    [away] = judge_log(LogLook(refused=BrokerUnavailable(), where=("kafka-1:9092", "kafka-2:9092")), NOW)
+    assert "(asked: kafka-1:9092, kafka-2:9092)" in away.text
+    assert server_of("postgresql+asyncpg://shop:hush@db.internal/consumer") == "db.internal:5432"
+    assert server_of("postgresql+asyncpg://shop:hush@db.internal:6000/consumer") == "db.internal:6000"
+    assert server_of("sqlite+aiosqlite:////data/consumer.db") is None
 
 
 # case: H7

@@ -43,14 +43,20 @@ def alive(
         if living:
             found += _unready(role, living, now, grade) + _told(role, living, grade)
             continue
-        if role == "work" and worker_seen_at is not None and now - worker_seen_at <= GONE_AFTER:
+        if role == "work" and _is_older_version(worker_seen_at, played, now):
             continue
         last = max((one.seen_at for one in played), default=worker_seen_at if role == "work" else None)
         is_missed = role in expected if expected is not None else was_there(played, now)
         if is_missed or role == "work":
-            found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}"))
+            found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}; start `consumer {role}`"))
     found += [_looping(loop) for loop in loops(processes, now) if loop.role in MISSED]
     return found + _apart(processes, now) + _refusing(processes, now)
+
+
+def _is_older_version(seen_at: datetime | None, played: Sequence[Process], now: datetime) -> bool:
+    """A worker without a heartbeat lives: it was seen a moment ago, and after the last one with a heartbeat ended."""
+    ended = max((one.stopped_at or one.seen_at for one in played), default=None)
+    return seen_at is not None and now - seen_at <= GONE_AFTER and (ended is None or seen_at > ended)
 
 
 def _apart(processes: Sequence[Process], now: datetime) -> list[Finding]:

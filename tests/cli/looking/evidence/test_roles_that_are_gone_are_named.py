@@ -84,6 +84,15 @@ def test_a_worker_of_an_older_version_counts_by_its_handlers() -> None:
     assert [one.code for one in alive([], NOW, expected=None, worker_seen_at=SILENT)] == ["no_work"]
 
 
+def test_a_worker_that_was_stopped_is_missed_at_once_although_its_handlers_were_seen_a_moment_ago() -> None:
+    stopped = living("work", seen_at=NOW, stopped_at=NOW)
+    [missed] = alive([stopped], NOW, expected=None, worker_seen_at=NOW)
+    assert (missed.code, missed.grade) == ("no_work", Grade.STUCK)
+    assert missed.text.endswith("start `consumer work`")
+    rolled_back = replace(stopped, stopped_at=NOW - timedelta(seconds=9))
+    assert alive([rolled_back], NOW, expected=None, worker_seen_at=NOW) == [], "an older version went on"
+
+
 def test_who_lives_and_cannot_work_says_why() -> None:
     broken = {
         "broker": Proof(code="group_forbidden", reason="group payments.work may not be read"),
