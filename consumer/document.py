@@ -1,4 +1,5 @@
-"""Document: JSON from outside, read once into what both databases can hold (cases I10, U1). Pure.
+"""Document: JSON from outside, read once into what both databases can hold, and foreign text as a terminal may show
+it (cases I10, U1). Pure.
 
 Whatever the service or a stranger sends, the value that leaves here can be written again: no text holds half a
 surrogate pair or a NUL, nothing nests deeper than `DEPTH_MAX`, every number fits 64 bits or is a finite float. The raw
@@ -154,3 +155,24 @@ def _without_depth(raw: bytes) -> bytes:
     if depth > 0:
         return raw  # it never closes, so it is not JSON anyway
     return b"".join((*kept, raw[begin:]))
+
+
+def printable(text: str) -> str:
+    """The text as a terminal may show it: what would move the cursor, change colours, end the line or turn the
+    direction of writing stands there as its escape, visibly. Ids, customers and reasons are written by others."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def printable_json(document: bytes) -> bytes:
+    """The same JSON as a terminal may show it. Only texts hold such characters: it reads the same."""
+    text = document.decode()
+    if text.replace("\n", "").isprintable():
+        return document
+    return "".join(one if one.isprintable() or one == "\n" else _escaped(one) for one in text).encode()
+
+
+def _escaped(character: str) -> str:
+    halves = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{halves[at : at + 4]}" for at in range(0, len(halves), 4))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO
 import orjson
 import typer
 
-from consumer.cli.printable import printable, printable_json
+from consumer.document import printable, printable_json
 from consumer.errors import OutputUnwritable
 
 GAP = "  "

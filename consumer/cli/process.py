@@ -21,7 +21,7 @@ import uvloop
 
 from consumer import __version__
 from consumer.cli.output import Output
-from consumer.cli.printable import printable
+from consumer.document import printable
 from consumer.errors import ConsumerError, OutputUnwritable, Terminated, code_of
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import lacks_nothing

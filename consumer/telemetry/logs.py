@@ -13,6 +13,7 @@ import orjson
 import structlog
 from structlog.typing import Processor, WrappedLogger
 
+from consumer.document import printable
 from consumer.errors import ConsumerError, code_of
 from consumer.retry import Lasting
 from consumer.telemetry.redaction import redacted_fields
@@ -87,7 +88,8 @@ def configure_logging(
         structlog.processors.format_exc_info,
         _with_lost,
     ]
-    after: list[Processor] = [redact, _renderer(console=console, colors=console and target.isatty())]
+    after: list[Processor] = [redact, *([_for_eyes] if console else [])]
+    after.append(_renderer(console=console, colors=console and target.isatty()))
     structlog.configure(
         processors=[*before, *after],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -218,6 +220,14 @@ def lines_lost() -> int:
 def redact(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """The processor that masks secrets and personal data in a line, its exception text included."""
     return redacted_fields(event)
+
+
+def _for_eyes(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The processor that makes every text printable, line by line: a terminal obeys what others wrote."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = "\n".join(printable(line) for line in value.split("\n"))
+    return event
 
 
 def _renderer(*, console: bool, colors: bool) -> Processor:

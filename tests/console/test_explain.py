@@ -262,8 +262,8 @@ async def test_what_was_redriven_and_not_tried_since_did_not_fail_again(
     """Its handler is paused: the run still says what it died of, and nothing has happened since."""
     # case: A50
     await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9"))
-    about = {"application": "default", "event_id": "evt_1", "handler": "shop:told"}
-    why = {"code": "handler_failed", "reason": "ValueError: no shelf"}
+    about: dict[str, Any] = {"application": "default", "event_id": "evt_1", "handler": "shop:told"}
+    why: dict[str, Any] = {"code": "handler_failed", "reason": "ValueError: no shelf"}
     later = START + timedelta(minutes=5)
     run = Run(**about, seq=1, key="order:A1", blocking=True, status=RunStatus.RETRYING, next_at=later,
               attempts=attempts, **why)  # fmt: skip

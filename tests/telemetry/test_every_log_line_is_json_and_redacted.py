@@ -118,6 +118,15 @@ def test_console_lines_are_redacted_too(stream: io.StringIO) -> None:
     assert "hush" not in stream.getvalue()
 
 
+def test_a_terminal_obeys_nothing_that_others_wrote(stream: io.StringIO) -> None:
+    # case: I25
+    configure_logging("debug", "console", stream)
+    structlog.get_logger("x").warning("object_unreadable", object_id="cs_\x1b[2J\u202e1", reason="one\rtwo")
+    logging.getLogger("some.library").error("said \x1b[31m")
+    assert "\\x1b[2J\\u202e1" in stream.getvalue()
+    assert not {"\x1b", "\u202e", "\r"} & set(stream.getvalue())
+
+
 def test_auto_means_json_without_a_terminal_and_no_value_breaks_a_line(stream: io.StringIO) -> None:
     configure_logging("info", "auto", stream)
     structlog.get_logger("x").info("one", odd=Odd(), number=2**80, text="\ud800")

@@ -15,7 +15,7 @@ from consumer.app import log_parts
 from consumer.broker import GroupReport, TopicReport, open_broker
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.cli.printable import printable
+from consumer.document import printable
 from consumer.errors import BrokerError, BrokerUnavailable
 from consumer.ledger import log_memory
 from consumer.ledger.log_memory import TopicMemory, is_another

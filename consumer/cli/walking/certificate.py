@@ -14,9 +14,9 @@ import typer
 
 from consumer.app.syncing import Syncing, open_syncing
 from consumer.cli.output import Output
-from consumer.cli.printable import printable
 from consumer.cli.process import settings_for
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar
+from consumer.document import printable
 from consumer.errors import UsageError
 from consumer.settings import Role
 from consumer.sync.api import ApplicationApi

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from consumer.cli.printable import printable
+from consumer.document import printable
 from consumer.errors import ConsumerError, UsageError
 
 One = TypeVar("One")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from consumer.cli.printable import printable
+from consumer.document import printable
 from consumer.sync.backfill import report
 
 PREDICT_PAGES = 1000
