@@ -22,7 +22,7 @@ from tests.faults.healthy import stay_healthy
 from tests.faults.play import Played, on_files, on_servers, play
 from tests.faults.rows.every import EMBEDDED, SERVERS
 from tests.faults.scene import Fault, Scene
-from tests.faults.table import keep, line, was_played
+from tests.faults.table import keep, line, noticed_s
 
 SCENES = {"embedded": (on_files, EMBEDDED), "servers": (on_servers, SERVERS)}
 REASON_CHARS = 900
@@ -84,7 +84,7 @@ def main(words: Sequence[str]) -> int:
     if not any(chosen.values()):
         parser.error(f"no row has {' or '.join(asked.words)} in its name")
     for on, rows in chosen.items():
-        left = [row for row in rows if not (asked.new and was_played(row.name, on))]
+        left = [row for row in rows if not (asked.new and noticed_s(row.name, on) is not None)]
         failed += asyncio.run(play_all(on, [row for row in left for _ in range(asked.times)]))
     return 1 if failed else 0
 

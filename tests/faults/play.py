@@ -25,7 +25,8 @@ READY_WITHIN_S = 180.0
 PAID_EVERY_S = 5.0
 STDERR_CHARS = 1000
 SLACK = 2.0
-"""A row is bounded for a machine that does other things, too; what it took is what the table says."""
+"""Green has its bar on any machine. Until the cause is named, one that does other things may take longer; what it took
+is what the table says."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ async def play(fault: Fault, scene: Scene) -> Played:
 
     code = await eventually(named, within_s=fault.within_s * SLACK, every_s=1, what=f"{fault.name} is named")
     named_s = time.monotonic() - began
+    assert noticed[0] <= fault.within_s, f"{fault.name}: green for {noticed[0]:.0f} s"
     cured = time.monotonic()
     await fault.cure(scene)
     await green(scene)

@@ -11,6 +11,7 @@ from tests.faults.rows.every import EMBEDDED, SERVERS
 README: Final = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- faults: written by `python -m tests.faults` -->", "<!-- end of faults -->"
 SCENES: Final = {"embedded": "embedded", "servers": "Kafka, PostgreSQL"}
+NOT_GREEN: Final = 3
 HEAD: Final = (
     "| fault | on | not green after s | named after s | by | green after its cure, s |",
     "|---|---|---|---|---|---|",
@@ -33,9 +34,10 @@ def keep(played: Played) -> None:
     README.write_text("\n".join([f"{before}{BEGIN}\n", *HEAD, *rows, f"\n{END}{after}"]))
 
 
-def was_played(fault: str, on: str) -> bool:
-    """Whether the table has it, played `on` embedded or servers."""
-    return (fault, SCENES[on]) in _stands()[1]
+def noticed_s(fault: str, on: str) -> float | None:
+    """After how many seconds `status` was not green, played `on` embedded or servers; None where the table lacks it."""
+    line = _stands()[1].get((fault, SCENES[on]))
+    return None if line is None else float(line.split("|")[NOT_GREEN])
 
 
 def _stands() -> tuple[str, dict[tuple[str, str], str], str]:

@@ -26,7 +26,7 @@ from consumer.cli.filters import (
     page,
     require_handler,
 )
-from consumer.cli.output import Json, Output
+from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.event_view import attempt_document, event_document, run_document
 from consumer.errors import NotFound, UsageError
@@ -124,7 +124,7 @@ def show(
     )
     for one in attempts:
         if one.trace:
-            output.line(f"{one.handler}, attempt {one.number}: {one.code}: {one.reason}")
+            output.line(f"{shown(one.finished_at)} {one.handler}, attempt {one.number}: {one.code}: {one.reason}")
             for place in one.trace.split(" < "):
                 output.line(f"  at {place}")
 

@@ -1,0 +1,24 @@
+"""The table of faults is whole, and each was noticed within its bar: a minute, or five where only a late order shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.rows.every import EMBEDDED, SERVERS
+from tests.faults.scene import WITHIN_S, Fault
+from tests.faults.table import noticed_s
+
+LATE_S = 300.0
+
+
+# case: O2
+@pytest.mark.parametrize(("on", "rows"), [("embedded", EMBEDDED), ("servers", SERVERS)])
+def test_each_row_stands_in_the_table_and_was_noticed_in_time(on: str, rows: tuple[Fault, ...]) -> None:
+    assert len(rows) >= 50
+    assert [one.name for one in rows if noticed_s(one.name, on) is None] == []
+    assert {one.name: took for one in rows if (took := noticed_s(one.name, on)) and took > one.within_s} == {}
+
+
+def test_only_what_a_late_order_alone_shows_may_take_five_minutes() -> None:
+    longer = {one.name: one.within_s for one in (*EMBEDDED, *SERVERS) if one.within_s > WITHIN_S}
+    assert longer == {"API tells nobody that an order was paid": LATE_S, "work dies again and again": 90.0}
