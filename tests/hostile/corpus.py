@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,10 +15,49 @@ from tests.hostile.texts import texts, values, written
 PAGE = 100
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 FIELDS = ("description", "customer_reference", "amount", "metadata", "note", "success_url", "mode", "created_at", "id")
+PLAIN = {"amount": "10.00", "currency": "USDC", "created_at": AT.isoformat(), "customer_reference": "jane",
+         "mode": "payment", "price_id": "price_1"}  # fmt: skip
+
+
+class Record(dict[str, Any]):
+    """A record. `twice`: each of its fields is written twice, an older value first. `envelope`: what is odd about the
+    event that shows it."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        super().__init__(said)
+        self.twice = False
+        self.envelope: Mapping[str, Any] = {}
+
+    def items(self) -> Any:
+        """What is written."""
+        older = [(name, "PENDING") for name in self if name != "order_id"] if self.twice else []
+        return [*older, *super().items()]
+
+
+def _odd(count: int, value: Any, name: str) -> Record:
+    """The four sorts in turn: a field with an odd value, a field that is missing, fields that come twice, an event with
+    an odd envelope."""
+    paid = {"id": f"ord_{count}", "session_id": f"cs_{count}", "payment_id": f"pay_{count}", **PLAIN}
+    field = FIELDS[count // 4 % len(FIELDS)]
+    match count % 4:
+        case 0:
+            record = Record({**paid, field: value, name: value})
+        case 1:
+            record = Record({one: said for one, said in paid.items() if one != list(paid)[count // 4 % len(paid)]})
+        case 2:
+            record = Record({**paid, field: value})
+            record.twice = True
+        case _:
+            record = Record(paid)
+            which = ("created_at", "data_version", "api_version", "request")[count // 4 % 4]
+            long_ago = which == "created_at" and isinstance(value, int | float)  # a time: then it is history (B30)
+            record.envelope = {name: value, which: str(value) if long_ago else value}
+    record |= {"order_id": f"A-{count}", "status": "PAID"}
+    return record
 
 
 def corpus(number: int) -> list[dict[str, Any]]:
-    """PAID orders, each with an odd value in a field in turn, with a field missing or with a field twice as a name."""
+    """PAID orders, each odd in one of four ways."""
     drawn: list[tuple[Any, str]] = []
 
     @seed(20260101)
@@ -36,16 +76,14 @@ def corpus(number: int) -> list[dict[str, Any]]:
     dice = random.Random(1)
     while len(drawn) < number:  # equal examples are drawn once
         drawn.append(dice.choice(drawn))
-    orders = []
-    for count, (value, name) in enumerate(drawn[:number]):
-        odd = {FIELDS[count % len(FIELDS)]: value, name: value}
-        orders.append({"id": f"ord_{count}", "amount": "10.00", **odd, "order_id": f"A-{count}", "status": "PAID"})
-    return orders
+    return [_odd(count, value, name) for count, (value, name) in enumerate(drawn[:number])]
 
 
 def as_event(number: int, order: dict[str, Any], at: datetime = AT) -> dict[str, Any]:
     """What the service says when this order, the corpus's `number`, is paid."""
-    return {"id": f"evt_{number}", "type": "order.paid", "created_at": at.isoformat(), "data": {"object": order}}
+    odd = order.envelope if isinstance(order, Record) else {}
+    said = {"created_at": at.isoformat(), **odd}
+    return {**said, "id": f"evt_{number}", "type": "order.paid", "data": {"object": order}}
 
 
 class OddService:
