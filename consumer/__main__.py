@@ -1,9 +1,10 @@
 """`python -m consumer`: the same as the console script, also in that nothing is imported from the current folder."""
 
+import os
 import sys
-from pathlib import Path
 
-if sys.path and not sys.flags.safe_path and sys.path[0] in ("", str(Path.cwd())):
+# Both are loaded already: whatever else were imported here would be looked for in the current folder first.
+if sys.path and not sys.flags.safe_path and sys.path[0] in ("", os.getcwd()):  # noqa: PTH109 - pathlib is not loaded
     del sys.path[0]  # Python put it there; a file beside a user's shell is no plugin, and no library
 
 from consumer.cli import main

@@ -46,6 +46,7 @@ from consumer.payments.errors import (
     ValidationError,
 )
 from consumer.payments.keys import IdempotencyKeys, MemoryIdempotencyKeys, StoredIdempotencyKeys
+from consumer.payments.listings import EMPTY_PAGES_MAX
 from consumer.payments.models import (
     Acknowledgement,
     Application,
@@ -65,6 +66,7 @@ from consumer.payments.shared_budget import Budget, BudgetStore, MemoryBudgetSto
 from consumer.payments.transport import Attempt, base_url_problem
 
 __all__ = [
+    "EMPTY_PAGES_MAX",
     "Acknowledgement",
     "AmbiguousWrite",
     "AmountNotAllowed",

@@ -83,6 +83,9 @@ def understood(status: int, headers: Mapping[str, str], raw: bytes, now: datetim
     `body_needed` is False for the endpoints whose answer is not shown: there, any 2xx is a success.
     """
     document = _json_object(raw)
+    stated = (document or {}).get("statusCode")
+    if isinstance(stated, int) and stated != status:
+        LOG.warning("status_code_differs_from_status", status=status, status_code=stated)
     if not 200 <= status < 300:
         raise error_from(status, headers, document, raw, now)
     if document is None and body_needed:
@@ -95,9 +98,6 @@ def error_from(
 ) -> ApiError:
     """The typed error of an error answer, whatever its shape (cases C11-C13, C33)."""
     body = document or {}
-    stated = body.get("statusCode")
-    if isinstance(stated, int) and stated != status:
-        LOG.warning("status_code_differs_from_status", status=status, status_code=stated)
     code = _word(body.get("code"))
     message = body.get("message")
     found = class_for(status, code)

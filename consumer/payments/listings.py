@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from consumer.payments.caller import Caller
 from consumer.payments.errors import CursorLoop, UnexpectedAnswer
-from consumer.payments.models import Cursor, Page, Record
+from consumer.payments.models import Cursor, Page, Record, dumped
 from consumer.payments.requests import checked_limit, path_id
 
 LIMIT_MAX = 100
 PAGES_MAX = 100_000
+EMPTY_PAGES_MAX = 10
 CURSOR_MAX_CHARS = 1000
 
 R = TypeVar("R", bound=Record)
@@ -48,16 +49,20 @@ class Listing(Generic[R]):
         """The pages from `cursor` (default: the first) to the end, fetched as they are asked for.
 
         A walk waits for its places in the budget; give a long one a background priority, so that it leaves room.
-        Raises CursorLoop when the list hands out a cursor twice.
+        Raises CursorLoop when the list hands out a cursor twice, UnexpectedAnswer when it shows more than
+        EMPTY_PAGES_MAX empty pages running, or does not end.
         """
-        seen = {str(cursor)}
+        seen, empty = {str(cursor)}, 0
         for _ in range(max_pages):
             page = await self._fetched(limit, cursor, walk=True)
+            empty = 0 if page.items else empty + 1
             if page.items or self.stop is Stop.NULL:
                 yield page
             cursor = page.next_cursor
             if cursor is None or (not page.items and self.stop is Stop.EMPTY_OR_NULL):
                 return
+            if empty > EMPTY_PAGES_MAX:
+                raise UnexpectedAnswer("the list shows empty pages and does not end", route=self._route)
             if str(cursor) in seen:
                 raise CursorLoop(route=self._route)
             seen.add(str(cursor))
@@ -88,11 +93,15 @@ class Listing(Generic[R]):
     def _page(self, document: Mapping[str, Any]) -> Page[R]:
         items = document.get("items")
         cursor = document.get("next_cursor")
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            raise UnexpectedAnswer("the list has no items of objects", route=self._route)
+        if not isinstance(items, list):
+            raise UnexpectedAnswer("the list has no items", route=self._route)
         if not _is_cursor(cursor):
             raise UnexpectedAnswer("the list's cursor is neither text nor a number", route=self._route)
-        return Page(tuple(self._record.read(item) for item in items), cursor)
+        return Page(tuple(self._item(item) for item in items), cursor)
+
+    def _item(self, item: Any) -> R:
+        """One that is no object hides none of its neighbours: it is a record that says nothing, kept as it came."""
+        return self._record.read(item) if isinstance(item, dict) else self._record.read({}, dumped(item))
 
 
 def _is_cursor(value: Any) -> bool:

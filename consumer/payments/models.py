@@ -53,7 +53,8 @@ Flag = Annotated[bool | None, BeforeValidator(_flag)]
 Time = Annotated[datetime | None, BeforeValidator(parse_time)]
 
 
-def _dumped(document: dict[str, Any]) -> bytes:
+def dumped(document: Any) -> bytes:
+    """It as JSON, whatever it holds."""
     try:
         return orjson.dumps(document)
     except TypeError:  # an integer beyond 64 bits, in a record that no answer of the service made
@@ -80,7 +81,7 @@ class Record(BaseModel):
         found = dict(document)
         record = cls.model_validate({name: found[name] for name in cls.model_fields if name in found})
         record._raw = found
-        record._raw_bytes = _dumped(found) if raw_bytes is None else raw_bytes
+        record._raw_bytes = dumped(found) if raw_bytes is None else raw_bytes
         return record
 
     @property

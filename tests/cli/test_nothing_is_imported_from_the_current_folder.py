@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def test_a_file_beside_the_shell_is_not_imported(tmp_path: Path) -> None:
-    for name in ("typer", "structlog", "orjson"):
+    for name in ("typer", "structlog", "orjson", "pathlib"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current folder')")
     done = subprocess.run([sys.executable, "-m", "consumer", "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumer.payments import CursorLoop, UnexpectedAnswer, ValidationError
+from consumer.payments import EMPTY_PAGES_MAX, CursorLoop, UnexpectedAnswer, ValidationError
 from consumer.payments.listings import Listing
 from tests.payments.support import Bench, Reply, ScriptedService, Seen
 
@@ -133,6 +133,15 @@ async def test_a_cursor_handed_out_twice_stops_the_walk(service: ScriptedService
     assert len(service.seen) == 3
 
 
+async def test_empty_pages_that_go_on_and_on_end_a_walk(service: ScriptedService, b: Bench) -> None:
+    # case: B17
+    service.answering = lambda seen: page([], f"evt_{int(seen.query.get('cursor', 'evt_0')[4:]) + 1}")
+    with pytest.raises(UnexpectedAnswer, match="empty pages"):
+        async for _ in b.client.events.pages():
+            pass
+    assert len(service.seen) == EMPTY_PAGES_MAX + 1
+
+
 async def test_a_list_that_never_ends_is_bounded(service: ScriptedService, b: Bench) -> None:
     # case: B7
     service.answering = lambda seen: page([{"id": "x"}], int(seen.query.get("cursor", "0")) + 1)
@@ -148,7 +157,7 @@ async def test_a_list_that_never_ends_is_bounded(service: ScriptedService, b: Be
         {},
         {"items": None},
         {"items": {}},
-        {"items": ["x"]},
+        {"items": "x"},
         {"items": [], "next_cursor": ""},
         {"items": [], "next_cursor": True},
         {"items": [], "next_cursor": 1.5},

@@ -202,3 +202,6 @@ async def test_a_status_code_in_the_body_that_is_not_the_answers_is_told(
     with pytest.raises(ResourceNotFound):
         await b.client.orders.retrieve("ord_1")
     assert "status_code_differs_from_status" in capsys.readouterr().out
+    service.will(Reply(200, {"id": "ord_1", "statusCode": 500}))
+    assert (await b.client.orders.retrieve("ord_1")).id == "ord_1"
+    assert "status_code_differs_from_status" in capsys.readouterr().out

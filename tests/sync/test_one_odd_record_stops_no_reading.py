@@ -10,12 +10,11 @@ import orjson
 import pytest
 
 from consumer.ledger.reading import hints, observations, quarantine, read_requests, sync_state
-from consumer.payments import EventRecord, Page, UnexpectedAnswer
+from consumer.payments import EMPTY_PAGES_MAX, EventRecord, Page, UnexpectedAnswer
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
 from consumer.sync import observation
 from consumer.sync.backfill.bookmark import WALK, Bookmark, Resume
-from consumer.sync.backfill.pager import EMPTY_PAGES_MAX
 from tests.sync.backfilling import backfill
 from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
 from tests.sync.conftest import World, counted_by, delivery
@@ -73,6 +72,45 @@ async def test_a_listed_event_is_understood_whatever_stands_in_it(world: World, 
     report = await backfill(world).once()
     assert (report.published, report.strange) == (2, 0)
     assert {event.order_id for event in await world.published()} == {"A1", "A2"}
+
+
+NO_OBJECT: list[Any] = [None, "x", [], 5]
+
+
+@pytest.mark.parametrize("item", NO_OBJECT, ids=repr)
+async def test_an_item_that_is_no_object_hides_no_neighbour_in_a_walk_of_events(world: World, item: Any) -> None:
+    # case: U1, B1
+    listed = [world.service.event(2, order_id="A2"), item, world.service.event(1, order_id="A1")]
+    world.service.lists["/v1/events"] = lambda _cursor, _limit: {"items": listed, "next_cursor": None}
+    for strange in (1, 1):
+        report = await backfill(world).once()
+        assert (report.listed, report.strange) == (3, strange)
+    assert {event.order_id for event in await world.published()} == {"A1", "A2"}
+    async with world.database.reading() as session:
+        [row] = await quarantine.newest(session, reason=Reason.NOT_UNDERSTOOD)
+    assert row.raw == orjson.dumps(item), "kept once, as it came"
+
+
+@pytest.mark.parametrize("item", NO_OBJECT, ids=repr)
+async def test_an_item_that_is_no_object_hides_no_neighbour_in_a_walk_of_the_state(world: World, item: Any) -> None:
+    # case: B18, U1
+    await baselined(world)
+    orders = [{"id": f"o{n}", "order_id": f"A{n}", "status": "PAID"} for n in range(2)]
+    subscriptions = [{"id": f"S{n}", "status": "ACTIVE", "customer_reference": "c"} for n in range(2)]
+    lists(world, orders=[orders[0], item, orders[1]], subscriptions=[item, *subscriptions], payments=[item])
+    report = await reconcile(world).once()
+    assert (report.made, report.unplaced, report.unplaced_paid) == (4, 3, 0)
+
+
+async def test_an_item_that_is_no_object_hides_no_neighbour_from_those_who_ask(world: World) -> None:
+    # case: B22, U1
+    shown: list[Any] = [{"id": f"o{n}", "order_id": f"A{n}", "status": "PAID"} for n in range(60)]
+    lists(world, orders=[*NO_OBJECT, *shown])
+    world.service.records["/v1/orders/lookup?A0"] = shown[0]  # read singly, it shows how full a record is
+    for one in shown:
+        await ask(world, "order", str(one["order_id"]))
+    assert await refresh(world).once() == 60
+    assert [event.find("/data/record/status") for event in await answers(world)] == ["PAID"] * 60
 
 
 async def test_what_breaks_its_own_handling_is_left_alone_and_told(

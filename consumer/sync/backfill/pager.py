@@ -7,10 +7,9 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from consumer.events import Locators, first, parse_time
-from consumer.payments import ApiError, Cursor, CursorLoop, EventRecord, Page, UnexpectedAnswer
+from consumer.payments import EMPTY_PAGES_MAX, ApiError, Cursor, CursorLoop, EventRecord, Page, UnexpectedAnswer
 from consumer.sync.backfill.bookmark import AHEAD_MAX, PageRef
 
-EMPTY_PAGES_MAX: Final = 10
 PAGES_MAX: Final = 200_000
 
 
