@@ -161,6 +161,13 @@ class _Each(FunctionElement[Any]):
     inherit_cache = True
 
 
+class _Octets(FunctionElement[int]):
+    """How many bytes a text takes."""
+
+    type = Integer()
+    inherit_cache = True
+
+
 @compiles(_Among)
 def _among_on_sqlite(element: _Among, compiler: SQLCompiler, **options: Any) -> str:
     column, values = element.clauses
@@ -185,6 +192,23 @@ def _each_on_sqlite(element: _Each, compiler: SQLCompiler, **options: Any) -> st
 def _each_on_postgresql(element: _Each, compiler: SQLCompiler, **options: Any) -> str:
     (values,) = element.clauses
     return f"(SELECT unnest({compiler.process(values, **options)}) AS value)"
+
+
+@compiles(_Octets)
+def _octets_on_sqlite(element: _Octets, compiler: SQLCompiler, **options: Any) -> str:
+    (column,) = element.clauses
+    return f"length(CAST({compiler.process(column, **options)} AS BLOB))"
+
+
+@compiles(_Octets, "postgresql")
+def _octets_on_postgresql(element: _Octets, compiler: SQLCompiler, **options: Any) -> str:
+    (column,) = element.clauses
+    return f"octet_length({compiler.process(column, **options)})"
+
+
+def octets(column: ColumnElement[str]) -> ColumnElement[int]:
+    """How many bytes the text takes: its length counts characters."""
+    return _Octets(column)
 
 
 def among(column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement[bool]:

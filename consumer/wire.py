@@ -123,9 +123,24 @@ def is_replay(plan: str | None) -> bool:
     return plan is not None and plan.startswith(REPLAY)
 
 
-def pack_delivery(delivery: Delivery, locators: Locators, *, found: EventFacts | None = None) -> Packed:
-    """A delivery as a message for topic `deliveries`; its key is the aggregate if one was found: by the caller, who
-    read the body already, or here."""
+def pack_delivery(delivery: Delivery, locators: Locators) -> Packed:
+    """A delivery as a message for topic `deliveries`, in few bytes."""
+    plain = lay_out_delivery(delivery, locators)
+    value, more = squeezed(plain.value)
+    return Packed(key=plain.key, value=value, headers={**plain.headers, **more})
+
+
+def squeezed(value: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """A delivery's value in fewer bytes, where there are such, and the headers that tell so. It takes 20 ms for a
+    megabyte."""
+    if len(value) > SQUEEZED_FROM_BYTES and len(packed := zlib.compress(value, 1)) < len(value):
+        return packed, {"packed": b"zlib"}
+    return value, {}
+
+
+def lay_out_delivery(delivery: Delivery, locators: Locators, *, found: EventFacts | None = None) -> Packed:
+    """A delivery as a message whose value is not packed yet; its key is the aggregate if one was found: by the caller,
+    who read the body already, or here."""
     headers = {
         "application": delivery.application,
         "delivery_id": delivery.id,
@@ -141,10 +156,7 @@ def pack_delivery(delivery: Delivery, locators: Locators, *, found: EventFacts |
         aggregate = (found or identify(parse_json(delivery.raw), locators)).key
     except NotUnderstood:
         aggregate = f"delivery:{delivery.id}"
-    value = delivery.raw
-    if len(value) > SQUEEZED_FROM_BYTES and len(squeezed := zlib.compress(value, 1)) < len(value):
-        value, headers["packed"] = squeezed, "zlib"
-    return Packed(key=_key(delivery.application, aggregate), value=value, headers=_encoded(headers))
+    return Packed(key=_key(delivery.application, aggregate), value=delivery.raw, headers=_encoded(headers))
 
 
 def unpack_delivery(key: bytes, value: bytes, headers: Mapping[str, bytes]) -> Delivery:

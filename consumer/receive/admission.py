@@ -17,6 +17,8 @@ from consumer.receive.answers import BUSY, Refused
 
 GRACE_S: Final = 2.0
 """So long a body may be slow before the least rate counts: a handshake, a packet sent again."""
+USUAL_BYTES: Final = 4096
+"""A webhook of usual size, at most."""
 
 
 class Arrival:
@@ -61,6 +63,7 @@ class Admission:
     def __init__(self, *, max_requests: int, max_bytes: int) -> None:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
+        self._usual_bytes = max(1, min(USUAL_BYTES, max_bytes // 100))
         self._worked_on = 0
         self._arrivals: dict[Arrival, None] = {}
         self.held_bytes = 0
@@ -73,13 +76,19 @@ class Admission:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next webhook would be refused, however quickly it came."""
-        return self._worked_on >= self._max_requests
+        """Whether the next webhook would be refused, however quickly it came: no place, or no room for one of usual
+        size, even if all that still arrive gave way."""
+        staying = self.held_bytes - sum(one.size for one in self._arrivals)
+        return not self._has_place or staying + self._usual_bytes > self._max_bytes
+
+    @property
+    def _has_place(self) -> bool:
+        return self._worked_on < self._max_requests
 
     @contextmanager
     def place(self, size: int) -> Iterator[None]:
         """Room for a body that is here, while it is worked on. Raises Refused when there is none."""
-        if self.is_full:
+        if not self._has_place:
             raise Refused(BUSY, "too many requests in flight")
         self._make_room(size, None)
         self._worked_on += 1

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
 
+import orjson
 from aiohttp import hdrs
 
 from consumer.broker.base import Message
@@ -17,10 +18,13 @@ from consumer.events import Delivery, Locators, identify, parse_json
 from consumer.reason import Reason
 from consumer.receive.answers import ACCEPTED, NOT_UNDERSTOOD, WRONG_TYPE, Answer
 from consumer.receive.authenticity import Authenticity, Signature
-from consumer.wire import pack_delivery, signed_headers, signed_key
+from consumer.wire import lay_out_delivery, signed_headers, signed_key
 
 HEADER_MAX_CHARS = 512
 HEADERS_MAX = 24
+HEADERS_MAX_BYTES = 2048
+"""So much all kept headers of one delivery take together, as they are stored."""
+REFUSAL_HEADERS_MAX_BYTES = 512
 REFUSAL_MAX_BYTES = 4096
 """So much of a body that is refused is kept: what diagnosis needs."""
 CUT_FROM = "consumer-body-bytes"
@@ -31,6 +35,7 @@ _KEPT = re.compile(
     r"content-type|content-encoding|user-agent|x-request-id|idempotency-key"
     r"|[a-z0-9-]*(webhook|signature|timestamp|event|delivery)[a-z0-9-]*"
 )
+_SIGNING = re.compile(r"webhook-id|.*(signature|timestamp).*")
 _NEVER = re.compile(r"authorization|cookie|token|secret|password|api-?key")
 
 
@@ -49,7 +54,8 @@ class Endpoint:
 
 
 class Decision(NamedTuple):
-    """What to publish, where (`events` or `deliveries`), and what to answer once it is durable."""
+    """What to publish, where (`events` or `deliveries`), and what to answer once it is durable. A message for
+    `deliveries` is not packed yet: that is work, and only worth it where there is room."""
 
     topic: str
     message: Message
@@ -77,7 +83,6 @@ def decide(
     if endpoint.signature is not None:
         endpoint.signature.check(body, headers, now_s if signed_by is None else signed_by().timestamp())
     delivery_id = new_delivery_id(now_s, traceparent)
-    http = kept_headers(headers)
     answer, problem, found = ACCEPTED, None, None
     if not _is_json(headers.get(hdrs.CONTENT_TYPE)):
         answer, problem = WRONG_TYPE, Reason.UNSUPPORTED_CONTENT_TYPE
@@ -86,6 +91,7 @@ def decide(
             found = identify(parse_json(body), endpoint.locators)
         except NotUnderstood as error:
             answer, problem = NOT_UNDERSTOOD, error.reason
+    http = kept_headers(headers, HEADERS_MAX_BYTES if problem is None else REFUSAL_HEADERS_MAX_BYTES)
     if found is not None and endpoint.authenticity is not Authenticity.API:
         application = endpoint.application
         record = signed_headers(application, found, received_at, delivery_id, traceparent, http)
@@ -100,8 +106,8 @@ def decide(
         problem=problem,
         traceparent=traceparent,
     )
-    packed = pack_delivery(delivery, endpoint.locators, found=found)
-    message = Message(key=packed.key, value=packed.value, headers=packed.headers)
+    plain = lay_out_delivery(delivery, endpoint.locators, found=found)
+    message = Message(key=plain.key, value=plain.value, headers=plain.headers)
     return Decision("deliveries", message, answer, problem)
 
 
@@ -111,14 +117,28 @@ def new_delivery_id(now_s: float, traceparent: str) -> str:
     return f"dlv_{int(now_s * 1000):012x}{traceparent[3:23]}"
 
 
-def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that stay with a delivery, in lower case, bounded, as clean text."""
+def kept_headers(headers: Mapping[str, str], max_bytes: int = HEADERS_MAX_BYTES) -> dict[str, str]:
+    """The headers that stay with a delivery, in lower case, bounded each and together, as clean text."""
     kept: dict[str, str] = {}
     for name, value in headers.items():
         known = _kept_name(name)
-        if known is not None and len(kept) < HEADERS_MAX:
+        if known is not None:
             kept[known] = value[:HEADER_MAX_CHARS] if value.isascii() else _clean(value)
-    return kept
+    return kept if len(kept) <= HEADERS_MAX and _stored_bytes(kept) <= max_bytes else _fitting(kept, max_bytes)
+
+
+def _fitting(kept: Mapping[str, str], max_bytes: int) -> dict[str, str]:
+    """As many of them as there is room for: those that a signature needs come first."""
+    found: dict[str, str] = {}
+    for name in sorted(kept, key=lambda name: _SIGNING.fullmatch(name) is None):
+        more = {**found, name: kept[name]}
+        if len(more) <= HEADERS_MAX and _stored_bytes(more) <= max_bytes:
+            found = more
+    return found
+
+
+def _stored_bytes(headers: Mapping[str, str]) -> int:
+    return len(orjson.dumps(headers))
 
 
 @lru_cache(maxsize=512)

@@ -7,12 +7,20 @@ eighth: a webhook of usual size is the last to be told to come again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
+
+from consumer.broker.base import Message
 
 LARGE_BYTES: Final = 64 * 1024
 BURST_MINUTES: Final = 8.0
 SHARES: Final = {"refused": 1 / 8, "large": 1 / 4, "all": 1.0}
+
+
+def size_of(message: Message) -> int:
+    """What a message takes in the log: a stranger may put as much into its headers as into its body."""
+    headers = sum(len(name) + len(value) for name, value in message.headers.items())
+    return len(message.key) + len(message.value) + headers
 
 
 class Unproved:
@@ -24,18 +32,40 @@ class Unproved:
         self._used: dict[tuple[str, str], tuple[float, float]] = {}
 
     def take(self, application: str, size: int, *, is_refused: bool = False) -> bool:
-        """Whether so many bytes may be stored now; they are counted then."""
-        names = ["all", *(["large"] if size > LARGE_BYTES else []), *(["refused"] if is_refused else [])]
+        """Whether so many bytes may be stored now; they are counted then. What is larger than a whole share takes all
+        of it: packed, it may be small (`settle`)."""
         now = self._monotonic()
-        used = {name: self._used_now((application, name), now) + size for name in names}
-        if any(amount > self._burst(name) for name, amount in used.items()):
+        used = {
+            name: self._used_now((application, name), now) + min(size, self._burst(name))
+            for name in _shares(size, is_refused=is_refused)
+        }
+        if not self._fit(used):
             return False
-        self._used.update({(application, name): (amount, now) for name, amount in used.items()})
+        self._note(application, used, now)
         return True
+
+    def settle(self, application: str, taken: int, used: int) -> bool:
+        """Of the bytes taken only these are needed, packed; the others are room again. False, and all are room again,
+        when even these are too many."""
+        now = self._monotonic()
+        others = {
+            name: max(0.0, self._used_now((application, name), now) - min(taken, self._burst(name)))
+            for name in _shares(taken)
+        }
+        together = {name: amount + used for name, amount in others.items()}
+        fits = self._fit(together)
+        self._note(application, together if fits else others, now)
+        return fits
 
     def share(self, application: str) -> float:
         """How much of the burst is used up, 0 to 1."""
         return self._used_now((application, "all"), self._monotonic()) / self._burst("all")
+
+    def _fit(self, used: Mapping[str, float]) -> bool:
+        return all(amount <= self._burst(name) for name, amount in used.items())
+
+    def _note(self, application: str, used: Mapping[str, float], now: float) -> None:
+        self._used.update({(application, name): (amount, now) for name, amount in used.items()})
 
     def _burst(self, name: str) -> float:
         return self._per_s * 60 * BURST_MINUTES * SHARES[name]
@@ -43,3 +73,7 @@ class Unproved:
     def _used_now(self, key: tuple[str, str], now: float) -> float:
         amount, at = self._used.get(key, (0.0, now))
         return max(0.0, amount - (now - at) * self._per_s * SHARES[key[1]])
+
+
+def _shares(size: int, *, is_refused: bool = False) -> list[str]:
+    return ["all", *(["large"] if size > LARGE_BYTES else []), *(["refused"] if is_refused else [])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
@@ -25,14 +25,15 @@ from consumer.receive import answers
 from consumer.receive.admission import Admission
 from consumer.receive.answers import Answer, Refused
 from consumer.receive.authenticity import UNSIGNED
-from consumer.receive.body import check_declared, streamed_body, whole_body
+from consumer.receive.body import AT_ONCE_BYTES, check_declared, streamed_body, whole_body
 from consumer.receive.decide import Endpoint, decide
 from consumer.receive.refusals import Refusals
-from consumer.receive.unproved import Unproved
+from consumer.receive.unproved import Unproved, size_of
 from consumer.telemetry import way
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.port import Server
 from consumer.telemetry.traces import Tracing
+from consumer.wire import squeezed
 
 log = structlog.get_logger(__name__)
 
@@ -183,10 +184,12 @@ class Receiver:
             topic, message, answer, problem = decide(
                 endpoint, body, headers, received_at, root.traceparent, signed_by=self._clock.now
             )
-            if topic == "events" or self._may_store(endpoint.application, message, problem):
-                await self._broker.publish(self._topics[topic], message, self.limits.publish_timeout_s)
+            unproved = topic == "deliveries"
+            stored = await self._room_for(endpoint.application, message, problem) if unproved else message
+            if stored is not None:
+                await self._broker.publish(self._topics[topic], stored, self.limits.publish_timeout_s)
                 if way.is_told():
-                    _tell_stored(endpoint.application, topic, message)
+                    _tell_stored(endpoint.application, topic, stored)
             outcome = answer.outcome
         finally:
             root.end(outcome)
@@ -198,15 +201,18 @@ class Receiver:
             self._figures.accepted(endpoint.application, received_at, len(body))
         return answer
 
-    def _may_store(self, application: str, message: Message, problem: Reason | None) -> bool:
-        """Whether there is room for what nobody has proved. Raises Refused (503: come again) for what may be real; what
-        is refused anyway is only counted then."""
-        is_refused = problem is not None
-        if self._unproved.take(application, len(message.value), is_refused=is_refused):
-            return True
-        if not is_refused:
-            raise Refused(answers.UNPROVED_FULL, "too many unproved bytes a minute")
-        return False
+    async def _room_for(self, application: str, message: Message, problem: Reason | None) -> Message | None:
+        """What nobody has proved as it is stored, packed, when there is room for it. Raises Refused (503: come again)
+        for what may be real; what is refused anyway is None then, and only counted. Room is asked for before packing:
+        what is sent away costs no work."""
+        size = size_of(message)
+        if problem is not None:
+            return message if self._unproved.take(application, size, is_refused=True) else None
+        if self._unproved.take(application, size):
+            packed = await _packed(message)
+            if self._unproved.settle(application, size, size_of(packed)):
+                return packed
+        raise Refused(answers.UNPROVED_FULL, "too many unproved bytes a minute")
 
     def _refusal(self, error: Exception, application: str) -> Answer:
         """What a failure means to the sender; nothing is durable for sure, so everything unforeseen is 503."""
@@ -225,6 +231,15 @@ class Receiver:
                 return answers.FAILED
         self._figures.say(answer.outcome, application, reason)
         return answer
+
+
+async def _packed(message: Message) -> Message:
+    """The message in few bytes; the loop is not held up for a large one."""
+    if len(message.value) > AT_ONCE_BYTES:
+        value, more = await asyncio.to_thread(squeezed, message.value)
+    else:
+        value, more = squeezed(message.value)
+    return replace(message, value=value, headers={**message.headers, **more}) if more else message
 
 
 def _tell_stored(application: str, topic: str, message: Message) -> None:

@@ -1,8 +1,9 @@
 """Strangers: what anybody could send to a webhook address. `python -m tests.hostile.strangers ADDRESS` sends it.
 
-Five kinds in turn, evenly over the time: bodies that come a byte at a time, heads that never end, bodies over the
-limit, compressed ones (bombs, and JSON that unpacks to much), and forged events. To the loopback only; bounded in
-count, time and connections. A process of its own, so that it holds up nobody whose times are measured.
+Six kinds in turn, evenly over the time: bodies that come a byte at a time, heads that never end, bodies over the
+limit, compressed ones (bombs, and JSON that unpacks to much), forged events, and small ones with large headers. To the
+loopback only; bounded in count, time and connections. A process of its own, so that it holds up nobody whose times are
+measured.
 """
 
 from __future__ import annotations
@@ -108,8 +109,15 @@ class Stranger:
         writer.write(self._head + (signed if number % 2 else b"") + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
 
+    async def _stuffed(self, writer: asyncio.StreamWriter, number: int) -> None:
+        """An event of few bytes under headers of many, each of a name that is kept."""
+        body = orjson.dumps({"id": f"evt_stuffed_{os.getpid()}_{number}"})
+        headers = b"".join(b"webhook-x-%d: %b\r\n" % (one, b'"' * 512) for one in range(24))
+        writer.write(self._head + headers + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
 
-KINDS = ("slow", "half_open", "oversize", "compressed", "forged")
+
+KINDS = ("slow", "half_open", "oversize", "compressed", "forged", "stuffed")
 
 
 async def load(address: str, *, per_minute: int, seconds: float) -> Counter[str]:

@@ -1,5 +1,5 @@
-"""Among a flood of slow, half-open, oversize, compressed and forged requests every real webhook is answered 200 and its
-order shipped once. `python -m tests.chaos strangers` plays it for ten minutes, and measures."""
+"""Among a flood of slow, half-open, oversize, compressed, forged and stuffed requests every real webhook is answered
+200 and its order shipped once. `python -m tests.chaos strangers` plays it for ten minutes, and measures."""
 
 from __future__ import annotations
 

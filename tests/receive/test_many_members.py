@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import io
+import os
+import threading
 import time
 
+import orjson
 import pytest
 
 from consumer.receive.answers import Refused
-from consumer.receive.body import MEMBERS_MAX, decompressed
+from consumer.receive.body import AT_ONCE_BYTES, MEMBERS_MAX, decompressed
+from tests.receive.rig import BODY, RecordingBroker, running
+from tests.support.ports import eventually
 
 MIB = 1024 * 1024
 MEMBER = gzip.compress(b"x")
@@ -28,3 +35,25 @@ def test_a_few_members_are_one_body() -> None:
     # case: I12
     parts = [b"%d" % number * 5000 for number in range(MEMBERS_MAX)]
     assert decompressed(b"".join(gzip.compress(part) for part in parts), "gzip", MIB) == b"".join(parts)
+
+
+async def test_a_large_body_is_unpacked_beside_the_loop(
+    recording: RecordingBroker, logs: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: I12, I22
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def slowly(body: bytes, coding: str, max_bytes: int) -> bytes:
+        at_it.set()
+        assert go_on.wait(5), "the loop stood still"
+        return decompressed(body, coding, max_bytes)
+
+    monkeypatch.setattr("consumer.receive.body.decompressed", slowly)
+    packed = gzip.compress(orjson.dumps({"id": "evt_1", "pad": os.urandom(200_000).hex()}))
+    assert len(packed) > AT_ONCE_BYTES
+    async with running(recording, logs) as rig:
+        large = asyncio.create_task(rig.send(packed, path="/webhooks/hints", headers={"Content-Encoding": "gzip"}))
+        await eventually(at_it.is_set)
+        assert (await rig.send(BODY, path="/webhooks/hints")).status == 200
+        go_on.set()
+        assert (await large).status == 200

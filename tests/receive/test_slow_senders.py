@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from consumer.receive.admission import Admission
+from consumer.receive.admission import USUAL_BYTES, Admission
 from consumer.receive.answers import Refused
 from consumer.receive.web import Limits
 from tests.receive.rig import BODY, RecordingBroker, Rig, running
@@ -114,6 +114,44 @@ async def test_readiness_tells_when_there_is_no_room(recording: RecordingBroker,
         assert not await rig.receiver.has_room()
         release.set()
         assert (await request).status == 200
+
+
+async def test_readiness_tells_when_the_bytes_in_hand_leave_no_room(
+    recording: RecordingBroker, logs: io.StringIO
+) -> None:
+    # case: I22, O8
+    came, release = recording.hold()
+    async with running(recording, logs, Limits(max_in_flight_bytes=len(BODY))) as rig:
+        request = asyncio.create_task(rig.send(path="/webhooks/hints"))
+        await asyncio.wait_for(came.wait(), 5)
+        assert (await rig.send(path="/webhooks/hints")).status == 503
+        assert not await rig.receiver.has_room()
+        release.set()
+        assert (await request).status == 200
+        assert await rig.receiver.has_room()
+
+
+async def test_what_can_give_way_fills_nothing() -> None:
+    # case: I22, O8
+    admission = Admission(max_requests=10, max_bytes=100)
+    with admission.arrival("slow", 10, 0) as arrival:
+        admission.grow(arrival, 100)
+        assert not admission.is_full
+        with admission.place(99):
+            assert not admission.is_full, "what arrives gave way, and a byte is left"
+            with admission.place(1):
+                assert admission.is_full
+                with pytest.raises(Refused), admission.place(1):
+                    pass
+
+
+async def test_a_large_room_is_full_when_a_usual_webhook_finds_none() -> None:
+    # case: I22, O8
+    admission = Admission(max_requests=10, max_bytes=MIB)
+    with admission.place(MIB - USUAL_BYTES):
+        assert not admission.is_full
+        with admission.place(1):
+            assert admission.is_full
 
 
 async def test_the_address_that_holds_most_gives_way_first() -> None:

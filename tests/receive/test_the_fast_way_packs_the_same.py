@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from consumer.events import Locators, Source, Trust, build_event, identify, locate, parse_json
 from consumer.receive.authenticity import Authenticity, StandardWebhooks
-from consumer.receive.decide import Endpoint, decide, kept_headers, new_delivery_id
+from consumer.receive.decide import HEADERS_MAX_BYTES, Endpoint, decide, kept_headers, new_delivery_id
 from consumer.telemetry.traces import new_traceparent
 from consumer.wire import pack_event, signed_headers, signed_key, unpack_event
 from tests.receive.rig import SECRET
@@ -80,6 +80,18 @@ def test_a_delivery_id_leads_to_its_trace() -> None:
 def test_kept_headers_are_few_short_and_clean(headers: dict[str, str]) -> None:
     kept = kept_headers({**headers, "Authorization": "x", "Webhook-Id": "m"})
     assert len(kept) <= 24
+    assert len(orjson.dumps(kept)) <= HEADERS_MAX_BYTES
     assert "authorization" not in kept
     orjson.dumps(kept)
     assert all(len(value) <= 512 for value in kept.values())
+
+
+@pytest.mark.parametrize("value", ["x" * 512, "\ufffd" * 170, '"' * 512, "x"])
+def test_what_a_signature_needs_is_kept_before_the_rest(value: str) -> None:
+    # case: I22
+    signing = {"webhook-id": "msg_1", "X-Shop-Timestamp": "1772366400", "X-Shop-Signature": "v1=" + "a" * 64}
+    kept = kept_headers({f"webhook-x-{number}": value for number in range(60)} | signing)
+    assert {name.lower(): said for name, said in signing.items()}.items() <= kept.items()
+    assert len(kept) > 3
+    assert len(kept) <= 24
+    assert len(orjson.dumps(kept)) <= HEADERS_MAX_BYTES

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 import os
+import threading
+from pathlib import Path
 
 import orjson
+import pytest
 
-from consumer.receive.decide import CUT_FROM, REFUSAL_MAX_BYTES
+from consumer.receive.decide import CUT_FROM, REFUSAL_HEADERS_MAX_BYTES, REFUSAL_MAX_BYTES
 from consumer.receive.unproved import BURST_MINUTES, LARGE_BYTES, Unproved
 from consumer.receive.web import Limits
-from consumer.wire import unpack_delivery
-from tests.receive.rig import RecordingBroker, Rig, running
+from consumer.wire import squeezed, unpack_delivery
+from tests.receive.rig import RecordingBroker, Rig, embedded, running
+from tests.support.ports import eventually
 
 MIB = 1024 * 1024
 
@@ -59,6 +64,80 @@ async def test_refusals_are_answered_400_when_there_is_no_room_to_keep_them(
         stored = sum(len(message.value) for _, message in recording.published)
         assert stored <= MIB // 8
         assert (await rig.send(hint(1), path="/webhooks/hints")).status == 200
+
+
+def stuffed(value: str = "x" * 512) -> dict[str, str]:
+    return {f"webhook-x-{number}": value for number in range(24)}
+
+
+async def test_headers_fill_no_disk(tmp_path: Path, logs: io.StringIO) -> None:
+    # case: I22
+    log, limits = tmp_path / "log.db", Limits(unproved_bytes_per_minute=MIB // 8)
+    async with embedded(tmp_path) as broker, running(broker, logs, limits) as rig:
+        bodies = (b'{"id":"evt_%d"}' % number for number in range(700))
+        replies = [await rig.send(body, path="/webhooks/hints", headers=stuffed()) for body in bodies]
+    assert {reply.status for reply in replies} == {200, 503}
+    assert log.stat().st_size <= 1.2 * MIB // 8 * BURST_MINUTES
+
+
+async def test_a_refusal_keeps_fewer_headers(rig: Rig) -> None:
+    # case: I10, I22
+    assert (await rig.send(b"no json", path="/webhooks/hints", headers=stuffed("y" * 100))).status == 400
+    [record] = await rig.records("deliveries")
+    assert len(record.headers["http"]) <= REFUSAL_HEADERS_MAX_BYTES
+    assert "webhook-x-0" in unpack_delivery(record.key, record.value, record.headers).headers
+
+
+async def test_a_large_body_is_packed_beside_the_loop(
+    recording: RecordingBroker, logs: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: I22
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def slowly(value: bytes) -> tuple[bytes, dict[str, bytes]]:
+        if len(value) > LARGE_BYTES:
+            at_it.set()
+            assert go_on.wait(5), "the loop stood still"
+        return squeezed(value)
+
+    monkeypatch.setattr("consumer.receive.web.squeezed", slowly)
+    async with running(recording, logs) as rig:
+        large = asyncio.create_task(rig.send(hint(1, 500_000), path="/webhooks/hints"))
+        await eventually(at_it.is_set)
+        assert (await rig.send(hint(2), path="/webhooks/hints")).status == 200
+        go_on.set()
+        assert (await large).status == 200
+
+
+async def test_what_has_no_room_is_not_packed(
+    recording: RecordingBroker, logs: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: I22
+    packed: list[bytes] = []
+
+    def noted(value: bytes) -> tuple[bytes, dict[str, bytes]]:
+        packed.append(value)
+        return squeezed(value)
+
+    monkeypatch.setattr("consumer.receive.web.squeezed", noted)
+    async with running(recording, logs, Limits(unproved_bytes_per_minute=MIB // 8)) as rig:
+        replies = [await rig.send(hint(number, 100_000), path="/webhooks/hints") for number in range(10)]
+    taken = sum(reply.status == 200 for reply in replies)
+    assert 0 < taken < 10
+    assert len(packed) == taken
+
+
+def test_what_packing_saves_is_room_again() -> None:
+    # case: I12, I22
+    unproved = Unproved(MIB, lambda: 0.0)
+    for _ in range(100):  # zeros, say
+        assert unproved.take("shop", MIB)
+        assert unproved.settle("shop", MIB, 1000)
+    assert unproved.share("shop") == 100 * 1000 / (MIB * BURST_MINUTES)
+    assert unproved.take("club", 100 * MIB), "more than a share, and perhaps small when it is packed"
+    assert not unproved.take("club", MIB)
+    assert not unproved.settle("club", 100 * MIB, 50 * MIB)
+    assert unproved.share("club") == 0
 
 
 async def test_compressed_zeros_are_stored_as_few_bytes(rig: Rig) -> None:

@@ -183,11 +183,14 @@ class EmbeddedBroker:
         return subscription
 
     async def check(self) -> bool:
-        """Whether the file answers; after a failed write and now and then, whether it takes writes (again)."""
+        """Whether the file answers; after a failed write and now and then, whether it takes writes (again); after one
+        that the full disk refused, whether it takes as much."""
         file = self._file
         if file is None:
             return False
-        if file.write_failed or time.monotonic() - self._written_at >= TOUCH_EVERY_S:
+        if file.lacks_bytes:
+            await file.prove_room(READY_WITHIN_S)
+        elif file.write_failed or time.monotonic() - self._written_at >= TOUCH_EVERY_S:
             await self.probe(())
         await file.read(data_version, READY_WITHIN_S)
         return True

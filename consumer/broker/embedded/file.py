@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from consumer.broker.embedded.schema import SCHEMA, append_rows, data_version
+from consumer.broker.embedded.schema import SCHEMA, append_rows, data_version, give_room_back, take_room
 from consumer.causes import of_log_file
-from consumer.errors import BrokerError, BrokerUnavailable, LogNotOpened, LogReplaced, again
+from consumer.errors import BrokerError, BrokerUnavailable, LogDiskFull, LogNotOpened, LogReplaced, again
 
 T = TypeVar("T")
 
@@ -90,6 +91,8 @@ class LogFile:
         self._flusher: asyncio.Task[None] | None = None
         self._closing = False
         self._write_failure: BrokerError | None = None
+        self.lacks_bytes = 0
+        """What was refused because the disk was full: the most at once, until that was proved to have room."""
 
     @property
     def write_failed(self) -> bool:
@@ -143,6 +146,13 @@ class LogFile:
         """Run `run` inside the next transaction and return what it returned, durable."""
         return cast(T, await self._done(_Job(asyncio.get_running_loop().create_future(), run=run), timeout_s))
 
+    async def prove_room(self, timeout_s: float) -> None:
+        """Write as much as was refused for want of room, durable, and delete it. Raises BrokerUnavailable while it is
+        refused. A small write proves nothing: it may fit into what the file has already."""
+        await self.write(partial(take_room, size_bytes=self.lacks_bytes), timeout_s)
+        self.lacks_bytes = 0
+        await self.write(give_room_back, timeout_s)
+
     async def read(self, run: Callable[[sqlite3.Connection], T], timeout_s: float = BUSY_TIMEOUT_S) -> T:
         """Run `run` on the reading connection."""
         reader = self._reader
@@ -192,7 +202,10 @@ class LogFile:
             try:
                 results = await loop.run_in_executor(self._writing, self._transact, jobs)
             except sqlite3.Error as error:
-                self._fail(jobs, as_broker_error(error, self.path))
+                failure = as_broker_error(error, self.path)
+                if isinstance(failure, LogDiskFull):
+                    self.lacks_bytes = max(self.lacks_bytes, 1, *(job.size_bytes for job in jobs))
+                self._fail(jobs, failure)
             except BrokerError as error:
                 self._fail(jobs, error)
             except Exception as error:  # noqa: BLE001 - whatever it was, the callers must not wait for ever

@@ -16,6 +16,9 @@ import orjson
 from consumer.broker.base import TopicConfig
 
 OFFSET_BITS = 40
+NOBODYS_POSITION = 0
+"""The ids of partitions begin at 1, and so do their positions at 2**40."""
+PAGE_BYTES = 4096
 DEFAULT_PARTITIONS = 4
 POLL_MAX_BYTES = 16 * 1024 * 1024
 RETENTION_STEP_BYTES = 64 * 1024 * 1024
@@ -202,6 +205,19 @@ def data_version(connection: sqlite3.Connection) -> int:
 def touch(connection: sqlite3.Connection) -> None:
     """Write without changing anything, to learn whether the file takes writes."""
     connection.execute("UPDATE topics SET name = name")
+
+
+def take_room(connection: sqlite3.Connection, size_bytes: int) -> None:
+    """Write so many bytes, and a page more, to where no partition has its records."""
+    connection.execute(
+        "INSERT OR REPLACE INTO records (position, published_ms, key, value) VALUES (?, 0, x'', zeroblob(?))",
+        (NOBODYS_POSITION, size_bytes + PAGE_BYTES),
+    )
+
+
+def give_room_back(connection: sqlite3.Connection) -> None:
+    """Delete what `take_room` wrote."""
+    connection.execute("DELETE FROM records WHERE position = ?", (NOBODYS_POSITION,))
 
 
 def delete_old(connection: sqlite3.Connection, now_ms: int, groups_seen_since_s: float, max_records: int) -> int:

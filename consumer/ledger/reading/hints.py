@@ -15,6 +15,7 @@ from consumer.columns import among, insert_into, unpacked
 from consumer.events import Delivery
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
+from consumer.ledger.reading import room
 from consumer.ledger.tables import HintRow, SettledHintRow
 
 _HINTS: Table = HintRow.__table__
@@ -45,9 +46,9 @@ async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datet
 
 
 async def held(session: AsyncSession) -> dict[str, tuple[int, int]]:
-    """How many hints of each application wait, and how many bytes their bodies take; one that has none is left out."""
+    """How many hints of each application wait, and how many bytes they take (`room`); one that has none is left out."""
     column = _HINTS.c.application
-    size = func.coalesce(func.sum(func.length(_HINTS.c.raw)), 0)
+    size = func.coalesce(func.sum(room.stored_size(_HINTS)), 0)
     rows = await session.execute(select(column, func.count(), size).group_by(column))
     return {row[0]: (row[1], int(row[2])) for row in rows}
 
@@ -95,7 +96,7 @@ def _hint_values(delivery: Delivery, now: datetime) -> dict[str, object]:
         "event_id": delivery.event_id,
         "delivery_id": delivery.id[:100],
         "raw": delivery.raw,
-        "headers": orjson.dumps(dict(delivery.headers)).decode(),
+        "headers": room.stored_headers(delivery),
         "received_at": delivery.received_at,
         "next_at": now,
         "attempts": 0,

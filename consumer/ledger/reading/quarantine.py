@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-import orjson
 from sqlalchemy import Table, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -14,6 +13,7 @@ from consumer.columns import insert_into
 from consumer.events import Delivery
 from consumer.ledger.engine.chunks import CHUNK, portions
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered, up_to
+from consumer.ledger.reading import room
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, stored_as
 
@@ -53,25 +53,26 @@ async def put(session: AsyncSession, deliveries: Sequence[tuple[Delivery, Reason
 async def unproved_bytes(session: AsyncSession) -> dict[str, int]:
     """How many bytes of each application lie here that a stranger may have sent; one that has none is left out."""
     column = _QUARANTINE.c.application
-    size = func.coalesce(func.sum(func.length(_QUARANTINE.c.raw)), 0)
+    size = func.coalesce(func.sum(room.stored_size(_QUARANTINE)), 0)
     rows = await session.execute(select(column, size).where(_STRANGERS).group_by(column))
     return {row[0]: int(row[1]) for row in rows}
 
 
-async def prune(session: AsyncSession, application: str, too_many_bytes: int) -> int:
+async def prune(session: AsyncSession, application: str, too_many_bytes: int) -> tuple[int, int]:
     """Forget the oldest of what a stranger may have sent, at least so many bytes, at most `PRUNED_AT_ONCE` deliveries;
-    returns how many. What the service itself said is never forgotten here."""
+    returns how many, and their bytes. What the service itself said is never forgotten here."""
     mine = _STRANGERS & (_QUARANTINE.c.application == application)
-    oldest = select(_QUARANTINE.c.id, func.length(_QUARANTINE.c.raw)).where(mine).order_by(_QUARANTINE.c.id)
+    oldest = select(_QUARANTINE.c.id, room.stored_size(_QUARANTINE)).where(mine).order_by(_QUARANTINE.c.id)
     ids: list[int] = []
-    for row in await session.execute(oldest.limit(PRUNED_AT_ONCE)):
-        if too_many_bytes <= 0:
+    freed = 0
+    for number, size in await session.execute(oldest.limit(PRUNED_AT_ONCE)):
+        if freed >= too_many_bytes:
             break
-        ids.append(row[0])
-        too_many_bytes -= row[1]
+        ids.append(number)
+        freed += size
     for some in portions(ids, CHUNK):
         await session.execute(delete(_QUARANTINE).where(_QUARANTINE.c.id.in_(some)))
-    return len(ids)
+    return len(ids), freed
 
 
 def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, Any]
         "event_id": _storable(delivery.event_id, 255) if delivery.event_id is not None else None,
         "reason": reason.value,
         "raw": delivery.raw,
-        "headers": orjson.dumps(dict(delivery.headers)).decode(),
+        "headers": room.stored_headers(delivery),
         "received_at": delivery.received_at,
         "created_at": now,
     }

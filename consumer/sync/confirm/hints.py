@@ -17,7 +17,7 @@ from consumer.clock import Clock
 from consumer.errors import BrokerError, NotUnderstood
 from consumer.events import Delivery
 from consumer.ledger import Database
-from consumer.ledger.reading import hints, quarantine
+from consumer.ledger.reading import hints, quarantine, room
 from consumer.reason import Reason
 from consumer.sync.loop import Stage
 from consumer.sync.provenance import other_body
@@ -35,6 +35,8 @@ BODIES_MAX_BYTES = 8 * 1024 * 1024
 """Bodies that are in memory at once, unpacked."""
 COUNT_EVERY_S = 1.0
 PRUNE_EVERY_S = 10.0
+PRUNE_FOR_S = 1.0
+"""So long at most the taking in waits for a pruning; what is left then is pruned after the next batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,7 @@ class HintConsumer(Stage):
         self._max_bytes = max_bytes
         self._held: dict[str, tuple[int, int]] = {}
         self._counted_at = self._pruned_at = float("-inf")
+        self._overfull = False
         self._subscription: Subscription | None = None
         self._flooded = Condition("hints_flooded", level="error")
 
@@ -149,6 +152,8 @@ class HintConsumer(Stage):
             if records:
                 await self._store(records, self._clock.now())
                 await subscription.commit(next_offsets(records))
+            if records or self._overfull:
+                await self._prune()
         except BaseException:
             await self.close()
             raise
@@ -172,7 +177,6 @@ class HintConsumer(Stage):
     async def _store(self, records: Sequence[Record], now: datetime) -> None:
         for part in in_parts(records, self._applications):
             await self._store_part(part, now)
-        await self._prune()
 
     async def _store_part(self, found: Sorted, now: datetime) -> None:
         async with self._database.transaction() as session:
@@ -212,23 +216,39 @@ class HintConsumer(Stage):
         kept, flooded = list[Delivery](), list[Delivery]()
         for one in arrived:
             count, size = waiting.get(one.application, (0, 0))
-            fits = count < self._max_hints and size + len(one.raw) <= self._max_bytes
+            together = size + room.size_of(one)
+            fits = count < self._max_hints and together <= self._max_bytes
             (kept if fits else flooded).append(one)
             if fits:
-                waiting[one.application] = (count + 1, size + len(one.raw))
+                waiting[one.application] = (count + 1, together)
         return kept, flooded
 
     async def _prune(self) -> None:
-        """Now and then, the oldest of what strangers sent makes room."""
-        if self._clock.monotonic() - self._pruned_at < PRUNE_EVERY_S:
+        """Now and then, and at once while there is too much, the oldest of what strangers sent makes room."""
+        began = self._clock.monotonic()
+        if began - self._pruned_at < PRUNE_EVERY_S and not self._overfull:
             return
-        self._pruned_at = self._clock.monotonic()
-        async with self._database.transaction() as session:
-            for application, size in (await quarantine.unproved_bytes(session)).items():
-                self.metrics.unproved_bytes.labels(self._known(application), "quarantine").set(size)
-                if size > self._max_bytes:
-                    gone = await quarantine.prune(session, application, size - self._max_bytes)
-                    LOG.warning("quarantine_pruned", application=self._known(application), deliveries=gone)
+        self._pruned_at = began
+        async with self._database.reading() as session:
+            found = await quarantine.unproved_bytes(session)
+        self._overfull = False
+        for application, size in found.items():
+            self.metrics.unproved_bytes.labels(self._known(application), "quarantine").set(size)
+            if size > self._max_bytes:
+                self._overfull |= not await self._pruned(application, size - self._max_bytes, began + PRUNE_FOR_S)
+
+    async def _pruned(self, application: str, too_many_bytes: int, until: float) -> bool:
+        """Whether so many bytes were forgotten before the time was over. Each step is a transaction of its own."""
+        deliveries = 0
+        while too_many_bytes > 0:
+            async with self._database.transaction() as session:
+                gone, freed = await quarantine.prune(session, application, too_many_bytes)
+            deliveries += gone
+            too_many_bytes -= freed
+            if not gone or self._clock.monotonic() >= until:
+                break
+        LOG.warning("quarantine_pruned", application=self._known(application), deliveries=deliveries)
+        return too_many_bytes <= 0
 
     def _known(self, application: str) -> str:
         return application if application in self._applications else "unknown"

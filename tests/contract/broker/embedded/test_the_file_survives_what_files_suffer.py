@@ -13,7 +13,7 @@ import pytest
 
 from consumer.broker import EmbeddedBroker, Message, Partition, TopicConfig
 from consumer.broker.embedded import broker as embedded_module
-from consumer.broker.embedded.schema import delete_old
+from consumer.broker.embedded.schema import delete_old, touch
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt, LogLocked
 from tests.contract.broker.conftest import message, read, values
@@ -134,8 +134,13 @@ async def test_a_full_disk_is_unavailable_and_room_makes_it_work_again(broker: E
     with pytest.raises(BrokerUnavailable) as told:
         await broker.publish("t", message("x" * 50_000))
     assert told.value.fields["reason"] == "SQLITE_FULL"
+    for _ in range(2):
+        assert await broker.ready() is False
+    await file.write(touch, timeout_s=5)  # a write that needs no page
+    assert await broker.ready() is False
     file._writer.execute("PRAGMA max_page_count = 1073741823")
     assert await broker.ready() is True
+    assert file._writer.execute("SELECT count(*) FROM records").fetchone() == (1,)
     await broker.publish("t", message("after"))
     member = broker.subscribe(["t"], "g")
     await member.start()
