@@ -143,7 +143,9 @@ def test_part_of_the_standard_headers_is_another_scheme() -> None:
 
 def test_how_much_was_learned_from_is_said_in_words() -> None:
     # case: U3, U8
-    assert replace(NOTHING, deliveries=1).authenticity_text == "api (learned from one delivery waiting or in quarantine)"
+    assert (
+        replace(NOTHING, deliveries=1).authenticity_text == "api (learned from one delivery waiting or in quarantine)"
+    )
     assert replace(NOTHING, deliveries=2).authenticity_text.startswith("api (learned from 2 deliveries waiting")
     assert NOTHING.authenticity_text.endswith("in quarantine: `--test-event --learn` has one sent")
     assert replace(NOTHING, test_event="fail").authenticity_text.endswith(", and the test event did not arrive")
