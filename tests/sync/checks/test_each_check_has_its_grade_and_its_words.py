@@ -24,6 +24,7 @@ from tests.sync.conftest import SteppedClock, World, delivery
 from tests.sync.service import Json
 
 NOW = SteppedClock().now()
+UNKNOWN = "how far behind is not known: the newest record is 1 min old, and looking writes none"
 Said = tuple[Grade, str]
 
 
@@ -71,14 +72,7 @@ def test_a_topic_is_told_with_all_that_is_wrong_and_what_mends_it() -> None:
         ((-5,), (Grade.OK, "not ahead of ours, and at most 0.0 s behind")),
         ((60,), (Grade.OK, "not ahead of ours, and at most 60.0 s behind")),
         ((900, 2, 700), (Grade.OK, "not ahead of ours, and at most 2.0 s behind")),
-        (
-            (61, 7200),
-            (
-                Grade.OK,
-                "not ahead of ours; how far behind is not known: the newest record is 1 min old, "
-                "and looking writes none",
-            ),
-        ),
+        ((61, 7200), (Grade.OK, f"not ahead of ours; {UNKNOWN}")),
         ((), (Grade.OK, "not known: no record tells it, and looking writes none")),
     ],
 )
