@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -29,15 +30,14 @@ NONE = dict.fromkeys(
 )
 
 
-def numbers(*, missing: int = 0, unproven: Sequence[str] = (), more: int = 0, **outcomes: int) -> dict[str, Any]:
-    """The numbers of a certificate; `more` are listed than became anything."""
-    there = sum(outcomes.values())
+def numbers(*done: str, missing: int = 0, unproven: Sequence[str] = (), more: int = 0) -> dict[str, Any]:
+    """The numbers of a certificate of events of which became these words; `more` are listed than became anything."""
     return {
-        "listed": there + missing + more,
-        "received_by_webhook": 1 if there else 0,
-        "recovered": there - 1 + more if there else more,
+        "listed": len(done) + missing + more,
+        "received_by_webhook": len(done[:1]),
+        "recovered": len(done[1:]) + more,
         "missing": missing,
-        "outcomes": NONE | outcomes,
+        "outcomes": NONE | Counter(done),
         "unproven": list(unproven),
     }
 
@@ -52,11 +52,11 @@ def signed(content: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     ("of", "wanted"),
     [
         (numbers(), "complete"),
-        (numbers(handled=2, no_handler=1, skipped=1), "complete"),
-        *((numbers(handled=1, **{word: 1}), "open") for word in list(NONE)[3:]),
-        (numbers(handled=1, missing=1, dead=1, unproven=["window_not_over"]), "missing"),
-        (numbers(handled=1, dead=1, unproven=["window_not_over"]), "unproven"),
-        (numbers(handled=1, more=1), "unproven"),
+        (numbers("handled", "handled", "no_handler", "skipped"), "complete"),
+        *((numbers("handled", word), "open") for word in list(NONE)[3:]),
+        (numbers("handled", "dead", missing=1, unproven=["window_not_over"]), "missing"),
+        (numbers("handled", "dead", unproven=["window_not_over"]), "unproven"),
+        (numbers("handled", more=1), "unproven"),
     ],
 )
 def test_the_worst_that_the_numbers_say_is_the_verdict(of: dict[str, Any], wanted: str) -> None:
@@ -66,24 +66,24 @@ def test_the_worst_that_the_numbers_say_is_the_verdict(of: dict[str, Any], wante
 
 def test_both_sums_are_shown_with_their_sides() -> None:
     # case: O7
-    provenance, outcomes = equations(numbers(handled=3, dead=1, missing=2, more=1))
+    provenance, outcomes = equations(numbers("handled", "handled", "handled", "dead", missing=2, more=1))
     assert (provenance["left"], provenance["right"], provenance["holds"]) == (7, 7, True)
     assert (outcomes["left"], outcomes["right"], outcomes["holds"]) == (7, 6, False)
 
 
 def test_what_is_wrong_with_a_certificate_is_named() -> None:
     # case: O7
-    good = signed(numbers(handled=2))
+    good = signed(numbers("handled", "handled"))
     assert faults(good) == []
-    assert faults(signed(numbers(handled=2), version=1)) == ["it is not of version 2"]
+    assert faults(signed(numbers("handled", "handled"), version=1)) == ["it is not of version 2"]
     assert faults(good | {"made_at": "later"}) == ["the digest does not fit the contents"]
     follows = ["the verdict does not follow from the numbers"]
-    assert faults(signed(numbers(handled=2), verdict="open")) == follows
-    assert faults(signed(numbers(handled=2), equations=[])) == follows
-    lacking = numbers(handled=2, more=1)
+    assert faults(signed(numbers("handled", "handled"), verdict="open")) == follows
+    assert faults(signed(numbers("handled", "handled"), equations=[])) == follows
+    lacking = numbers("handled", "handled", more=1)
     assert faults(signed(lacking)) == [f"does not add up: {equations(lacking)[1]['says']}"]
-    for broken in ({"listed": None, "missing": None}, {"outcomes": []}):
-        assert faults(signed(numbers(handled=2), **broken))[-1] == "numbers are missing"
+    assert faults(signed(numbers("handled"), missing=None)) == ["numbers are missing"]
+    assert faults(signed(numbers("handled"), outcomes=[])) == ["numbers are missing"]
     assert faults({"version": 2}) == ["the digest does not fit the contents", "numbers are missing"]
 
 
@@ -95,7 +95,7 @@ def event(world: World, number: int, at_s: float | None = None) -> Json:
 
 async def certified(world: World, listed: Sequence[Json], window_s: tuple[float, float] = (0, 60)) -> dict[str, Any]:
     """The certificate of these seconds, made two hours after the window's beginning."""
-    world.service.lists["/v1/events"] = listing(listed)
+    world.service.lists["/v1/events"] = listing([*listed])
     world.clock.advance((BEGAN + timedelta(hours=2) - world.clock.now()).total_seconds())
     since, until = (BEGAN + timedelta(seconds=second) for second in window_s)
     return await Certifier(world.api, world.database, clock=world.clock).certify(since, until)
