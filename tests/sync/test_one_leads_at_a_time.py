@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from sqlalchemy import Table, update
+from structlog.testing import capture_logs
 
 from consumer.clock import DrivenClock, SystemClock
 from consumer.errors import AnotherLeads, LeaseLost
 from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
+from consumer.ledger.tables import LeaseRow
+from consumer.sync import leader as leading
 from consumer.sync.leader import Leader
 from tests.support.clocks import WrongClock
+from tests.sync.conftest import SteppedClock
+from tests.sync.test_outages_heal_by_themselves import FlakyDatabase
+
+LEASES: Table = LeaseRow.__table__
 
 
 def leader(database: Database, holder: str, lease_s: float = 1.5) -> Leader:
@@ -157,3 +167,174 @@ async def test_an_old_leader_cannot_move_the_bookmark_back(database: Database) -
     async with database.reading() as session:
         assert await sync_state.load(session, "default", "events") == {"at": 2}
         assert await sync_state.load(session, "other", "events") is None
+
+
+class Watched(SteppedClock):
+    """A clock whose sleepers do not wait; `seen` is told each time they slept until."""
+
+    def __init__(self, seen: Callable[[float], None] = lambda _: None) -> None:
+        super().__init__()
+        self._seen = seen
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        self._seen(self.monotonic())
+
+
+def stepped(database: Database, clock: SteppedClock) -> Leader:
+    """One that renews its lease of 30 seconds each ten."""
+    return Leader(database, role="sync/default", holder="stepped", clock=clock, lease_s=30)
+
+
+async def lead_is_taken(database: Database) -> None:
+    """As after a SIGSTOP for longer than the lease."""
+    async with database.transaction() as session:
+        await session.execute(update(LEASES).values(holder="another", token=LEASES.c.token + 1))
+
+
+@pytest.mark.parametrize(("grace_s", "cancelled"), [(0.0, False), (-1.0, True)])
+async def test_at_a_stop_work_is_told_to_end_and_cut_a_second_after_its_grace(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch, grace_s: float, cancelled: bool
+) -> None:
+    # case: B26
+    monkeypatch.setattr(leading, "STOP_GRACE_S", grace_s)
+    stop, work = asyncio.Event(), Work()
+
+    async def ends_in_turns(ending: asyncio.Event) -> None:
+        turns = asyncio.Event()
+        tidying = asyncio.create_task(work(turns))
+        try:
+            stop.set()
+            await ending.wait()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            turns.set()
+            await tidying
+        finally:
+            tidying.cancel()
+            await asyncio.gather(tidying, return_exceptions=True)
+
+    async with asyncio.timeout(10):
+        await stepped(sqlite_ledger, SteppedClock()).run(stop, ends_in_turns)
+    assert (work.ended.is_set(), work.cancelled) == (True, cancelled)
+    assert await leader(sqlite_ledger, "two", 30)._take(), "handed over at once"
+
+
+async def test_work_that_fails_is_begun_anew_after_a_wait_and_work_that_is_done_at_once(
+    sqlite_ledger: Database,
+) -> None:
+    # case: B26
+    stop, clock, began = asyncio.Event(), SteppedClock(), list[float]()
+
+    async def work(_: asyncio.Event) -> None:
+        began.append(clock.monotonic())
+        if len(began) == 1:
+            raise ValueError("made up")
+        if len(began) == 3:
+            stop.set()
+
+    async with asyncio.timeout(10):
+        with capture_logs() as lines:
+            await stepped(sqlite_ledger, clock).run(stop, work)
+    # The time until it would be renewed passes on this clock in any case.
+    assert began == [0, 20, 30]
+    assert [line["event"] for line in lines] == ["leads", "leading_failed", "leads", "leads"]
+
+
+async def test_who_does_not_lead_tries_again_when_a_leader_would_renew(sqlite_ledger: Database) -> None:
+    # case: B26
+    stop, work, tried = asyncio.Event(), Work(), list[float]()
+
+    def seen(now_s: float) -> None:
+        tried.append(now_s)
+        if now_s >= 30:
+            stop.set()
+
+    assert await leader(sqlite_ledger, "another", 30)._take()
+    async with asyncio.timeout(10):
+        await stepped(sqlite_ledger, Watched(seen)).run(stop, work)
+    assert tried == [10, 20, 30]
+    assert not work.ended.is_set()
+
+
+class Unanswering(FlakyDatabase):
+    """Counts how often it was asked while it was down."""
+
+    asked = 0
+
+    def _refuse(self) -> None:
+        self.asked += self.down
+        super()._refuse()
+
+
+async def test_work_ends_with_the_lease_that_cannot_be_renewed(sqlite_ledger: Database, tmp_path: Path) -> None:
+    # case: B26
+    ledger, clock, stop = Unanswering(f"sqlite+aiosqlite:///{tmp_path}/ledger.db"), SteppedClock(), asyncio.Event()
+    held, ended = stepped(ledger, clock), list[tuple[float, bool]]()
+
+    async def work(_: asyncio.Event) -> None:
+        ledger.down = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append((clock.monotonic(), held.leads))
+            stop.set()
+
+    async with asyncio.timeout(10):
+        with capture_logs() as lines:
+            await held.run(stop, work)
+    assert ended == [(27, False)], "nine tenths of the lease, not the end of the next try"
+    assert ledger.asked == 3, "after 10 and 20 seconds, and to give it back"
+    assert [line["event"] for line in lines] == ["leads", "stage_held_up", "no_longer_leads"]
+    await ledger.stop()
+
+
+async def test_a_lease_that_is_renewed_in_time_after_all_is_held_on(sqlite_ledger: Database, tmp_path: Path) -> None:
+    # case: B26
+    ledger, stop, work = Unanswering(f"sqlite+aiosqlite:///{tmp_path}/ledger.db"), asyncio.Event(), Work()
+
+    def seen(now_s: float) -> None:
+        ledger.down = now_s < 20
+        if now_s >= 100:
+            stop.set()
+
+    held = stepped(ledger, Watched(seen))
+    async with asyncio.timeout(10):
+        with capture_logs() as lines:
+            await held.run(stop, work)
+    assert (work.ended.is_set(), work.cancelled, ledger.asked) == (True, False, 1)
+    assert [line["event"] for line in lines] == ["leads", "stage_held_up", "stage_held_up_over"]
+    await ledger.stop()
+
+
+async def test_work_is_cut_when_another_has_the_lease(sqlite_ledger: Database) -> None:
+    # case: B26
+    stop, work, held = asyncio.Event(), Work(), stepped(sqlite_ledger, SteppedClock())
+
+    async def robbed(ending: asyncio.Event) -> None:
+        await lead_is_taken(sqlite_ledger)
+        try:
+            await work(ending)
+        finally:
+            stop.set()
+
+    async with asyncio.timeout(10):
+        await held.run(stop, robbed)
+    assert (work.cancelled, held.leads) == (True, False)
+    with pytest.raises(LeaseLost):
+        _ = held.token
+
+
+async def test_a_piece_of_work_gives_its_result_or_tells_that_the_role_was_lost(sqlite_ledger: Database) -> None:
+    # case: B26
+    async def seven() -> int:
+        return 7
+
+    async def robbed() -> None:
+        await lead_is_taken(sqlite_ledger)
+        await asyncio.Event().wait()
+
+    assert await stepped(sqlite_ledger, SteppedClock()).once(seven) == 7
+    async with asyncio.timeout(10):
+        with pytest.raises(LeaseLost):
+            await stepped(sqlite_ledger, SteppedClock()).once(robbed)

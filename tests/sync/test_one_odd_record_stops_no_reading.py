@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
+from consumer.broker import Broker, Message
+from consumer.errors import RecordTooLarge
+from consumer.events import Event, Source, Trust
 from consumer.ledger.reading import hints, observations, quarantine, read_requests, sync_state
 from consumer.payments import EMPTY_PAGES_MAX, EventRecord, Page, UnexpectedAnswer
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
-from consumer.sync import observation
+from consumer.sync import observation, publisher
 from consumer.sync.backfill.bookmark import WALK, Bookmark, Resume
+from consumer.sync.publisher import EventPublisher
 from tests.sync.backfilling import backfill
 from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
-from tests.sync.conftest import World, counted_by, delivery
+from tests.sync.conftest import EVENTS, World, counted_by, delivery
 from tests.sync.reconciling import baselined, lists, reconcile
 from tests.sync.refreshing import answers, ask, pending, refresh
 from tests.sync.scripted_list import Follower, ScriptedList
@@ -172,6 +178,81 @@ async def test_what_the_topic_takes_in_no_form_is_not_remembered_as_published(
         assert (report.published, report.unplaced_paid) == (0, 1)
     async with world.database.reading() as session:
         assert await observations.last(session, "default", "order", ["A1"]) == {}
+
+
+class SmallTopic:
+    """A topic whose records hold at most 20 bytes; `asked` are the sizes of the batches."""
+
+    def __init__(self) -> None:
+        self.values = list[bytes]()
+        self.plans = set[bytes | None]()
+        self.asked = list[int]()
+
+    async def publish_many(self, topic: str, messages: Sequence[Message], _timeout_s: float) -> None:
+        assert topic == EVENTS
+        self.asked.append(len(messages))
+        if any(len(one.value) > 20 for one in messages):
+            raise RecordTooLarge
+        self.values += [one.value for one in messages]
+        self.plans |= {one.headers.get("plan") for one in messages}
+
+
+def sized(*sizes: int) -> list[Event]:
+    """Events of so many bytes."""
+    return [
+        Event(
+            application="default", id=f"evt_{number}", type="order.paid", key="order:A1", trust=Trust.READ,
+            source=Source.BACKFILL, raw=b"x" * size, received_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for number, size in enumerate(sizes)
+    ]  # fmt: skip
+
+
+async def test_only_what_is_too_large_in_any_form_is_left_out_and_said() -> None:
+    # case: U1
+    topic = SmallTopic()
+    events = sized(1, 30, 2, 50, 3)
+    with capture_logs() as lines:
+        refused = await EventPublisher(cast(Broker, topic), EVENTS).publish(
+            events, plan="seed", smaller=lambda event: replace(event, raw=event.raw[:-20])
+        )
+    assert refused == [events[3]]
+    assert [len(value) for value in topic.values] == [1, 10, 2, 3]
+    assert topic.plans == {b"seed"}
+    assert [(line["event"], line["event_id"]) for line in lines] == [("event_too_large", "evt_3")]
+
+
+async def test_a_batch_is_sent_at_once_and_one_by_one_only_where_it_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # case: U1
+    monkeypatch.setattr(publisher, "CHUNK_EVENTS", 2)
+    topic = SmallTopic()
+    events = sized(1, 2, 30, 3, 4)
+    assert await EventPublisher(cast(Broker, topic), EVENTS).publish(events) == [events[2]]
+    assert topic.asked == [2, 2, 1, 1, 1]
+    assert [len(value) for value in topic.values] == [1, 2, 3, 4]
+    assert topic.plans == {None}
+
+
+async def test_who_tells_reads_learns_which_were_too_large(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: U1, B18
+    monkeypatch.setattr("consumer.sync.publisher.reduced", lambda event: event)
+    seen = [
+        world.app.observation("order", f"A{number}", number, {"status": "PAID", "note": "x" * size})
+        for number, size in enumerate((1, 3_000_000, 2))
+    ]
+    assert await world.publisher.tell(seen) == ([seen[0], seen[2]], [seen[1]])
+
+
+def test_the_ids_published_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: B8
+    monkeypatch.setattr(publisher, "IDS_MAX", 3)
+    known = publisher.PublishedIds()
+    known.add(["a", "b", "c"])
+    assert [one in known for one in "abcd"] == [True, True, True, False]
+    known.add(["a", "d"])
+    assert [one in known for one in "abcd"] == [True, False, True, True], "what is said again is young again"
 
 
 async def test_an_order_id_that_cannot_be_asked_for_is_told_to_who_asks(world: World) -> None:

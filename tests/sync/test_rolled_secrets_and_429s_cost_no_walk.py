@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import timedelta
@@ -12,12 +13,26 @@ import pytest
 from consumer.broker import EmbeddedBroker
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
-from consumer.payments import Attempt, AuthenticationError, BudgetExhausted, CircuitOpen, Credentials, PaymentsClient
+from consumer.payments import (
+    ApiError,
+    Attempt,
+    AuthenticationError,
+    BudgetExhausted,
+    CallKind,
+    CircuitOpen,
+    Credentials,
+    PaymentsClient,
+    PaymentsError,
+    Priority,
+    RateLimitError,
+    ServiceUnreachable,
+)
 from consumer.sandbox import Sandbox, SandboxConfig
-from consumer.sync.api import ApplicationApi
+from consumer.sync.api import ApplicationApi, Cooldown, held_up_s
 from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.stage import Confirm
+from consumer.sync.quota import TokenBucket
 from consumer.sync.reconcile.stage import Reconcile
 from tests.sync.conftest import SECRETS, SteppedClock, World, delivery, simulated
 from tests.sync.service import ScriptedService
@@ -101,6 +116,80 @@ async def test_with_both_secrets_configured_a_roll_fails_nothing(world: World, c
                 assert (await stage.once()).published == 3
                 service_side.sandbox.clock.advance_to(service_side.sandbox.clock.now() + HALF_AN_HOUR)
                 clock.advance(HALF_AN_HOUR.total_seconds())
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (CircuitOpen(retry_after_s=0), 0.1),
+        (CircuitOpen(retry_after_s=3), 3),
+        (CircuitOpen(retry_after_s=30), 5),
+        (BudgetExhausted(retry_after_s=0), 0.1),
+        (BudgetExhausted(retry_after_s=20), 20),
+        (BudgetExhausted(retry_after_s=90), 30),
+        (AuthenticationError(status=401), 5),
+        (RateLimitError(status=429, retry_after_s=0.5), 1),
+        (RateLimitError(status=429, retry_after_s=45), 45),
+        (RateLimitError(status=429, retry_after_s=3600), 300),
+        (ServiceUnreachable("nobody answers"), 5),
+        (ApiError(status=403), None),
+    ],
+)
+def test_what_says_nothing_of_this_call_holds_all_back_for_a_while(error: PaymentsError, seconds: float | None) -> None:
+    # case: S3, S5, S14
+    assert held_up_s(error) == seconds
+
+
+def test_a_failure_that_concerns_all_calls_is_raised_until_its_time_is_over(clock: SteppedClock) -> None:
+    # case: S5, S14
+    cooldown = Cooldown(clock)
+    cooldown.check()
+    assert cooldown.take(ApiError(status=403)) is False
+    cooldown.check()
+    clock.advance(100)
+    assert cooldown.take(RateLimitError(status=429, retry_after_s=45)) is True
+    clock.advance(44.5)
+    with pytest.raises(RateLimitError):
+        cooldown.check()
+    clock.advance(0.5)
+    cooldown.check()
+
+
+def test_a_failure_that_is_over_is_not_kept(clock: SteppedClock) -> None:
+    cooldown, error = Cooldown(clock), ServiceUnreachable("nobody answers")
+    kept = weakref.ref(error)
+    cooldown.take(error)
+    del error
+    clock.advance(4)
+    with pytest.raises(ServiceUnreachable):
+        cooldown.check()
+    assert kept() is not None
+    clock.advance(2)
+    cooldown.check()
+    assert kept() is None
+
+
+def test_reads_of_what_may_be_forged_come_at_a_pace_and_so_many_at_once(clock: SteppedClock) -> None:
+    # case: I15, B23
+    bucket = TokenBucket(clock, per_s=2, burst=5)
+    assert [bucket.grant(wanted) for wanted in (3, 9, 1)] == [3, 2, 0]
+    clock.advance(0.25)
+    assert (bucket.grant(1), bucket.covers(1)) == (0, False), "half a read is none"
+    clock.advance(0.25)
+    assert (bucket.covers(1), bucket.covers(2), bucket.grant(9)) == (True, False, 1)
+    clock.advance(100)
+    assert (bucket.covers(5), bucket.covers(6), bucket.grant(9)) == (True, False, 5)
+    clock.advance(1)
+    assert bucket.covers(2)
+    assert bucket.grant(0) == 0
+    assert bucket.grant(9) == 2
+
+
+async def test_an_application_knows_its_address_and_how_long_pages_take(world: World, api: ApplicationApi) -> None:
+    # case: C15, B23
+    assert f"http://{api.address}" == world.service.address
+    budget = api.client.budget
+    assert await api.predict_s(400) == await budget.predict_s(CallKind.READ, Priority.BACKFILL, 400) > 0
 
 
 class Linked(SteppedClock):

@@ -78,18 +78,15 @@ class TestEventArrival:
         """Those received since then that were not looked at before: their place and their body."""
         kept = await quarantine.newest(session, application=self._application, limit=NEWEST)
         waiting = await hints.newest(session, self._application, limit=NEWEST)
-        wanted = EventFilter(application=self._application, since=self._since, limit=NEWEST)
+        since = self._since - HOST_SKEW
+        wanted = EventFilter(application=self._application, since=since, limit=NEWEST)
         recorded = (await ledger_events.search(session, wanted)).rows
         places = [(QUARANTINED, row.delivery_id, row.raw, row.received_at) for row in kept]
         places += [(WAITS, row.delivery_id, row.raw, row.received_at) for row in waiting]
         places += [(RECORDED, row.id, row.raw, row.received_at) for row in recorded if row.source == Source.WEBHOOK]
         found = []
         for place, name, raw, received_at in places:
-            if (
-                received_at >= self._since - HOST_SKEW
-                and not name.startswith(LISTED)
-                and (place, name) not in self._seen
-            ):
+            if received_at >= since and not name.startswith(LISTED) and (place, name) not in self._seen:
                 self._seen.add((place, name))
                 found.append((place, raw))
         return iter(found)

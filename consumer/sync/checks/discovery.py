@@ -74,7 +74,7 @@ class Proposal:
         """The settings to write down: only what today's locators miss and the proposal finds."""
         found = {}
         for fact, places in self.places.items():
-            if places and self.fits.get(fact, 0.0) < GOOD_SHARE and places[0].share > self.fits.get(fact, 0.0):
+            if places and self.fits[fact] < min(GOOD_SHARE, places[0].share):
                 found[f"CONSUMER_LOCATE_{fact.upper()}"] = ",".join(place.pointer for place in places)
         return found
 

@@ -98,7 +98,6 @@ class Watch:
         if self._noted is None:
             async with self._app.database.reading() as session:
                 self._noted = await stalled_stages(session, self._app.name, now)
-            self._said_at = None
         found = after(self._noted, failures, now, self._took_s())
         if found == self._noted and not (found and self._is_due(now)):
             return
