@@ -65,7 +65,7 @@ async def _tail(lister: Lister, place: Place, now: datetime, *, was_empty: bool)
     """The end that is not the head. Behind what stood there the last time everything is new, wherever it was begun."""
     new: list[Any] = []
     last: Page[Any] | None = None
-    is_at_end, is_beyond = False, was_empty
+    is_beyond = was_empty
     for _ in range(PAGES_AT_ONCE):
         cursor = place.cursor if last is None else last.next_cursor
         try:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
+from sqlalchemy import select
 
 from consumer.cli.walking.progress import PREDICT_PAGES, remaining_s
+from consumer.events import Locators
+from consumer.ledger.tables import BookmarkRow
 from consumer.sync.api import ApplicationApi
+from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.policy import WalkPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.report import BackfillOptions, Progress
+from consumer.sync.backfill.walk import Walk
+from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.checks.certificate import Certifier
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
-from tests.sync.scripted_list import Follower, ScriptedList
+from tests.sync.scripted_list import START, Follower, ScriptedList
 
 FULL = BackfillOptions(full=True)
 
@@ -164,3 +170,109 @@ async def test_a_list_without_times_is_walked_without_a_number(world: World, api
     world.service.lists["/v1/events"] = page
     await backfill(world).once(FULL, seen.append)
     assert [(one.pages, one.share, one.eta_s) for one in seen] == [(n, None, None) for n in (1, 2, 3)]
+
+
+NOW = START + timedelta(seconds=100)
+
+
+def at(second: int | None) -> datetime | None:
+    """So many seconds after the start of the list; it is walked at second 100."""
+    return None if second is None else START + timedelta(seconds=second)
+
+
+def page_of(*seconds: int) -> WalkPage:
+    return WalkPage(items=(), bookmark=Bookmark(), times=tuple(START + timedelta(seconds=one) for one in seconds))
+
+
+def walk_of(order: ListOrder, *, since: datetime | None = None) -> Walk:
+    walk = Walk(lister=ScriptedList(), locators=Locators(), bookmark=Bookmark(), now=NOW, since=since)
+    walk.order = order
+    return walk
+
+
+@pytest.mark.parametrize(
+    ("order", "since", "begins_at", "first", "second", "share"),
+    [
+        (ListOrder.NEWEST_FIRST, 0, None, (90, 80), (40, 30), 60 / 90),
+        (ListOrder.NEWEST_FIRST, 0, 40, (90, 80), (75, 70), 20 / 50),  # the list begins later than it has to reach
+        (ListOrder.NEWEST_FIRST, 40, 0, (90, 80), (75, 70), 20 / 50),
+        (ListOrder.NEWEST_FIRST, None, 40, (90, 80), (50, 40), 1.0),
+        (ListOrder.NEWEST_FIRST, None, 40, (90, 80), (50, 39), None),  # it goes on beyond where it began
+        (ListOrder.NEWEST_FIRST, 40, None, (90, 80), (50, 30), 1.0),
+        (ListOrder.NEWEST_FIRST, None, None, (90, 80), (50, 30), None),
+        (ListOrder.NEWEST_FIRST, 0, None, (80, 90), (30, 40), 60 / 90),  # times of one page in any order
+        (ListOrder.NEWEST_FIRST, 90, None, (90, 80), (50, 30), None),  # no way at all
+        (ListOrder.NEWEST_FIRST, 0, None, (), (50, 30), 20 / 50),
+        (ListOrder.NEWEST_FIRST, 0, None, (90, 80), (), None),
+        (ListOrder.OLDEST_FIRST, None, None, (20, 30), (50, 60), 40 / 80),
+        (ListOrder.OLDEST_FIRST, None, None, (20, 30), (110, 120), 1.0),
+        (ListOrder.OLDEST_FIRST, None, None, (20, 30), (5, 10), 0.0),
+        (ListOrder.OLDEST_FIRST, None, None, (100, 110), (120, 130), None),
+        (ListOrder.UNKNOWN, 0, None, (90, 80), (40, 30), None),
+    ],
+)
+def test_the_share_is_of_the_way_from_the_first_page_to_where_the_walk_ends(
+    clock: SteppedClock,
+    order: ListOrder,
+    since: int | None,
+    begins_at: int | None,
+    first: tuple[int, ...],
+    second: tuple[int, ...],
+    share: float | None,
+) -> None:
+    # case: B29
+    told = WalkProgress(walk_of(order, since=at(since)), clock, begins_at=at(begins_at))
+    told.progress(page_of(*first), listed=0)
+    assert told.progress(page_of(*second), listed=0).share == (None if share is None else pytest.approx(share))
+
+
+@pytest.mark.parametrize(("reached", "eta_s"), [(100, None), (99, None), (98, 490.0), (75, 30.0), (20, 2.5), (0, 0.0)])
+def test_the_rest_takes_as_long_for_its_share_as_what_was_walked_and_no_number_is_given_at_first(
+    clock: SteppedClock, reached: int, eta_s: float | None
+) -> None:
+    # case: B29
+    clock.advance(5.0)
+    told = WalkProgress(walk_of(ListOrder.NEWEST_FIRST, since=START), clock, begins_at=None)
+    clock.advance(10.0)
+    found = told.progress(page_of(100, reached), listed=3, published=2)
+    assert (found.pages, found.listed, found.published) == (0, 3, 2)
+    assert found.eta_s == (None if eta_s is None else pytest.approx(eta_s))
+
+
+@pytest.mark.parametrize(
+    ("newest", "swept_to", "sweeping", "since", "goal"),
+    [
+        (80, 70, True, None, 10),
+        (80, 70, False, None, 80),
+        (5, 70, True, None, 5),
+        (80, None, True, None, 20),  # before there were sweeps: from the last walk, or the newest it saw
+        (80, 70, True, 33, 33),
+        (None, 70, True, None, None),
+        (None, None, False, 33, 33),
+    ],
+)
+def test_a_walk_of_the_newest_ends_with_the_last_one_and_a_sweep_a_minute_before_the_last_sweep(
+    newest: int | None, swept_to: int | None, sweeping: bool, since: int | None, goal: int | None
+) -> None:
+    # case: B29, B34
+    kept = Bookmark(newest_at=at(newest), swept_to=at(swept_to), walked_at=at(90))
+    walk = Walk(lister=ScriptedList(), locators=Locators(), bookmark=kept, now=NOW, since=at(since))
+    walk.sweeping = sweeping
+    assert walk.goal_at == at(goal)
+
+
+async def test_where_the_list_begins_is_written_when_it_is_known_and_news(world: World) -> None:
+    # case: B29
+    start = ListStart(world.app)
+
+    async def written() -> list[datetime]:
+        async with world.database.reading() as session:
+            return [row.updated_at for row in await session.scalars(select(BookmarkRow))]
+
+    await start.keep(None, NOW)
+    assert (await start.at(), await written()) == (None, [])
+    await start.keep(START, NOW)
+    await start.keep(START, NOW + timedelta(hours=1))
+    assert (await start.at(), await written()) == (START, [NOW])
+    await start.keep(NOW, NOW + timedelta(hours=2))
+    assert (await start.at(), await written()) == (NOW, [NOW + timedelta(hours=2)])
