@@ -114,11 +114,9 @@ async def _in_time(
     handler: Handler, allowed_s: float, function: Callable[..., Awaitable[object]], *given: Any
 ) -> Outcome:
     try:
-        async with asyncio.timeout(allowed_s) as limit:
-            return await _guarded(handler, function, *given)
+        async with asyncio.timeout(allowed_s):
+            return await _guarded(handler, function, *given)  # a TimeoutError of the handler's own is its outcome
     except TimeoutError as error:
-        if not limit.expired():
-            raise
         late = HandlerTimeout(f"the handler did not finish in {allowed_s:g} s")
         return failed(late, home_of(handler.function), came_by=error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import signal
 import sys
 from types import FrameType
@@ -12,7 +13,17 @@ import pytest
 from consumer.events import Event
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
-from consumer.work.execution.handler_call import Cut, HandlerCall, call_at, calling, entered, wants_care, was_cut
+from consumer.retry import Failure
+from consumer.work.execution.handler_call import (
+    Cut,
+    HandlerCall,
+    call_at,
+    calling,
+    current_call,
+    entered,
+    wants_care,
+    was_cut,
+)
 from consumer.work.execution.loop_pool import Harm
 from consumer.work.execution.watchdog import Watchdog
 from consumer.work.outcome import Failed, Succeeded
@@ -71,6 +82,42 @@ def test_whoever_was_cut_off_has_failed_whatever_it_made_of_it() -> None:
     assert outcome.failure.code == "handler_blocked"
     assert not outcome.failure.permanent
     assert "test_only_a_handlers_own_code_is_cut_off" in outcome.failure.reason
+
+
+async def test_of_many_cuts_the_first_is_told_and_its_kind_is_the_handlers_own_outermost_function() -> None:
+    cuts: list[Cut] = []
+
+    def inner(seconds: float) -> None:
+        cuts.append(call.cut(here(), seconds))
+
+    async def outer(_: Event, __: Context) -> None:
+        began = current_call()
+        assert began is not None
+        assert getattr(began.work, "cr_code", None) is outer.__code__
+        exec("inner(5.0)", {"__name__": "library.waits", "inner": inner})
+        inner(9.0)
+
+    with calling(HANDLER) as call:
+        await entered(outer, order_paid(1), None)  # type: ignore[arg-type]  # it does not look at it
+    assert current_call() is None
+    assert [str(cut) for cut in cuts] == [f"blocked the event loop for {seconds} s" for seconds in (5.0, 9.0)]
+    assert (call.cuts, call.blocked_s, call.function) == (2, 5.0, nothing)
+    assert " < library.waits:<module>:1 < " in call.at
+    place = f"test_only_a_handlers_own_code_is_cut_off.py:{outer.__qualname__}"
+    kind = hashlib.sha256(f"HandlerBlocked|{place}".encode()).hexdigest()[:16]
+    reason = f"it blocked the worker's event loop for 5.0 s and was cut off in {call.at}"[:300]
+    assert call.outcome(Succeeded()) == Failed(Failure("handler_blocked", reason), kind)
+    call.at = "far " * 100
+    outcome = call.outcome(Succeeded())
+    assert isinstance(outcome, Failed)
+    assert len(outcome.failure.reason) == 300
+
+
+def test_what_is_cut_off_outside_of_its_package_is_of_no_place() -> None:
+    call = HandlerCall("x:y", "no_such_package", 0.0)
+    call.cut(here(), 1.0)
+    assert call.fingerprint == hashlib.sha256(b"HandlerBlocked|").hexdigest()[:16]
+    assert call_at(None) is None
 
 
 MODULES = [("sqlalchemy.engine.base", True), ("consumer.wire", True), ("logging", True), ("shop.orders", False)]

@@ -1,0 +1,229 @@
+"""A handler has its time and no more; what it returns, raises or ignores is its own outcome, and the worker's task is
+as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumer.plugin import Context, Event, Handler
+from consumer.retry import Failure
+from consumer.work.execution import executor as module
+from consumer.work.execution.executor import Executor
+from consumer.work.execution.handler_call import current_call
+from consumer.work.execution.loop_thread import LoopThread
+from consumer.work.outcome import Failed, Outcome, Succeeded
+from tests.support.ports import eventually
+from tests.work.execution.test_only_a_handlers_own_code_is_cut_off import here
+from tests.work.workshop import order_paid
+
+NO_CONTEXT: Any = None
+
+
+def handler_of(function: Callable[..., Awaitable[Any]], timeout_s: float = 30.0) -> Handler:
+    return Handler(name="shop:ship", types=("*",), function=function, plugin="shop", timeout_s=timeout_s)  # type: ignore[arg-type]  # some return what they must not
+
+
+async def outcome_of(function: Callable[..., Awaitable[Any]]) -> Outcome:
+    """What a transactional handler ends with."""
+    return await Executor().transactional(handler_of(function), order_paid(1), NO_CONTEXT)
+
+
+def failure_of(outcome: Outcome) -> Failure:
+    assert isinstance(outcome, Failed)
+    return outcome.failure
+
+
+async def waits(event: Event, ctx: Context) -> None:
+    await asyncio.Event().wait()
+
+
+async def returns(event: Event, ctx: Context) -> int:
+    return 3
+
+
+async def cancels(event: Event, ctx: Context) -> None:
+    raise asyncio.CancelledError
+
+
+async def gives_up(event: Event, ctx: Context) -> None:
+    raise TimeoutError("its own")
+
+
+# --- in the worker's transaction --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("own_s", "limit_s", "said"), [(0.01, None, "0.01"), (0.02, 9.0, "0.02"), (9.0, 0.03, "0.03")])
+async def test_the_shorter_of_its_own_time_and_the_limit_ends_it(
+    own_s: float, limit_s: float | None, said: str
+) -> None:
+    # case: H3
+    outcome = await Executor().transactional(handler_of(waits, own_s), order_paid(1), NO_CONTEXT, limit_s=limit_s)
+    assert failure_of(outcome) == Failure(
+        "handler_timeout", f"the handler did not finish in {said} s", unreachable=True
+    )
+    assert isinstance(outcome, Failed)
+    assert "in waits" in (outcome.trace or "")
+
+
+async def test_what_it_makes_of_itself_is_its_outcome() -> None:
+    # case: H3
+    misuse = Failure("handler_misuse", "a handler returns None, this one returned int", permanent=True)
+    assert failure_of(await outcome_of(returns)) == misuse
+    assert failure_of(await outcome_of(cancels)).reason == "the handler raised CancelledError"
+    own = Failure("handler_failed", "TimeoutError: its own", unreachable=True)
+    assert failure_of(await outcome_of(gives_up)) == own
+
+
+async def test_when_the_worker_stops_it_is_cancelled_with_it() -> None:
+    task = asyncio.create_task(outcome_of(waits))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_the_task_has_the_handlers_name_meanwhile_and_its_own_again_afterwards() -> None:
+    # case: H4
+    names: list[str] = []
+    task = asyncio.current_task()
+    assert task is not None
+    task.set_name("work:ingest")
+
+    async def looks(event: Event, ctx: Context) -> None:
+        names.append(task.get_name())
+
+    assert await outcome_of(looks) == Succeeded()
+    assert [*names, task.get_name()] == ["handler:shop:ship", "work:ingest"]
+
+
+async def test_one_that_takes_many_gets_them_at_once_and_otherwise_its_function_does() -> None:
+    got: list[object] = []
+
+    async def together(batch: Sequence[tuple[Event, Context]]) -> None:
+        got.append(("together", batch))
+
+    async def one(batch: object) -> None:
+        got.append(("one", batch))
+
+    batch = [(order_paid(1), NO_CONTEXT)]
+    handler = handler_of(one)
+    assert await Executor().together(replace(handler, together=together), batch) == Succeeded()
+    assert await Executor().together(handler, batch) == Succeeded()
+    assert got == [("together", batch), ("one", batch)]
+    outcome = await Executor().together(handler_of(waits), batch, limit_s=0.01)
+    assert isinstance(outcome, Failed)
+
+
+async def test_after_a_handler_was_cut_off_everything_else_on_the_loop_goes_first() -> None:
+    # case: H4
+    went: list[str] = []
+
+    async def other() -> None:
+        await asyncio.sleep(0)
+        went.append("other")
+
+    async def blocks(event: Event, ctx: Context) -> None:
+        call = current_call()
+        assert call is not None
+        call.cut(here(), 5.0)
+        tasks.append(asyncio.create_task(other()))
+
+    tasks: list[asyncio.Task[None]] = []
+    assert failure_of(await outcome_of(blocks)).code == "handler_blocked"
+    assert went == ["other"]
+
+
+# --- on a loop of its own ---------------------------------------------------------------------------------------
+
+
+class Deaf:
+    """An effect handler that ignores its cancellation until it may end."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.ran = 0
+
+    async def __call__(self, event: Event, ctx: Context) -> None:
+        self.ran += 1
+        while not self.may_end.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+
+async def test_who_ignores_that_its_time_is_over_is_counted_for_as_long_as_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # case: H4
+    monkeypatch.setattr(module, "CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr(module, "ABANDONED_MAX", 2)
+    deaf, executor = Deaf(), Executor()
+
+    async def ship(event: Event, ctx: Context) -> None:
+        await deaf(event, ctx)
+
+    try:
+        with capture_logs() as logs:
+            for _ in range(3):
+                outcome = await executor.effect(handler_of(ship, 0.05), order_paid(1), lambda _: NO_CONTEXT)
+                assert failure_of(outcome).reason == "the handler did not finish in 0.05 s"
+        assert (executor.abandoned, executor.abandoned_by()) == (2, {"shop:ship": 2})
+        assert [(line["event"], line["abandoned"]) for line in logs] == [
+            ("handler_ignores_cancellation", number) for number in (1, 2, 3)
+        ]
+        deaf.may_end.set()
+        await eventually(lambda: executor.abandoned == 0)
+        assert executor.pool._calls == set()
+    finally:
+        deaf.may_end.set()
+        await executor.pool.close()
+
+
+async def test_who_ends_when_told_to_is_late_and_not_counted() -> None:
+    # case: H3
+    executor, loops = Executor(), list[LoopThread]()
+
+    def make(loop: LoopThread) -> Context:
+        loops.append(loop)
+        return NO_CONTEXT  # type: ignore[no-any-return]  # it does not look at it
+
+    try:
+        outcome = await executor.effect(handler_of(waits, 0.02), order_paid(1), make)
+        assert failure_of(outcome).code == "handler_timeout"
+        assert isinstance(outcome, Failed)
+        assert "in waits" in (outcome.trace or "")
+        assert (executor.abandoned, [loop.name for loop in loops]) == (0, ["plugin:shop"])
+    finally:
+        await executor.pool.close()
+
+
+async def test_when_the_worker_stops_waiting_the_handler_is_stopped_too() -> None:
+    # case: H4
+    executor, ended = Executor(), threading.Event()
+    began = threading.Event()
+
+    async def ship(event: Event, ctx: Context) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    try:
+        task = asyncio.create_task(executor.effect(handler_of(ship), order_paid(1), lambda _: NO_CONTEXT))
+        await eventually(began.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await eventually(ended.is_set)
+        assert executor.pool._calls == set()
+    finally:
+        await executor.pool.close()

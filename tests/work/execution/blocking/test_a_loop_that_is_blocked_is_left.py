@@ -1,0 +1,203 @@
+"""A loop that a handler blocks: the handler moves to one of its own, and a loop that never comes back is given up; who
+else was on it begins anew, and the guard hears of both. The loops are made by hand here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from consumer.plugin import Context, Event, Handler
+from consumer.telemetry.loop_watch import Blocked
+from consumer.work.execution import loop_pool
+from consumer.work.execution.loop_call import DISPLACED, LoopCall
+from consumer.work.execution.loop_pool import Harm, LoopPool
+from consumer.work.execution.loop_thread import LoopThread
+from consumer.work.outcome import Outcome, Succeeded
+
+
+async def nothing(event: Event, ctx: Context) -> None:
+    return None
+
+
+BLOCKS = Handler(name="shop:blocks", types=("*",), function=nothing, plugin="shop")
+BESIDE = replace(BLOCKS, name="shop:beside")
+ELSEWHERE = replace(BLOCKS, name="stall:other", plugin="stall")
+
+
+class Loop:
+    """A loop in a thread, as the pool sees one: it does nothing by itself."""
+
+    made: list[Loop]
+
+    def __init__(self, name: str, *, on_blocked: Callable[[object, Blocked], None], blocked_after_s: float) -> None:
+        self.name, self.on_blocked, self.blocked_after_s = name, on_blocked, blocked_after_s
+        self.beats, self.did = 7, list[str]()
+        self.made.append(self)
+
+    def start(self) -> None:
+        """As a LoopThread does."""
+        self.did.append("start")
+
+    def give_up(self) -> None:
+        """As a LoopThread does."""
+        self.did.append("give_up")
+
+    async def stop(self, timeout_s: float) -> None:
+        """As a LoopThread does."""
+        self.did.append(f"stop {timeout_s:g}")
+
+    def call(self, what: Callable[..., None], *arguments: object) -> bool:
+        """As a LoopThread does; nothing runs."""
+        return True
+
+
+class Scene:
+    """A pool, the loops it made, what it told."""
+
+    def __init__(self) -> None:
+        self.loops = Loop.made
+        self.harms: list[Harm] = []
+        self.pool = LoopPool(on_harm=self.harms.append, blocked_after_s=0.5, lost_after_s=0.01)
+
+    def begin(self, handler: Handler) -> LoopCall:
+        """An attempt of the handler is under way, where the handler lives."""
+
+        async def attempt(_: LoopThread) -> Outcome:
+            return Succeeded()
+
+        return self.pool.begin(handler, attempt)
+
+    async def blocked(self, number: int, task: str | None, *, comes_back: bool = False) -> None:
+        """The watch of a loop found this; until the pool has looked again."""
+        loop = self.loops[number]
+        loop.on_blocked(loop, Blocked(seconds=2.0, at="ship.py:3", task=task))
+        await asyncio.sleep(0)
+        loop.beats += comes_back
+        await asyncio.sleep(0.02)
+
+    def told(self) -> list[tuple[str, float, int]]:
+        """Who did harm: how long, and how many loops were lost by now."""
+        assert {one.at for one in self.harms} <= {"ship.py:3"}
+        return [(one.handler, round(one.seconds, 3), one.lost) for one in self.harms]
+
+    def names(self) -> list[str]:
+        """The loops that were made."""
+        return [loop.name for loop in self.loops]
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    Loop.made = []
+    monkeypatch.setattr(loop_pool, "LoopThread", Loop)
+    return Scene()
+
+
+async def test_handlers_of_a_plugin_share_a_loop_until_the_pool_is_closed(scene: Scene) -> None:
+    # case: H4
+    calls = [scene.begin(one) for one in (BLOCKS, BESIDE, ELSEWHERE)]
+    assert scene.names() == ["plugin:shop", "plugin:stall"]
+    assert [call.loop for call in calls] == [scene.loops[number] for number in (0, 0, 1)]
+    assert [loop.blocked_after_s for loop in scene.loops] == [0.5, 0.5]
+    await scene.pool.close(3)
+    assert [loop.did for loop in scene.loops] == [["start", "stop 3"]] * 2
+    scene.begin(BLOCKS)
+    assert scene.names() == ["plugin:shop", "plugin:stall", "plugin:shop"]
+
+
+async def test_who_blocks_moves_to_a_loop_of_its_own_and_the_others_stay(scene: Scene) -> None:
+    # case: H4
+    scene.begin(BLOCKS)
+    await scene.blocked(0, "handler:shop:blocks", comes_back=True)
+    assert scene.told() == [("shop:blocks", 2.0, 0)]
+    assert scene.names() == ["plugin:shop", "handler:shop:blocks"]
+    assert scene.begin(BLOCKS).loop is scene.loops[1]
+    assert scene.begin(BESIDE).loop is scene.loops[0]
+    is_home = scene.pool._is_home
+    assert [is_home(loop, BLOCKS) for loop in scene.loops] == [False, True]  # type: ignore[arg-type]  # stand-ins
+    assert [is_home(loop, BESIDE) for loop in scene.loops] == [True, False]  # type: ignore[arg-type]  # stand-ins
+    await scene.blocked(1, "handler:shop:blocks", comes_back=True)
+    assert len(scene.loops) == 2
+    assert scene.told() == [("shop:blocks", 2.0, 0)] * 2
+    await scene.pool.close(1)
+    assert [loop.did for loop in scene.loops] == [["start", "stop 1"]] * 2
+
+
+async def test_a_loop_that_does_not_come_back_is_given_up_and_who_was_on_it_begins_anew(scene: Scene) -> None:
+    # case: H4
+    blocks, beside, elsewhere, gone = [scene.begin(one) for one in (BLOCKS, BESIDE, ELSEWHERE, BESIDE)]
+    scene.pool.forget(gone)
+    await scene.blocked(0, "handler:shop:blocks")
+    assert scene.told() == [("shop:blocks", 2.0, 0), ("shop:blocks", 2.01, 1)]
+    assert scene.loops[0].did == ["start", "give_up"]
+    assert beside.future.result() is DISPLACED
+    assert [one.future.done() for one in (blocks, elsewhere, gone)] == [False, False, False]
+    assert scene.begin(BESIDE).loop is scene.loops[3]
+    assert scene.names() == ["plugin:shop", "plugin:stall", "handler:shop:blocks", "plugin:shop"]
+    await scene.blocked(2, "handler:shop:blocks")
+    assert scene.told()[2:] == [("shop:blocks", 2.0, 0), ("shop:blocks", 2.01, 2)]
+    assert scene.begin(BLOCKS).loop is scene.loops[4]
+    assert scene.begin(ELSEWHERE).loop is scene.loops[1]
+    assert len(scene.loops) == 5
+
+
+async def test_an_attempt_that_is_over_is_displaced_no_more(scene: Scene) -> None:
+    beside = scene.begin(BESIDE)
+    beside.settle(Succeeded())
+    await asyncio.sleep(0)
+    assert scene.pool._calls == set()
+
+
+@pytest.mark.parametrize("task", [None, "left-behind"])
+async def test_what_a_handler_left_behind_is_blamed_on_nobody(scene: Scene, task: str | None) -> None:
+    scene.begin(BESIDE)
+    await scene.blocked(0, task)
+    assert (scene.told(), scene.names()) == ([], ["plugin:shop"])
+
+
+async def test_of_a_loop_that_was_given_up_nothing_more_is_heard(scene: Scene) -> None:
+    scene.begin(BESIDE)
+    await scene.blocked(0, "handler:shop:blocks")
+    known = scene.told()
+    await scene.blocked(0, "handler:shop:blocks")
+    assert scene.told() == known
+
+
+# --- a real one -------------------------------------------------------------------------------------------------
+
+
+async def test_a_real_loop_goes_on_after_an_exit_and_ends_with_all_that_was_on_it() -> None:
+    loop, ended, seen = LoopThread("real", on_blocked=lambda *_: None, blocked_after_s=5.0), list[str](), list[object]()
+
+    exiting: list[asyncio.Task[None]] = []
+
+    async def exits() -> None:
+        raise SystemExit(3)
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    def begin() -> None:
+        exiting.append(loop.create_task(exits(), "exits"))
+        loop.create_task(waits(), "waits")
+        seen.extend([loop.http, loop.http])
+
+    loop.start()
+    assert loop.call(begin)
+    done = asyncio.Event()
+    here = asyncio.get_running_loop()
+    loop.call(lambda: loop.call(lambda: here.call_soon_threadsafe(done.set)))
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert seen[0] is seen[1]
+    await loop.stop(5)
+    assert ended == ["cancelled"]
+    assert isinstance(exiting[0].exception(), SystemExit)
+    assert seen[0].closed  # type: ignore[attr-defined]  # the session
+    assert not loop.call(begin)
+    await loop.stop(5)
