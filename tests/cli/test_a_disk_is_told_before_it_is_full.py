@@ -18,10 +18,10 @@ GIB = 1024 * MIB
     ("free", "total", "grades"),
     [
         (GIB, 100 * GIB, []),
-        (255 * MIB, 100 * GIB, [Grade.DEGRADED]),
+        (GIB - 1, 100 * GIB, [Grade.DEGRADED]),
         (3 * MIB, 100 * GIB, [Grade.STUCK]),
-        (60 * MIB, GIB, []),
-        (50 * MIB, GIB, [Grade.DEGRADED]),
+        (103 * MIB, GIB, []),
+        (102 * MIB, GIB, [Grade.DEGRADED]),
         (0, 0, []),
     ],
 )

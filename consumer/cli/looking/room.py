@@ -16,8 +16,8 @@ from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.errors import LedgerDiskFull, LogDiskFull
 from consumer.settings import Settings
 
-LOW_BYTES: Final = 256 << 20
-LOW_SHARE: Final = 0.05
+LOW_BYTES: Final = 1 << 30  # two hours of what strangers may send without pause
+LOW_SHARE: Final = 0.10
 NOTHING_BYTES: Final = 4 << 20
 MIB: Final = 1 << 20
 
