@@ -31,9 +31,9 @@ async def sold(sqlite_ledger: Database, projections: Projections) -> Database:
     await projections.feed(said("order.paid", "evt_1", order_id="A-100", amount="10"))
     await projections.feed(observed("order:A-100", 1, {"status": "PAID", "id": "ord_1", "order_id": "A-100"}))
     await projections.feed(observed("subscription:S1", 2, {"status": "ACTIVE", "customer_reference": "jane"}))
-    about = {"application": "default", "raw": b'{"order_id": "B-31"}', "received_at": START, "headers": {}}
-    forged = Delivery(**about, id="dlv_x", event_id="evt_9")
-    waiting = Delivery(**about, id="dlv_y", event_id="evt_8")
+    body = b'{"order_id": "B-31"}'
+    forged = Delivery(application="default", id="dlv_x", raw=body, received_at=START, headers={}, event_id="evt_9")
+    waiting = replace(forged, id="dlv_y", event_id="evt_8")
     async with sqlite_ledger.transaction() as session:
         await quarantine.put(session, [(forged, Reason.NOT_CONFIRMED)], START)
         await hints.keep(session, [waiting], START)
