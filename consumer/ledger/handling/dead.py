@@ -146,6 +146,13 @@ async def has_runs(session: AsyncSession, handler: str) -> bool:
     return found is not None
 
 
+async def has_died_of(session: AsyncSession, fingerprint: str) -> bool:
+    """Whether any of the last COUNT_MAX deaths was of this kind, whatever became of it."""
+    newest = select(_LETTERS.c.fingerprint).order_by(_LETTERS.c.id.desc()).limit(COUNT_MAX).subquery()
+    found = select(newest.c.fingerprint).where(newest.c.fingerprint == fingerprint).limit(1)
+    return await session.scalar(found) is not None
+
+
 # --- looking ---------------------------------------------------------------------------------------------------
 
 
