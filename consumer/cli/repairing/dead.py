@@ -244,7 +244,7 @@ async def _require_fingerprint(session: AsyncSession, given: str, *, discarded: 
     if not await dead.has_died_of(session, given):
         found = await dead.search(session, DeadFilter(discarded=discarded, limit=NEAR_FROM))
         like = near(given, {one.fingerprint for one in found if one.fingerprint is not None})
-        raise UsageError("no run died of this", fingerprint=given[:100], near=like)
+        raise UsageError("no run died of this lately", fingerprint=given[:100], near=like)
 
 
 async def _now() -> datetime:
