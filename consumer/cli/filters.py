@@ -8,13 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.errors import UsageError
+from consumer.errors import NotFound, UsageError
 from consumer.settings import Settings
+
+if TYPE_CHECKING:
+    from consumer.ledger.handling.dead import DeadFilter
+    from consumer.ledger.handling.events import EventFilter
 
 _AGO = re.compile(r"(\d{1,6})([smhdw])\Z")
 T = TypeVar("T")
@@ -118,3 +122,38 @@ def require_application(name: str, settings: Settings) -> None:
     known = [one.name for one in settings.applications]
     if name not in known:
         raise UsageError("there is no such application", application=name[:100], known=", ".join(known) or None)
+
+
+async def require_named(session: AsyncSession, settings: Settings, wanted: EventFilter | DeadFilter) -> None:
+    """Raise UsageError or NotFound for what a filter names and nobody has: an empty answer would hide the slip of a
+    finger."""
+    from consumer.console.belongings import require_known  # the built-in handlers' tables: only where nothing fits
+
+    if wanted.application is not None:
+        require_application(wanted.application, settings)
+    if wanted.handler is not None:
+        await require_handler(session, wanted.handler)
+    if wanted.type is not None:
+        await require_type(session, wanted.type)
+    for kind, name in (
+        ("order", wanted.order_id),
+        ("subscription", wanted.subscription_id),
+        ("event", wanted.event_id),
+    ):
+        if name is not None:
+            await require_known(session, kind, name, wanted.application)
+
+
+async def require_type(session: AsyncSession, pattern: str) -> None:
+    """Raise NotFound for a type that no catalogue shows, no handler wants and no event has."""
+    import consumer.plugin  # noqa: F401 - brings the catalogue
+    from consumer.ledger.engine.counting import each_of
+    from consumer.ledger.handling import handlers
+    from consumer.ledger.tables import EventRow
+    from consumer.payload import known_types
+
+    wanted = {one for row in await handlers.everyone(session) for one in row.types.split()}
+    known = {*known_types(), *wanted, *await each_of(session, EventRow.__table__.c.type)}
+    begins = pattern[:-1] if pattern.endswith(".*") else None
+    if pattern not in known and not (begins and any(one.startswith(begins) for one in known)):
+        raise NotFound("there is no such event type", type=pattern[:100], near=near(pattern, known))

@@ -4,12 +4,36 @@ wait for the simulator, the demo and every role to be imported; whoever asks for
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 Add = Callable[[typer.Typer], None]
+MEANT_MAX: Final = 5
+
+
+class Trunk(TyperGroup):
+    """All commands. Of a word that is none, the commands that end in it, or in one like it, are named."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word, and the rest."""
+        word = args[0]
+        if self.get_command(ctx, word) is None and not word.startswith("-"):
+            meant = [f"'consumer {one}'" for one in self._meant(word)]
+            ctx.fail(f"No such command {word!r}." + (f" Did you mean {' or '.join(meant)}?" if meant else ""))
+        return super().resolve_command(ctx, args)
+
+    def _meant(self, word: str) -> list[str]:
+        by_last: dict[str, list[str]] = {}
+        for first, command in self.commands.items():
+            by_last.setdefault(first, []).append(first)
+            for last in (name for name, one in getattr(command, "commands", {}).items() if not one.hidden):
+                by_last.setdefault(last, []).append(f"{first} {last}")
+        alike = [word] if word in by_last else difflib.get_close_matches(word, by_last)
+        return [one for last in alike for one in by_last[last]][:MEANT_MAX]
 
 
 def _everything(app: typer.Typer) -> None:
@@ -194,6 +218,7 @@ def trunk() -> typer.Typer:
     """The tree without a command."""
     app = typer.Typer(
         name="consumer",
+        cls=Trunk,
         help="Webhook consumer and fulfilment worker for the payments service.",
         no_args_is_help=True,
         add_completion=False,

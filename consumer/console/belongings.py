@@ -57,14 +57,17 @@ async def _of(
     return rows
 
 
-async def require_known(session: AsyncSession, kind: str, name: str, application: str | None) -> None:
-    """Raises NotFound when nothing is known of this event, order, subscription or customer: then it was mistyped."""
+async def require_known(
+    session: AsyncSession, kind: str, name: str, application: str | None, *, so: str | None = None
+) -> None:
+    """Raises NotFound when nothing is known of this event, order, subscription or customer: then it was mistyped. `so`:
+    what that means for who asked."""
     if await _is_seen(session, kind, name, application):
         return
     if not await find(session, name, application=application):
         alike = ", ".join(await near(session, name, application=application)) or None
         unheard = "no event has this id" if kind == "event" else f"nothing is known of this {kind}"
-        raise NotFound(f"{unheard}; nothing was planned", name=name[:100], near=alike)
+        raise NotFound(f"{unheard}; {so}" if so else unheard, name=name[:100], near=alike)
 
 
 async def _is_seen(session: AsyncSession, kind: str, name: str, application: str | None) -> bool:

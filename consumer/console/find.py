@@ -63,10 +63,8 @@ async def find(session: AsyncSession, name: str, *, application: str | None = No
         found += await _key(session, name, application)
     if name.startswith(REPLAY):
         found += await _plan(session, name)
-    if not found:
-        found = await _said(session, name, application)
-    if not found:
-        found = await _awaited(session, name, application)
+    if not found and name not in mentions.SUBJECTS:  # a kind stands in bodies as such
+        found = await _said(session, name, application) or await _awaited(session, name, application)
     return list(dict.fromkeys(found))[:FOUND_MAX]
 
 
@@ -85,7 +83,7 @@ async def near(session: AsyncSession, name: str, *, application: str | None = No
     newest = select(*named).order_by(EVENTS.c.seq.desc()).limit(NEAR_FROM)
     if application is not None:
         newest = newest.where(unindexed(EVENTS.c.application) == application)
-    known = {one for row in await session.execute(newest) for one in row if one is not None}
+    known = {one for row in await session.execute(newest) for one in row if one not in (None, name)}
     folded = {one.casefold(): one for one in known}
     return [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=NEAR_MAX, cutoff=0.7)]
 
@@ -152,10 +150,10 @@ async def _awaited(session: AsyncSession, name: str, application: str | None) ->
     return [
         Found(
             application=row.application,
-            kind=f"said in a delivery, {row.place}",
+            kind=f"said in {row.event_id or 'a delivery'}, {row.place}",
             id=name,
             at=row.received_at,
-            detail=row.event_id,
+            detail=_what_next(row._mapping),
         )
         for row in await mentions.by_waiting(session, name, application)
     ]

@@ -7,7 +7,8 @@ By key for as long as the event is there; by the text of a body among the newest
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, LargeBinary, Row, Table, case, func, literal, select, true, type_coerce
@@ -27,7 +28,9 @@ PAGE: Final = 200
 PAGES: Final = 10
 BODY_MAX: Final = 16_384
 NAME_MIN: Final = 6
-"""Shorter words stand in every body."""
+"""Shorter words stand in every text: of what is no JSON they prove nothing."""
+_PLAIN: Final = re.compile(r"[A-Za-z0-9 _.:@#-]*")
+"""Letters that every writer of JSON writes as they are."""
 SUBJECTS: Final = ("order", "subscription", "customer")
 LATEST: Final = 2**62
 _PLACES: Final = Options()
@@ -46,14 +49,12 @@ async def by_key(session: AsyncSession, name: str, application: str | None) -> S
 async def by_body(session: AsyncSession, name: str, application: str | None) -> Sequence[Row[Any]]:
     """Those of the newest events that say this name; of each aggregate the newest. Bounded by their number and size:
     so the application is asked for here, and not there, where a quiet one would have the whole table read."""
-    if len(name) < NAME_MIN:
-        return []
-    said, before = json.dumps(name).encode(), LATEST
+    before = LATEST
     for _ in range(PAGES):
         page = select(*_WITHOUT_LARGE).where(EVENTS.c.seq < before).order_by(EVENTS.c.seq.desc()).limit(PAGE)
         rows = (await session.execute(page)).all()
         ours = [row for row in reversed(rows) if application in (None, row.application)]
-        found = {(row.application, row.key): row for row in ours if said in row.raw}
+        found = {(row.application, row.key): row for row in ours if says(row.raw, name)}
         if found or len(rows) < PAGE:
             return list(found.values())
         before = rows[-1].seq
@@ -63,16 +64,46 @@ async def by_body(session: AsyncSession, name: str, application: str | None) -> 
 async def by_waiting(session: AsyncSession, name: str, application: str | None) -> Sequence[Row[Any]]:
     """Deliveries that are no events yet and say this name: those that wait to be confirmed, and those in quarantine.
     Bounded by number and size; each body is unpacked alone, since a stranger's may be a megabyte of zeros."""
-    if len(name) < NAME_MIN:
-        return []
-    said, found = json.dumps(name).encode(), list[Row[Any]]()
+    found = list[Row[Any]]()
     for table, place in ((HINTS, "waits to be confirmed"), (QUARANTINE, "in quarantine")):
         body = type_coerce(table.c.raw, LargeBinary).label("stored")
-        columns = (table.c.application, table.c.event_id, table.c.received_at, literal(place).label("place"), body)
+        known = [column for column in table.c if column.name not in ("raw", "headers")]
+        columns = (*known, literal(place).label("place"), body)
         ours = true() if application is None else unindexed(table.c.application) == application
         short = select(*columns).where(func.length(body) <= BODY_MAX, ours).order_by(*_order(table)).limit(PAGE * PAGES)
-        found += [row for row in await session.execute(short) if said in unpacked(row.stored)]
+        found += [row for row in await session.execute(short) if says(unpacked(row.stored), name)]
     return found
+
+
+def says(body: bytes, name: str) -> bool:
+    """Whether a body has this name as a whole value, a text or a number, however its writer spelled it. Of one that is
+    no JSON, or too large to be parsed, a longer name in quotes will do. Pure."""
+    if not _may_say(body, name):
+        return False
+    if len(body) <= BODY_MAX:
+        try:
+            return name in _values(json.loads(body, parse_int=str, parse_float=str))
+        except (ValueError, RecursionError):
+            pass  # no JSON
+    quoted = [json.dumps(name, ensure_ascii=is_ascii).encode("utf-8", "replace") for is_ascii in (True, False)]
+    return len(name) >= NAME_MIN and any(one in body for one in quoted)
+
+
+def _may_say(body: bytes, name: str) -> bool:
+    """Whether it is worth parsing: most bodies do not even hold the letters."""
+    return name.encode("utf-8", "replace") in body or (b"\\" in body and _PLAIN.fullmatch(name) is None)
+
+
+def _values(document: Any) -> Iterator[str]:
+    rest = [document]
+    while rest:
+        match rest.pop():
+            case dict() as fields:
+                rest.extend(fields.values())
+            case list() as items:
+                rest.extend(items)
+            case str() as value:
+                yield value
 
 
 def _order(table: Table) -> Sequence[ColumnElement[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlalchemy import select
 
 from consumer.console.explain import explain_customer, explain_order
 from consumer.console.find import find, near
+from consumer.console.mentions import says
 from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.handling import events, outbox
@@ -29,8 +31,9 @@ async def sold(sqlite_ledger: Database, projections: Projections) -> Database:
     await projections.feed(said("order.paid", "evt_1", order_id="A-100", amount="10"))
     await projections.feed(observed("order:A-100", 1, {"status": "PAID", "id": "ord_1", "order_id": "A-100"}))
     await projections.feed(observed("subscription:S1", 2, {"status": "ACTIVE", "customer_reference": "jane"}))
-    forged = Delivery(application="default", id="dlv_x", raw=b"{}", received_at=START, headers={}, event_id="evt_9")
-    waiting = Delivery(application="default", id="dlv_y", raw=b"{}", received_at=START, headers={}, event_id="evt_8")
+    body = b'{"order_id": "B-31"}'
+    forged = Delivery(application="default", id="dlv_x", raw=body, received_at=START, headers={}, event_id="evt_9")
+    waiting = replace(forged, id="dlv_y", event_id="evt_8")
     async with sqlite_ledger.transaction() as session:
         await quarantine.put(session, [(forged, Reason.NOT_CONFIRMED)], START)
         await hints.keep(session, [waiting], START)
@@ -47,21 +50,69 @@ async def test_what_only_a_delivery_says_that_is_no_event_yet_is_found(sold: Dat
         await hints.keep(session, [waits], START)
     async with sold.reading() as session:
         [found] = await find(session, "wait-31")
-        assert (found.kind, found.detail) == ("said in a delivery, waits to be confirmed", "evt_31")
+        assert found.kind == "said in evt_31, waits to be confirmed"
         [found] = await find(session, "wait-32")
-        assert (found.kind, found.detail) == ("said in a delivery, in quarantine", None)
-        assert {one.detail for one in await find(session, "dora-1")} == {"evt_31", None}
+        assert found.kind == "said in a delivery, in quarantine"
+        assert len(await find(session, "dora-1")) == 2
         assert await find(session, "dora-1", application="elsewhere") == []
+
+
+SPELLED = [
+    ("77123", b'{"order_id": "77123"}'),
+    ("7712345", b'{"data": {"order_id": 7712345}}'),
+    ("8.50", b'{"ids": ["x", 8.50]}'),
+    ("bestéll-1", '{"order_id": "bestéll-1"}'.encode()),
+    ("bestéll-2", b'{"order_id": "best\\u00E9ll-2"}'),
+    ("a/7", b'{"order_id": "a\\/7"}'),
+    ("cut-off-1", b'{"order_id": "cut-off-1", "amou'),
+    ("größe-1", '{"order_id": "größe-1", '.encode()),
+]
+"""Names, and what is sent of each; the last two are cut off."""
+
+
+@pytest.mark.parametrize("place", ["hints", "quarantine", "events"])
+async def test_a_name_is_found_however_it_is_spelled(database: Database, place: str) -> None:
+    bodies = [body for _, body in SPELLED if place != "events" or body.endswith(b"}")]
+    sent = [
+        Delivery(application="default", id=f"dlv_{n}", raw=body, received_at=START, headers={}, event_id=f"evt_{n}")
+        for n, body in enumerate(bodies)
+    ]
+    async with database.transaction() as session:
+        match place:
+            case "hints":
+                await hints.keep(session, sent, START)
+            case "quarantine":
+                await quarantine.put(session, [(one, Reason.NOT_CONFIRMED) for one in sent], START)
+            case _:
+                told = said("order.paid", "evt_0")
+                await events.record(session, [replace(told, id=str(one.event_id), raw=one.raw) for one in sent], START)
+    async with database.reading() as session:
+        for number, (name, _) in enumerate(SPELLED[: len(bodies)]):
+            [found] = await find(session, name)
+            assert (found.id, found.kind.startswith(("said in evt_", "said in order.paid"))) == (name, True), number
+        for part in ("7712", "order", "best", "ell-1", "x\\"):
+            assert await find(session, part) == [], part
+
+
+@pytest.mark.parametrize("body", [b"[" * 16_000, b"\x00\xff", b'"\xed\xa0\x80 77123"', b"NaN", b"77123 77123"])
+def test_what_is_no_json_names_nothing_short(body: bytes) -> None:
+    assert not says(body, "77123")
+    assert not says(body + b" 77123", "77123")
 
 
 async def test_what_is_no_event_yet_says_what_becomes_of_it(sold: Database) -> None:
     async with sold.reading() as session:
         [waits] = await find(session, "evt_8")
         [refused] = await find(session, "evt_9")
+        said = {(one.kind, one.detail) for one in await find(session, "B-31")}
         number = await session.scalar(select(QuarantineRow.__table__.c.id))
     at = f"{START:%Y-%m-%d %H:%M:%S}"
     assert waits.detail == f"asked 0 times, again at {at}; what is never confirmed goes to quarantine"
     assert str(refused.detail).endswith(f"; consumer quarantine retry {number} --reason …")
+    assert said == {
+        ("said in evt_8, waits to be confirmed", waits.detail),
+        ("said in evt_9, in quarantine", refused.detail),
+    }
 
 
 @pytest.mark.parametrize(
@@ -125,6 +176,7 @@ async def test_a_slip_of_the_finger_finds_nothing_and_what_is_near(sold: Databas
     async with sold.reading() as session:
         assert await find(session, "A-1000") == []
         assert (await near(session, "A-1000"))[0] == "A-100"
+        assert "A-100" not in await near(session, "A-100"), "that is no other name"
         assert await find(session, idempotency_key("default", "evt_1", "nobody")) == []
 
 

@@ -24,7 +24,7 @@ from consumer.cli.filters import (
     moments,
     more_line,
     page,
-    require_handler,
+    require_named,
 )
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
@@ -154,12 +154,13 @@ States = Mapping[tuple[str, str, str], RunRow]
 
 
 async def _search(wanted: EventFilter) -> tuple[Found, States]:
-    async with ledger(settings_looking()) as database, database.reading() as session:
+    settings = settings_looking()
+    async with ledger(settings) as database, database.reading() as session:
         found = await events.search(session, wanted)
+        if not found.rows:
+            await require_named(session, settings, wanted)
         if wanted.handler is None:
             return found, {}
-        if not found.rows:
-            await require_handler(session, wanted.handler)
         ids = [(row.application, row.id) for row in found.rows]
         return found, await runs.of_handler(session, wanted.handler, ids)
 

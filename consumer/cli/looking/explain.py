@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -10,12 +10,12 @@ import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 from typer.core import TyperGroup
 
-from consumer.cli.filters import Application
+from consumer.cli.filters import Application, require_application
 from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
-from consumer.console.find import near
+from consumer.console.find import Found, find, near
 from consumer.console.mentions import SUBJECTS
 from consumer.console.unread import is_read
 from consumer.errors import NotFound, SettingsError, UsageError
@@ -60,7 +60,7 @@ def order(
     """Why an order is fulfilled, or is not."""
     _explain(
         application,
-        order_id,
+        ("order", order_id),
         lambda session, _policy, _now, is_read: explain_order(session, application, order_id, is_read=is_read),
         as_json,
     )
@@ -75,7 +75,7 @@ def subscription(
     """Why a subscription gives access, or does not."""
     _explain(
         application,
-        subscription_id,
+        ("subscription", subscription_id),
         lambda session, policy, now, is_read: explain_subscription(
             session, application, subscription_id, policy, now, is_read=is_read
         ),
@@ -93,7 +93,7 @@ def customer(
     """Why a customer has access, or has not."""
     _explain(
         application,
-        reference,
+        ("customer", reference),
         lambda session, policy, now, is_read: explain_customer(
             session, application, reference, policy, now, is_read=is_read
         ),
@@ -116,13 +116,22 @@ def anything(name: Name, application: Application = None, as_json: Json = False)
         show_found(found, as_json)
         return
     [(where, kind, id_)] = subjects
-    {"order": order, "subscription": subscription, "customer": customer}[kind](id_, where, as_json)
+    _by_kind(where, kind, id_, as_json)
 
 
-def _explain(application: str, name: str, explain: Explain, as_json: bool, *, by_policy: bool = False) -> None:
+def _by_kind(application: str, kind: str, id_: str, as_json: bool) -> None:
+    {"order": order, "subscription": subscription, "customer": customer}[kind](id_, application, as_json)
+
+
+def _explain(
+    application: str, asked: tuple[str, str], explain: Explain, as_json: bool, *, by_policy: bool = False
+) -> None:
     settings = settings_looking()
     policy = _policy(settings) if by_policy else Policy()
-    found = run(_look(settings, application, name, explain, policy))
+    found = run(_look(settings, application, asked, explain, policy))
+    if not isinstance(found, dict):
+        _explain_named(application, asked, found, as_json)
+        return
     _name_cures(found["next"], found["state"], settings)
     output = Output(as_json)
     output.document(found)
@@ -138,6 +147,18 @@ def _explain(application: str, name: str, explain: Explain, as_json: bool, *, by
         output.line("  " + _words(entry))
     if not found["next"]:
         output.line("  nothing: nothing is due, and nobody is waited for")
+
+
+def _explain_named(application: str, asked: tuple[str, str], found: Sequence[Found], as_json: bool) -> None:
+    """What else has this name: its one subject is explained, or all of it is shown."""
+    others = list(dict.fromkeys(one.subject for one in found if one.subject is not None))
+    if len(others) != 1 or asked in others:
+        Output(as_json).line(f"no {asked[0]} of this id is known yet; what has this name:")
+        show_found(found, as_json, but=asked)
+        return
+    [(kind, id_)] = others
+    Output(as_json).line(f"{asked[1]} is another id of {kind} {id_}:")
+    _by_kind(application, kind, id_, as_json)
 
 
 def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], settings: Settings) -> None:
@@ -165,8 +186,11 @@ def _policy(settings: Settings) -> Policy:
     return Policy.model_validate(settings.handler_options.get("access", {}))
 
 
-async def _look(settings: Settings, application: str, name: str, explain: Explain, policy: Policy) -> dict[str, Any]:
-    """Raises NotFound that says what is near."""
+async def _look(
+    settings: Settings, application: str, asked: tuple[str, str], explain: Explain, policy: Policy
+) -> dict[str, Any] | Sequence[Found]:
+    """The explanation; else what else has this name. Raises NotFound that says what is near, UsageError for an unknown
+    application."""
     one = settings.application(application)
     async with ledger(settings) as database, database.reading() as session:
         now = await shared_time(session)
@@ -174,7 +198,10 @@ async def _look(settings: Settings, application: str, name: str, explain: Explai
         try:
             found = await explain(session, policy, now, has_reader)
         except NotFound as error:
-            alike = await near(session, name, application=application)
+            if found_else := await find(session, asked[1], application=application):
+                return found_else
+            require_application(application, settings)
+            alike = await near(session, asked[1], application=application)
             raise NotFound(error.message, **{**error.fields, "near": ", ".join(alike) or None}) from error
         return found | {"next": [_to_come(entry, now) for entry in found["next"]]}
 

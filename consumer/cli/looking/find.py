@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from consumer.cli.filters import Application
+from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.cure import command
@@ -28,8 +28,8 @@ def find_anything(name: Name, application: Application = None, as_json: Json = F
     show_found(run(look_up(name.strip(), application)), as_json)
 
 
-def show_found(found: Sequence[Found], as_json: bool) -> None:
-    """What was found, and which command tells the rest."""
+def show_found(found: Sequence[Found], as_json: bool, *, but: tuple[str, str] | None = None) -> None:
+    """What was found, and which command tells the rest; of the subject `but` there is no more to tell."""
     output = Output(as_json)
     output.document({"found": [asdict(one) for one in found], "next": []})
     output.table(
@@ -37,16 +37,19 @@ def show_found(found: Sequence[Found], as_json: bool) -> None:
         [[one.kind, one.application, about(one), one.at, one.detail] for one in found],
         empty="nothing",
     )
-    for line in dict.fromkeys(explain_line(one) for one in found if one.subject is not None):
+    for line in dict.fromkeys(explain_line(one) for one in found if one.subject not in (None, but)):
         output.line(line)
 
 
 async def look_up(name: str, application: str | None) -> list[Found]:
-    """Everything of this name. Raises NotFound that says what is near."""
-    async with ledger(settings_looking()) as database, database.reading() as session:
+    """Everything of this name. Raises NotFound that says what is near, UsageError for an unknown application."""
+    settings = settings_looking()
+    async with ledger(settings) as database, database.reading() as session:
         found = await find(session, name, application=application)
         if found:
             return found
+        if application is not None:
+            require_application(application, settings)
         alike = await near(session, name, application=application)
     raise NotFound("nothing has this name", name=name[:100], near=", ".join(alike) or None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
@@ -25,8 +24,7 @@ from consumer.cli.filters import (
     Until,
     moments,
     near,
-    require_application,
-    require_handler,
+    require_named,
     takes,
 )
 from consumer.cli.output import Json, Output, shown
@@ -35,16 +33,14 @@ from consumer.console.event_view import place_in
 from consumer.errors import UsageError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import dead, events
+from consumer.ledger.handling import dead
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
-from consumer.ledger.handling.events import EventFilter
 from consumer.ledger.tables import RunStatus
 
 app = typer.Typer(help="Dead runs: look, try again, give up.", no_args_is_help=True)
 
 SUBJECTS_MAX = 5
 NEAR_FROM = 1000
-_FINGERPRINT = re.compile("[0-9a-f]{16}")
 Fingerprint = Annotated[str | None, typer.Option(help="Failures of the same kind and place, as `dead list` shows it.")]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, without a filter.")]
 
@@ -97,8 +93,10 @@ def list_dead(
     """The dead runs that fit, oldest event first, grouped by what they died of; `--each` shows every one."""
     wanted = replace(wanted, discarded=discarded, limit=limit)
     found = run(_search(wanted))
+    in_all = 0
     if not found:
         run(_require_known(wanted))
+        in_all = run(_totals(DeadFilter(discarded=discarded))).total()
     by_kind = run(_totals(wanted)) if len(found) == limit else Counter((one.handler, one.fingerprint) for one in found)
     output = Output(as_json)
     groups, total, kinds = _groups(found, by_kind), by_kind.total(), len(by_kind)
@@ -106,7 +104,7 @@ def list_dead(
     counts = {"total": total, "kinds": kinds, "counted_all": is_all}
     output.document({"dead": [_shown(one) for one in found], "groups": groups} | counts)
     more = f"{total - len(found)} more: these are the first {len(found)} (--limit)" if total > len(found) else None
-    if not each and total > 1:
+    if found and not each:
         at_least = "" if is_all else "at least "
         output.line(f"{at_least}{total} {'discarded' if discarded else 'dead'} run(s), {kinds} kind(s) of failure")
         _print_groups(output, groups, at_least)
@@ -116,16 +114,25 @@ def list_dead(
             output.line(more)
         return
     output.table(
-        ["died", "application", "event", "type", "handler", "attempts", "code", "fingerprint", "reason", "at"],
+        ["died", "application", "event", "type", "about", "handler", "attempts", "code", "fingerprint",
+         "reason", "at"],
         [
-            [one.died_at, one.application, one.event_id, one.type, one.handler, one.attempts, one.code,
+            [one.died_at, one.application, one.event_id, one.type, one.key, one.handler, one.attempts, one.code,
              one.fingerprint, one.reason, place_in(one.trace)]
             for one in found
         ],
-        empty="nothing is dead" if not discarded else "nothing was discarded",
+        empty=_none_fits(in_all, discarded=discarded),
     )  # fmt: skip
     if more:
         output.line(more)
+
+
+def _none_fits(in_all: int, *, discarded: bool) -> str:
+    """Said when none fits: what a filter leaves out is there all the same."""
+    if not in_all:
+        return "nothing was discarded" if discarded else "nothing is dead"
+    at_least = "" if in_all < COUNT_MAX else "at least "
+    return f"no {'discarded' if discarded else 'dead'} run fits ({at_least}{in_all} in all)"
 
 
 def _groups(found: Sequence[DeadRun], by_kind: Mapping[tuple[str, str | None], int]) -> list[dict[str, Any]]:
@@ -224,34 +231,20 @@ def _question(verb: str, found: Sequence[DeadRun]) -> str:
 
 
 async def _require_known(wanted: DeadFilter) -> None:
-    """Raise UsageError for what nobody has ever had: "no run fits" would hide the slip of a finger."""
+    """Raise UsageError or NotFound for what nobody has ever had: "no run fits" would hide the slip of a finger."""
     settings = looking()[0]
-    if wanted.application is not None:
-        require_application(wanted.application, settings)
     async with ledger(settings) as database, database.reading() as session:
-        if wanted.handler is not None:
-            await require_handler(session, wanted.handler)
-        if wanted.order_id is not None:
-            await _require_order(session, wanted.order_id)
+        await require_named(session, settings, wanted)
         if wanted.fingerprint is not None:
             await _require_fingerprint(session, wanted.fingerprint, discarded=wanted.discarded)
 
 
-async def _require_order(session: AsyncSession, order_id: str) -> None:
-    from consumer.console.find import near as near_names  # the built-in handlers' tables: only for a slip
-
-    if not (await events.search(session, EventFilter(order_id=order_id, limit=1))).rows:
-        found = ", ".join(await near_names(session, order_id))
-        raise UsageError("no event names this order", order=order_id[:100], near=found or None)
-
-
 async def _require_fingerprint(session: AsyncSession, given: str, *, discarded: bool) -> None:
-    """One that was redriven since is none of a dead run: only what is like one of them, or like none at all, is a
-    slip of a finger."""
-    found = await dead.search(session, DeadFilter(discarded=discarded, limit=NEAR_FROM))
-    like = near(given, {one.fingerprint for one in found if one.fingerprint is not None} - {given})
-    if like is not None or not _FINGERPRINT.fullmatch(given):
-        raise UsageError("no run died of this", fingerprint=given[:100], near=like)
+    """One that was redriven since is none of a dead run; nothing ever died of a slip of a finger."""
+    if not await dead.has_died_of(session, given):
+        found = await dead.search(session, DeadFilter(discarded=discarded, limit=NEAR_FROM))
+        like = near(given, {one.fingerprint for one in found if one.fingerprint is not None})
+        raise UsageError("no run died of this lately", fingerprint=given[:100], near=like)
 
 
 async def _now() -> datetime:

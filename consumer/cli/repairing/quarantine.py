@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ from consumer.app import log_parts
 from consumer.broker import Message, open_broker
 from consumer.cli.consent import Reason as Why
 from consumer.cli.consent import Yes, actor, checked_reason, consent
-from consumer.cli.filters import EARLIEST, Application, Limit
+from consumer.cli.filters import EARLIEST, Application, Limit, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.errors import NotFound, NotUnderstood, UsageError
@@ -45,11 +45,14 @@ def list_quarantine(
     """The newest deliveries in quarantine, and how many there are of each reason; their bodies are not shown."""
 
     async def load() -> tuple[list[dict[str, Any]], Counter[str]]:
-        async with ledger(settings_looking()) as database, database.reading() as session:
+        settings = settings_looking()
+        async with ledger(settings) as database, database.reading() as session:
             rows = await quarantine.newest(session, application=application, reason=reason, limit=limit)
             counted: Counter[str] = Counter()
-            for word, count in (await quarantine.count_since(session, EARLIEST)).items():
+            for word, count in (await quarantine.count_since(session, EARLIEST, application)).items():
                 counted[reason_of(word).value] += count
+        if not rows and application is not None:
+            require_application(application, settings)
         return [
             {
                 "id": row.id,
@@ -68,11 +71,20 @@ def list_quarantine(
     output = Output(as_json)
     output.document({"quarantine": rows, "groups": dict(counted.most_common())})
     columns = ["id", "received_at", "application", "event_id", "reason", "detail", "bytes"]
-    output.table(columns, [[row[name] for name in columns] for row in rows], empty="nothing in quarantine")
+    output.table(
+        columns, [[row[name] for name in columns] for row in rows], empty=_none_fits(counted.total(), application)
+    )
     if len(rows) == limit:
         output.line(f"there may be more: these are the newest {limit} (--limit, --reason)")
     if counted.total() > 1:
         output.line("in all: " + ", ".join(f"{word} {count}" for word, count in counted.most_common()))
+
+
+def _none_fits(in_all: int, application: str | None) -> str:
+    """Said when none is listed: what the reason leaves out is there all the same."""
+    if in_all:
+        return f"no delivery in quarantine fits ({in_all} in all)"
+    return "nothing in quarantine" if application is None else f"nothing in quarantine of {application}"
 
 
 @app.command()
@@ -115,12 +127,15 @@ def retry(
     """Have these taken in again, as if they had just come: the service is asked about each."""
     settings = settings_for(Role.OPERATE)
     rows, more = _chosen(settings, _one(given, number), because, application, limit)
-    consent(f"take {len(rows)} delivery(s) in again?", yes=yes)
     because_of = checked_reason(reason)
+    if not rows:
+        _say_none(as_json, "retried")
+        return
+    consent(f"take {len(rows)} delivery(s) in again?", yes=yes)
     run(_publish(settings, rows))
     # One that lies here again by now stays, or is put here after this: no order of the two loses it.
-    gone = run(_gone(settings, rows, "quarantine.retried", because_of))
-    _say(as_json, "retried", rows, more=more, back=len(rows) - len(gone))
+    gone, again = run(_gone(settings, rows, "quarantine.retried", because_of))
+    _say(as_json, "retried", rows, more=more, again=again, went=len(rows) - len(gone) - len(again))
 
 
 @app.command()
@@ -137,19 +152,37 @@ def discard(
     """Throw these away; who did it and why stays in the audit trail."""
     settings = settings_for(Role.OPERATE)
     rows, more = _chosen(settings, _one(given, number), because, application, limit)
+    because_of = checked_reason(reason)
+    if not rows:
+        _say_none(as_json, "discarded")
+        return
     consent(f"discard {len(rows)} delivery(s)?", yes=yes)
-    gone = run(_gone(settings, rows, "quarantine.discarded", checked_reason(reason)))
-    _say(as_json, "discarded", [row for row in rows if row.id in gone], more=more, back=len(rows) - len(gone))
+    gone, again = run(_gone(settings, rows, "quarantine.discarded", because_of))
+    went = len(rows) - len(gone) - len(again)
+    _say(as_json, "discarded", [row for row in rows if row.id in gone], more=more, again=again, went=went)
 
 
-def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow], *, more: bool, back: int) -> None:
+Again = Mapping[int, str]
+"""Numbers of deliveries that are in quarantine again, each with why."""
+
+
+def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow], *, more: bool, again: Again, went: int) -> None:
     output = Output(as_json)
-    output.document({done: [row.id for row in rows], "more": more})
+    came = [{"id": number, "reason": reason} for number, reason in again.items()]
+    output.document({done: [row.id for row in rows], "again": came, "more": more})
     output.line(f"{done}: {len(rows)} delivery(s)")
     if more:
         output.line("more is left: this was as many as --limit says")
-    if back:
-        output.line(f"{back} came anew meanwhile, or went: see `consumer quarantine list`")
+    for reason, count in Counter(again.values()).items():
+        output.line(f"{count} {'is' if count == 1 else 'are'} in quarantine again, for: {reason}")
+    if went:
+        output.line(f"{went} went meanwhile: somebody else was quicker")
+
+
+def _say_none(as_json: bool, done: str) -> None:
+    output = Output(as_json)
+    output.document({done: [], "again": [], "more": False})
+    output.line("no delivery in quarantine fits")
 
 
 def _one(given: int | None, number: int | None) -> int | None:
@@ -166,6 +199,8 @@ def _chosen(
     if number is None and because is None:
         raise UsageError("say which: its number in `consumer quarantine list`, or --because")
     found = run(_rows(settings, number, because, application, limit + 1))
+    if not found and application is not None:
+        require_application(application, settings)
     return found[:limit], len(found) > limit
 
 
@@ -215,10 +250,15 @@ def _delivery(row: QuarantineRow, now: datetime, locators: Locators) -> Delivery
     )
 
 
-async def _gone(settings: Settings, rows: Sequence[QuarantineRow], action: str, reason: str) -> frozenset[int]:
-    """Drop them as they were read; returns the numbers of those that went."""
+async def _gone(
+    settings: Settings, rows: Sequence[QuarantineRow], action: str, reason: str
+) -> tuple[frozenset[int], Again]:
+    """Drop them as they were read; returns the numbers of those that went, and those that came anew meanwhile."""
     async with ledger(settings) as database, database.transaction() as session:
         gone = await quarantine.drop(session, rows)
+        left = [
+            found for row in rows if row.id not in gone for found in await quarantine.newest(session, number=row.id)
+        ]
         now = await shared_time(session)
         for row in rows:
             if action == "quarantine.discarded" and row.id not in gone:
@@ -233,4 +273,4 @@ async def _gone(settings: Settings, rows: Sequence[QuarantineRow], action: str, 
                 before=reason_of(row.reason).value,
                 reason=reason,
             )
-    return gone
+    return gone, {row.id: reason_of(row.reason).value for row in left}

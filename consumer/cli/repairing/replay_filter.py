@@ -63,7 +63,7 @@ async def with_belongings(session: AsyncSession, wanted: PlanFilter) -> PlanFilt
     for kind in ("event", "order", "subscription", "customer"):
         name: str | None = getattr(wanted, kind)
         if name is not None:
-            await require_known(session, kind, name, wanted.application)
+            await require_known(session, kind, name, wanted.application, so="nothing was planned")
     if wanted.customer is not None:
         also += await of_customer(session, wanted.customer, wanted.application)
     if wanted.subscription is not None:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
 from consumer.ledger import audit, tables
-from consumer.ledger.engine.counting import COUNT_MAX
+from consumer.ledger.engine.counting import COUNT_MAX, numbered
 from consumer.ledger.handling import handlers, lanes
 from consumer.ledger.handling.lanes import RunId
 from consumer.ledger.handling.runs import these
@@ -32,6 +32,7 @@ DISCARDED_WAITING = "discarded_waiting"
 """The codes of runs that were given up: when they were dead, and when they waited for a handler that is gone."""
 REDRIVEN = "redriven"
 ATTEMPTS_IN_LETTER = 100
+DEATHS_MAX = 1000
 _KEPT = ("application", "event_id", "handler", "blocking", "attempts", "code", "reason", "fingerprint", "code_version")
 
 
@@ -144,6 +145,15 @@ async def has_runs(session: AsyncSession, handler: str) -> bool:
     """Whether any run of this handler was ever recorded."""
     found = await session.scalar(select(_RUNS.c.event_id).where(_RUNS.c.handler == handler).limit(1))
     return found is not None
+
+
+async def has_died_of(session: AsyncSession, fingerprint: str) -> bool:
+    """Whether any of the last DEATHS_MAX deaths was of this kind, whatever became of it."""
+    span = await numbered(session, _LETTERS.c.id)
+    if span is None:
+        return False
+    lately = select(_LETTERS.c.fingerprint).where(_LETTERS.c.id > span.last - DEATHS_MAX)
+    return fingerprint in set(await session.scalars(lately))
 
 
 # --- looking ---------------------------------------------------------------------------------------------------

@@ -140,11 +140,13 @@ async def count(session: AsyncSession) -> int:
     return 0 if span is None else await count_between(session, span)
 
 
-async def count_since(session: AsyncSession, since: datetime) -> dict[str, int]:
-    """How many were put there since then, by what the row holds as its reason; at most the newest COUNT_MAX."""
-    lately = select(_QUARANTINE.c.reason).where(_QUARANTINE.c.created_at >= since)
+async def count_since(session: AsyncSession, since: datetime, application: str | None = None) -> dict[str, int]:
+    """How many were put there since then, by what the row holds as its reason; among the newest COUNT_MAX."""
+    lately = select(_QUARANTINE.c.reason, _QUARANTINE.c.application).where(_QUARANTINE.c.created_at >= since)
     newest_first = lately.order_by(_QUARANTINE.c.created_at.desc()).limit(COUNT_MAX).subquery()
     statement = select(newest_first.c.reason, func.count()).group_by(newest_first.c.reason)
+    if application is not None:
+        statement = statement.where(newest_first.c.application == application)
     return {row[0]: row[1] for row in await session.execute(statement)}
 
 

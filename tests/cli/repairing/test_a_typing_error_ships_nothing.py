@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import handlers
 from consumer.console.queues import KINDS
+from consumer.ledger import Database
+from consumer.ledger.handling import events
 from handlers.fulfilment.order import FINDING_OF_HOLD
+from tests.contract.ledger import facts
 from tests.support.desk import Desk
 
 
@@ -27,8 +32,15 @@ def test_a_handler_that_does_not_exist_is_refused(desk: Desk) -> None:
         (("dead", "list", "--handler", "shop:shpi"), "there is no such handler"),
         (("events", "list", "--handler", "shop:shpi"), "there is no such handler"),
         (("dead", "list", "--application", "nope"), "there is no such application"),
-        (("dead", "redrive", "--order", "ordr-1", "--reason", "x", "--yes"), "no event names this order"),
         (("dead", "redrive", "--fingerprint", "TYPO", "--reason", "x", "--yes"), "no run died of this"),
+        (("dead", "redrive", "--fingerprint", "0" * 16, "--reason", "x", "--yes"), "no run died of this"),
+        (("dead", "list", "--fingerprint", "0" * 16), "no run died of this"),
+        (("events", "list", "--application", "nope"), "there is no such application"),
+        (("quarantine", "list", "--application", "nope"), "there is no such application"),
+        (
+            ("quarantine", "discard", "--because", "not_json", "--application", "nope", "--reason", "x", "--yes"),
+            "there is no such application",
+        ),
         (("findings", "list", "--kind", "orphan_paymnt"), "near=orphan_payment"),
         (("findings", "list", "--application", "nope"), "there is no such application"),
     ],
@@ -38,6 +50,65 @@ def test_what_nobody_has_is_no_empty_answer(desk: Desk, words: tuple[str, ...], 
     told = desk.ask(*words, code=2)
     assert said in told
     assert told.count("\n") == 1
+
+
+@pytest.fixture
+def sold(desk: Desk, environ: dict[str, str]) -> Desk:
+    """An order `order-1` was paid."""
+    desk.call("db", "upgrade")
+    asyncio.run(_paid(environ["CONSUMER_DATABASE_URL"]))
+    return desk
+
+
+async def _paid(url: str) -> None:
+    database = Database(url)
+    async with database.transaction() as session:
+        await events.record(session, [replace(facts.event(1), order_id="order-1", subscription_id="sub-1")], facts.NOW)
+    await database.stop()
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (("--order", "ordr-1"), "nothing is known of this order (name=ordr-1, near=order-1"),
+        (("--subscription", "sub-11"), "nothing is known of this subscription (name=sub-11, near=sub-1"),
+        (("--event", "evt_nobody"), "no event has this id"),
+        (("--type", "order.piad"), "there is no such event type (type=order.piad, near=order.paid"),
+        (("--type", "ordr.*"), "there is no such event type (type=ordr.*"),
+    ],
+)
+@pytest.mark.parametrize("words", [("events", "list"), ("dead", "list"), ("dead", "redrive", "--reason", "x", "--yes")])
+def test_a_filter_that_names_nothing_is_no_empty_answer(
+    sold: Desk, words: tuple[str, ...], named: tuple[str, str], said: str
+) -> None:
+    told = sold.ask(*words, *named, code=1)
+    assert told.startswith(f"error[not_found]: {said}")
+
+
+@pytest.mark.parametrize(
+    "named", [("--type", "subscription.ended"), ("--type", "access.*"), ("--order", "order-1", "--since", "1s")]
+)
+def test_a_filter_that_names_what_there_may_be_is_answered(sold: Desk, named: tuple[str, ...]) -> None:
+    assert sold.ask("events", "list", *named)["events"] == []
+    assert sold.ask("dead", "list", *named)["dead"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("redrive", "--handler", "x"), "'consumer dead redrive'?"),
+        (("redriv",), "'consumer dead redrive'?"),
+        (("order", "A-1"), "'consumer explain order'?"),
+        (("statu",), "'consumer status'?"),
+    ],
+)
+def test_a_command_that_stands_below_another_is_named(desk: Desk, words: tuple[str, ...], meant: str) -> None:
+    done = desk.call(*words)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"error[usage]: No such command {words[0]!r}. Did you mean {meant}\n",
+    )
+    assert desk.call("zzzzz").stderr == "error[usage]: No such command 'zzzzz'.\n"
 
 
 def test_every_kind_of_finding_may_be_asked_for(desk: Desk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,3 +56,42 @@ async def test_a_count_that_stopped_says_so(desk: Desk, five_dead: None, monkeyp
     told = (await asyncio.to_thread(desk.call, "dead", "list", "--limit", "2")).stdout
     assert told.startswith("at least 4 dead run(s)")
     assert "\nat least 3 x " in told
+
+
+# case: R10
+async def test_one_dead_run_shows_whose_it_is_and_what_cures_it(desk: Desk, five_dead: None) -> None:
+    told = (await asyncio.to_thread(desk.call, "dead", "list", "--fingerprint", "b" * 16)).stdout
+    [one] = (await asyncio.to_thread(desk.ask, "dead", "list", "--fingerprint", "b" * 16))["dead"]
+    assert told.startswith("1 dead run(s), 1 kind(s) of failure\n")
+    assert one["key"] in told
+    assert f"consumer dead redrive --handler {one['handler']} --fingerprint {'b' * 16} --reason …" in told
+    each = (await asyncio.to_thread(desk.call, "dead", "list", "--each", "--fingerprint", "b" * 16)).stdout
+    head, line = each.splitlines()
+    assert (re.split(" {2,}", line)[head.split().index("about")], "redrive" in each) == (one["key"], False)
+
+
+# case: R10
+async def test_what_a_filter_leaves_out_is_dead_all_the_same(
+    desk: Desk, five_dead: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in ((), ("--each",)):
+        none = await asyncio.to_thread(desk.call, "dead", "list", "--until", "2000-01-01", *words)
+        assert none.stdout == "no dead run fits (5 in all)\n"
+        none = await asyncio.to_thread(desk.call, "dead", "list", "--discarded", *words)
+        assert none.stdout == "nothing was discarded\n"
+    monkeypatch.setattr(dead, "COUNT_MAX", 4)
+    monkeypatch.setattr(command, "COUNT_MAX", 4)
+    none = await asyncio.to_thread(desk.call, "dead", "list", "--until", "2000-01-01")
+    assert none.stdout == "no dead run fits (at least 4 in all)\n"
+
+
+# case: R12
+async def test_a_fingerprint_that_was_redriven_is_no_slip_of_a_finger(desk: Desk, sqlite_ledger: Database) -> None:
+    died = replace(facts.run(1, status=RunStatus.DEAD, blocking=False), fingerprint="d" * 16)
+    async with sqlite_ledger.transaction() as session:
+        await events.record(session, [facts.event(1)], facts.NOW)
+        await runs.add(session, [died], facts.NOW)
+        await dead.bury(session, [("default", facts.event(1).id, died.handler)], facts.NOW)
+    words = ("dead", "redrive", "--fingerprint", "d" * 16, "--reason", "x", "--yes")
+    assert (await asyncio.to_thread(desk.ask, *words))["changed"] == 1
+    assert (await asyncio.to_thread(desk.call, *words)).stdout == "no run fits\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,10 +59,13 @@ def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path)
     assert "not_found" in desk.ask("quarantine", "show", "999", code=1)
 
     done = desk.ask("quarantine", "retry", str(first), "--reason", "it was real", "--yes")
-    assert done == {"retried": [first], "more": False}
+    assert done == {"retried": [first], "again": [], "more": False}
     assert asyncio.run(_waiting(tmp_path / "log.db")) == 1, "it will be asked about again"
     none = desk.ask("quarantine", "discard", "--because", "flooded", "--reason", "a runbook's line", "--yes")
-    assert none == {"discarded": [], "more": False}
+    assert none == {"discarded": [], "again": [], "more": False}
+    for verb in ("discard", "retry"):
+        told = desk.call("quarantine", verb, "--because", "flooded", "--reason", "a runbook's line")
+        assert (told.returncode, told.stdout) == (0, "no delivery in quarantine fits\n"), told.stderr
     gone = desk.ask("quarantine", "discard", "--because", "not_confirmed", "--reason", "forged", "--yes")
     assert sorted(gone["discarded"]) == [second, third]
     assert desk.ask("quarantine", "list")["quarantine"] == []
@@ -113,9 +117,11 @@ def test_a_delivery_put_back_before_the_retry_ends_stays(
 
     monkeypatch.setattr(cli_quarantine, "_publish", and_taken_in)
     said = desk.call("quarantine", "retry", "--because", "no_event_id", "--reason", "x", "--yes").stdout
-    assert "1 came anew meanwhile" in said
+    assert said == "retried: 1 delivery(s)\n1 is in quarantine again, for: no_event_id\n"
     [kept] = desk.ask("quarantine", "list")["quarantine"]
     assert (kept["delivery_id"], kept["reason"]) == ("dlv_odd", "no_event_id")
+    done = desk.ask("quarantine", "retry", str(kept["id"]), "--reason", "x", "--yes")
+    assert done["again"] == [{"id": kept["id"], "reason": "no_event_id"}]
 
 
 # case: I15, U1
@@ -135,3 +141,34 @@ def test_at_its_limit_it_says_that_more_is_left(desk: Desk, environ: dict[str, s
     assert desk.ask("quarantine", "discard", *words)["more"]
     assert "more is left" in desk.call("quarantine", "retry", *words).stdout
     assert "more is left" not in desk.call("quarantine", "discard", *words).stdout
+
+
+# case: I15
+def test_one_that_somebody_else_took_out_meanwhile_is_told(
+    desk: Desk, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.call("db", "upgrade")
+    asyncio.run(_put(environ, "dlv_1"))
+
+    async def and_thrown_away(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+        database = Database(environ["CONSUMER_DATABASE_URL"])
+        async with database.transaction() as session:
+            await quarantine.drop(session, rows)
+        await database.stop()
+
+    monkeypatch.setattr(cli_quarantine, "_publish", and_thrown_away)
+    said = desk.call("quarantine", "retry", "1", "--reason", "x", "--yes").stdout
+    assert said == "retried: 1 delivery(s)\n1 went meanwhile: somebody else was quicker\n"
+
+
+def test_what_a_filter_leaves_out_is_there_all_the_same(desk: Desk, environ: dict[str, str]) -> None:
+    desk.call("db", "upgrade")
+    assert desk.call("quarantine", "list", "--reason", "other_body").stdout == "nothing in quarantine\n"
+    asyncio.run(_put(environ, "dlv_1"))
+    told = desk.call("quarantine", "list", "--reason", "other_body").stdout
+    assert told == "no delivery in quarantine fits (1 in all)\n"
+    both = '[{"name": "default"}, {"name": "shop"}]'
+    told = desk.call("quarantine", "list", "--application", "shop", CONSUMER_APPLICATIONS=both).stdout
+    assert told == "nothing in quarantine of shop\n"
+    told = desk.call("quarantine", "list", "--application", "shop", "--json", CONSUMER_APPLICATIONS=both).stdout
+    assert json.loads(told)["groups"] == {}
