@@ -1,4 +1,4 @@
-"""What a walk found is told exactly: in its report, in figures and in the log, each thing when it is so and else never."""
+"""What a walk found is told exactly: in its report, in figures and in the log, each thing only when it is so."""
 
 from __future__ import annotations
 
