@@ -16,6 +16,7 @@ from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Context, handles
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import cutover
+from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
 from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.wire import plan_of
@@ -247,3 +248,47 @@ async def test_a_seed_begins_the_first_walk_so_that_the_loop_acts_on_all_it_left
     now = world.clock.now()
     await backfill(world).once(options)
     assert await FirstWalk(world.app).began() == (None if began is None else now + began)
+
+
+@pytest.mark.parametrize(
+    ("options", "floor", "since"),
+    [
+        (BackfillOptions(), AT - HOUR, AT - HOUR),
+        (BackfillOptions(dry_run=True), AT - HOUR, AT - HOUR),
+        (BackfillOptions(since=AT - 9 * HOUR), AT - 9 * HOUR, AT - 9 * HOUR),
+        (BackfillOptions(full=True), None, None),
+        (BackfillOptions(seed=True), None, None),
+    ],
+    ids=["walk", "dry run", "since", "full", "seed"],
+)
+async def test_before_the_first_walk_and_after_it_a_walk_acts_on_what_it_is_asked_for(
+    world: World, service_side: Simulated, options: BackfillOptions, floor: datetime | None, since: datetime | None
+) -> None:
+    # case: B30
+    assert world.clock.now() == AT
+    stage, lister = backfill(world), world.api.client.events
+    begun = await stage.start.begin(options, lister, sweeps=False)
+    assert (begun.floor, begun.walk.since, begun.walk.sweeps, begun.walk.now) == (floor, since, False, AT)
+    assert begun.report.cut_over == (AT if options.seed else None)
+    service_side.emit(1)
+    await backfill(world).once()
+    pass_time(world, service_side, hours=5)
+    if options.seed:
+        with pytest.raises(UsageError):
+            await stage.start.begin(options, lister, sweeps=True)
+        return
+    later = await stage.start.begin(options, lister, sweeps=True)
+    assert (later.floor, later.walk.sweeps) == (floor, True)
+    assert later.walk.since == (None if options.reads_bookmark else since), "what was walked ends a walk by itself"
+    assert (later.walk.bookmark.walked_at is None) is not options.reads_bookmark
+
+
+async def test_a_look_ends_at_what_is_known_and_acts_as_the_loop_does(world: World) -> None:
+    # case: B30, C15
+    stage = backfill(world)
+    begun = await stage.start.begin_look(world.api.client.events, ["evt_1"])
+    assert (begun.floor, begun.walk.since, begun.walk.sweeps) == (AT - HOUR, None, False)
+    assert begun.walk.bookmark == Bookmark(
+        order=ListOrder.NEWEST_FIRST, head_ids=("evt_1",), walked_at=AT, swept_at=AT
+    )  # fmt: skip
+    assert not begun.options.follows_bookmark
