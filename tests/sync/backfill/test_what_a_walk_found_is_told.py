@@ -334,7 +334,7 @@ async def test_while_webhooks_are_silent_walks_are_never_rarer_than_before(
     listed = Listed(world)
     policy = BackfillPolicy(interval_s=interval_s, silent_interval_s=10.0)
     stage = Backfill(world.app, world.settlement(), policy=policy)
-    assert stage.interval_s == interval_s
+    assert (stage.interval_s, stage.under_way) == (interval_s, None), "before the first walk"
     for number in range(3):
         listed.add(2 * number)
         listed.add(2 * number + 1)
