@@ -259,11 +259,11 @@ class _WithTail(OrderedWalk):
 
     async def _look_for_tail(self) -> bool:
         last = self.walk.bookmark
-        if not last.tail_cursors or last.walked_at is None:
+        if not last.tail_cursors:
             return False
         begins = [PageRef(cursor=last.tail_cursors[0], ids=last.tail_ids)]
         if self.walk.sweeping and last.sweep_from is not None and last.sweep_from.cursor != begins[0].cursor:
-            begins.insert(0, last.sweep_from)
+            begins = [last.sweep_from, *begins]
         for begin in begins:
             with suppress(CursorRefused):
                 page = await self.pager.look(begin.cursor)
@@ -312,7 +312,7 @@ class OldestFirst(_WithTail):
 
     async def _look_for_tail(self) -> bool:
         leads = await super()._look_for_tail()
-        if not leads and self.walk.bookmark.tail_cursors and self.walk.bookmark.walked_at is not None:
+        if not leads and self.walk.bookmark.tail_cursors:
             self.walk.refused += 1
         return leads
 

@@ -9,13 +9,22 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+import structlog
 
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
-from consumer.ledger.reading import hints
+from consumer.ledger.reading import heard, hints
 from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.backfill.silence import DeliveryHealth, after_walk, delivery_health
+from consumer.sync.backfill.silence import (
+    WALK,
+    DeliveryHealth,
+    after_walk,
+    delivery_health,
+    note_gap,
+    note_reconciled,
+    note_walk,
+)
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.confirm.stage import Confirm
 from tests.sync.conftest import SteppedClock, World, counted_by, delivery
@@ -79,6 +88,55 @@ def test_while_no_worker_records_nothing_is_judged_and_what_webhooks_brought_fir
     assert found.pending == tuple(ids[-200:])
     one_heard = dict.fromkeys(found.pending, Source.BACKFILL) | {ids[-1]: Source.WEBHOOK}
     assert walked(found, recorded=one_heard) == DeliveryHealth()
+
+
+MINUTE = timedelta(minutes=1)
+HEARD = DeliveryHealth(silent_since=NOW, last_webhook_at=NOW, recovered=5, walks=4, pending=("evt_1", "evt_2"))
+
+
+@pytest.mark.parametrize(
+    ("heard_at", "recorded", "after"),
+    [
+        (NOW + MINUTE, {}, replace(HEARD, silent_since=None, last_webhook_at=NOW + MINUTE, recovered=0, walks=0)),
+        (NOW, {}, HEARD),  # it was heard before
+        (NOW - MINUTE, {}, HEARD),
+        (None, {}, HEARD),
+        (None, {"evt_1": Source.BACKFILL}, replace(HEARD, recovered=6, walks=5, pending=("evt_2",))),
+        (
+            NOW - MINUTE,
+            {"evt_2": Source.WEBHOOK},
+            replace(HEARD, silent_since=None, recovered=0, walks=0, pending=("evt_1",)),
+        ),
+    ],
+    ids=["a newer one", "the same", "an older one", "none", "an event by the list", "an event by a webhook"],
+)
+def test_only_a_webhook_that_was_not_heard_before_ends_silence(
+    heard_at: datetime | None, recorded: dict[str, Source], after: DeliveryHealth
+) -> None:
+    # case: O1
+    assert walked(HEARD, recorded=recorded, heard_at=heard_at) == after
+
+
+@pytest.mark.parametrize(
+    ("recovered", "walks", "found", "silent"), [(2, 1, 1, True), (1, 1, 1, False), (2, 0, 1, False), (0, 1, 3, True)]
+)
+def test_silence_takes_three_events_in_two_walks(recovered: int, walks: int, found: int, silent: bool) -> None:
+    # case: O1
+    pending = tuple(f"evt_{number}" for number in range(found))
+    before = DeliveryHealth(last_webhook_at=NOW - MINUTE, recovered=recovered, walks=walks, pending=pending)
+    after = walked(before)
+    assert (after.recovered, after.walks) == (recovered + found, walks + 1)
+    assert after.silent_since == (NOW - MINUTE if silent else None), "since the last webhook"
+
+
+def test_a_gap_stays_and_an_event_that_is_found_again_waits_once() -> None:
+    # case: B13, O1
+    found = after_walk(
+        DeliveryHealth(pending=("evt_1", "evt_2")), recovered=["evt_2", "evt_3"], recorded={}, gap=True,
+        last_webhook_at=None, now=NOW,
+    )  # fmt: skip
+    assert found == DeliveryHealth(gap_at=NOW, pending=("evt_1", "evt_2", "evt_3"))
+    assert walked(found, recorded={}, now=NOW + MINUTE).gap_at == NOW
 
 
 def test_a_condition_survives_its_storage() -> None:
@@ -251,3 +309,63 @@ async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are
     assert sorted(found) == sorted({str(event["id"]) for event in listed}), "each once"
     async with world.database.reading() as session:
         assert (await delivery_health(session, "default")).last_webhook_at is not None
+
+
+async def noted(world: World, heard_at: datetime | None = None, found: Sequence[str] = ()) -> DeliveryHealth:
+    """What is stored after a walk."""
+    async with world.database.transaction() as session:
+        now = world.clock.now()
+        await note_walk(session, "default", recovered=found, gap=False, heard_at=heard_at, token=1, now=now)
+    async with world.database.reading() as session:
+        return await delivery_health(session, "default")
+
+
+@pytest.mark.parametrize(("ago", "known"), [(timedelta(hours=23), True), (timedelta(hours=25), False)])
+async def test_the_first_walk_knows_the_webhooks_of_the_last_day(world: World, ago: timedelta, known: bool) -> None:
+    # case: O1
+    at = world.clock.now() - ago
+    async with world.database.transaction() as session:
+        await events.record(session, [replace(signed("evt_1", world), received_at=at)], world.clock.now())
+    assert (await noted(world)).last_webhook_at == (at if known else None)
+
+
+async def test_the_newest_webhook_counts_wherever_it_is_known_from(world: World) -> None:
+    # case: O1
+    now = world.clock.now()
+    assert (await noted(world, now - 5 * MINUTE)).last_webhook_at == now - 5 * MINUTE
+    async with world.database.transaction() as session:
+        await heard.note(session, {"default": now - 4 * MINUTE})
+    assert (await noted(world, now - 5 * MINUTE)).last_webhook_at == now - 4 * MINUTE
+    async with world.database.transaction() as session:
+        await events.record(session, [replace(signed("evt_1", world), received_at=now - 3 * MINUTE)], now)
+    assert (await noted(world, now - 5 * MINUTE)).last_webhook_at == now - 3 * MINUTE
+
+
+async def test_a_walk_that_changes_nothing_is_not_stored(world: World) -> None:
+    # case: O1
+    assert await noted(world) == DeliveryHealth()
+    assert await world.app.kept(WALK) is None
+    await noted(world, found=["evt_1"])
+    assert await world.app.kept(WALK) is not None
+
+
+async def test_a_gap_stands_from_when_it_was_found_first_until_a_later_walk_of_state_is_complete(world: World) -> None:
+    # case: B13
+    async def gap_at() -> datetime | None:
+        async with world.database.reading() as session:
+            return (await delivery_health(session, "default")).gap_at
+
+    with structlog.testing.capture_logs() as logs:
+        for at in (NOW, NOW + MINUTE):
+            async with world.database.transaction() as session:
+                await note_gap(session, "default", at=at, token=1)
+            assert await gap_at() == NOW
+        async with world.database.transaction() as session:
+            await note_reconciled(session, "default", began=NOW - MINUTE, token=1)
+        assert await gap_at() == NOW, "that walk began before"
+        assert logs == []
+        for _ in range(2):
+            async with world.database.transaction() as session:
+                await note_reconciled(session, "default", began=NOW, token=1)
+            assert await gap_at() is None
+    assert logs == [{"event": "retention_gap_over", "log_level": "info", "application": "default"}]

@@ -1,4 +1,4 @@
-"""What a walk found is told exactly: in its report, in figures and in the log, each thing when it is so and else never."""
+"""What a walk found is told exactly: in its report, in figures and in the log, each thing only when it is so."""
 
 from __future__ import annotations
 
@@ -334,7 +334,7 @@ async def test_while_webhooks_are_silent_walks_are_never_rarer_than_before(
     listed = Listed(world)
     policy = BackfillPolicy(interval_s=interval_s, silent_interval_s=10.0)
     stage = Backfill(world.app, world.settlement(), policy=policy)
-    assert stage.interval_s == interval_s
+    assert (stage.interval_s, stage.under_way) == (interval_s, None), "before the first walk"
     for number in range(3):
         listed.add(2 * number)
         listed.add(2 * number + 1)

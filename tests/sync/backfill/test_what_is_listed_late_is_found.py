@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from consumer.sync.backfill.bookmark import Bookmark, PageRef, Resume
+from consumer.sync.backfill.bookmark import Bookmark, ListOrder, PageRef, Resume
 from consumer.sync.backfill.policy import WalkPolicy
 from consumer.sync.backfill.recent_pages import RecentPages
 from tests.sync.scripted_list import START, Follower, ScriptedList, feed_policy, growing
@@ -195,3 +196,159 @@ def test_young_pages_that_are_forgotten_are_known_to_have_been_there() -> None:
     assert not recent.has_forgotten(young)
     recent.clear()
     assert not recent.has_forgotten(old)
+
+
+def names(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"evt_{number}" for number in numbers)
+
+
+def second(number: float) -> datetime:
+    return START + timedelta(seconds=number)
+
+
+TIMED = Bookmark(newest_at=second(10), swept_to=second(10), swept_at=second(10.001), walked_at=second(10.001))
+LATER = Bookmark(newest_at=second(12.001), swept_to=second(12.001), swept_at=second(12.002), walked_at=second(12.002))
+UNTIMED, UNTIMED_LATER = Bookmark(walked_at=second(10.001)), Bookmark(walked_at=second(12.002))
+
+
+@pytest.mark.parametrize(
+    ("newest", "times", "first", "then", "calls"),
+    [
+        (
+            True,
+            "shown",
+            replace(
+                TIMED,
+                order=ListOrder.NEWEST_FIRST,
+                head_ids=names(9, 8, 7),
+                tail_ids=names(3, 2, 1, 0),
+                tail_cursors=names(4, 1),
+            ),
+            replace(
+                LATER,
+                order=ListOrder.NEWEST_FIRST,
+                head_ids=names(11, 10, 9),
+                tail_ids=names(3, 2, 1, 0),
+                tail_cursors=names(4, 1),
+            ),
+            3,
+        ),
+        (
+            False,
+            "shown",
+            replace(
+                TIMED,
+                order=ListOrder.OLDEST_FIRST,
+                head_ids=names(0, 1, 2),
+                tail_ids=names(6, 7, 8, 9),
+                tail_cursors=names(5, 8),
+                sweep_from=PageRef(cursor="evt_2", ids=names(3, 4, 5), newest_at=second(6)),
+            ),
+            replace(
+                LATER,
+                order=ListOrder.OLDEST_FIRST,
+                head_ids=names(0, 1, 2),
+                tail_ids=names(6, 7, 8, 9, 10, 11),
+                tail_cursors=names(5, 8),
+                sweep_from=PageRef(cursor="evt_5", ids=names(6, 7, 8), newest_at=second(9)),
+            ),
+            4,
+        ),
+        (
+            False,
+            "hidden",
+            replace(
+                UNTIMED,
+                head_ids=names(0, 1, 2),
+                tail_ids=names(6, 7, 8, 9),
+                tail_cursors=names(5, 8),
+            ),
+            replace(
+                UNTIMED_LATER,
+                head_ids=names(0, 1, 2),
+                tail_ids=names(6, 7, 8, 9, 10, 11),
+                tail_cursors=names(5, 8),
+            ),
+            4,
+        ),
+        (
+            True,
+            "hidden",
+            replace(
+                UNTIMED,
+                head_ids=names(9, 8, 7),
+                tail_ids=names(3, 2, 1, 0),
+                tail_cursors=names(4, 1),
+            ),
+            replace(
+                UNTIMED_LATER,
+                order=ListOrder.NEWEST_FIRST,
+                head_ids=names(11, 10, 9),
+                tail_ids=names(3, 2, 1, 0),
+                tail_cursors=names(4, 1),
+            ),
+            2,
+        ),
+    ],
+    ids=["newest first", "oldest first", "oldest first, untimed", "newest first, untimed"],
+)
+async def test_a_walk_leaves_both_ends_and_where_the_next_one_and_the_next_sweep_begin(
+    newest: bool, times: str, first: Bookmark, then: Bookmark, calls: int
+) -> None:
+    # case: B5, B10, B34, U6
+    service = ScriptedList(newest_first=newest, times=times)
+    follower = Follower(service)
+    service.add(10)
+    walk = await follower.go()
+    assert follower.bookmark == first
+    assert (walk.met, walk.begins_at) == (False, second(1) if newest and times == "shown" else None)
+    service.add(2)
+    walk = await follower.go()
+    assert follower.bookmark == then
+    assert (walk.met, walk.begins_at) == (True, None)
+    assert service.calls == 4 + calls
+
+
+async def test_a_quick_walk_and_one_that_is_no_sweep_leave_the_last_sweep_as_it_was() -> None:
+    # case: B34
+    for newest in (True, False):
+        service = ScriptedList(newest_first=newest)
+        follower = Follower(service, policy=replace(feed_policy(overlap_s=3.0), overlap_every_s=45.0))
+        service.add(10)
+        await follower.go()
+        left = follower.bookmark
+        service.add(40)
+        await follower.go()
+        found = follower.bookmark
+        assert (found.swept_at, found.swept_to, found.sweep_from) == (left.swept_at, left.swept_to, left.sweep_from)
+        assert (found.walked_at, found.newest_at) == (follower.began, second(50.001))
+
+
+@pytest.mark.parametrize(
+    ("overlap_s", "pages_max", "shared", "calls"),
+    [
+        (3.0, 1000, False, 9),
+        (3.001, 1000, False, 10),
+        (1000.0, 1, False, 9),
+        (1000.0, 2, False, 10),
+        (3.0, 1000, True, 12),
+    ],
+    ids=["old enough", "not old enough", "pages enough", "not pages enough", "no time tells where it is"],
+)
+async def test_a_walk_goes_on_where_one_was_cut_once_nothing_of_that_can_be_late(
+    overlap_s: float, pages_max: int, shared: bool, calls: int
+) -> None:
+    # case: B10, B34
+    service = ScriptedList()
+    service.add(30)
+    if shared:
+        service.events = [(number, second(25) if 15 <= number <= 24 else at) for number, at in service.events]
+    policy = replace(feed_policy(overlap_s=overlap_s), overlap_pages_max=pages_max)
+    follower = Follower(service, policy=policy)
+    await follower.go(pages=4)
+    assert follower.bookmark.resume == Resume(head_ids=names(29, 28, 27), cursor="evt_18", begun_to=second(30))
+    service.add(3)
+    before = service.calls
+    await follower.go()
+    assert follower.seen == service.ids
+    assert service.calls - before == calls

@@ -1,4 +1,4 @@
-"""Pager and RecentPages: what the pages of a walk tell of times, cursors and their end, and where the next begins."""
+"""Pager, RecentPages, Walk: what pages tell of times, order, cursors and their end, and where the next walk begins."""
 
 from __future__ import annotations
 
@@ -10,10 +10,21 @@ from typing import Any
 import pytest
 
 from consumer.events import Locators
-from consumer.payments import ApiError, Cursor, CursorLoop, EventRecord, Page, ServerError, UnexpectedAnswer
-from consumer.sync.backfill.bookmark import AHEAD_MAX, IDS_MAX, PageRef
+from consumer.payments import (
+    ApiError,
+    Cursor,
+    CursorLoop,
+    CursorsRefused,
+    EventRecord,
+    Page,
+    ServerError,
+    UnexpectedAnswer,
+)
+from consumer.sync.backfill.bookmark import AHEAD_MAX, IDS_MAX, Bookmark, ListOrder, PageRef, Resume
 from consumer.sync.backfill.pager import PAGES_MAX, CursorRefused, Pager, ids_of, meets
+from consumer.sync.backfill.policy import WalkPolicy
 from consumer.sync.backfill.recent_pages import RecentPages
+from consumer.sync.backfill.walk import Walk
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -242,3 +253,114 @@ def test_of_what_is_forgotten_the_youngest_counts_wherever_it_was() -> None:
     assert found.has_forgotten(NOW - 4 * SECOND)
     assert not found.has_forgotten(NOW - 3 * SECOND)
     assert not recent(0, 0, [None, None, None]).has_forgotten(NOW - 9 * SECOND)
+
+
+def head_of(ids: str, seconds: Sequence[int | None], following: Cursor | None = "more") -> Page[EventRecord]:
+    """A page of events with these names, each dated so many seconds before now, or not dated."""
+    dated = zip(ids, seconds, strict=True)
+    return Page(tuple(record(name, None if one is None else NOW - one * SECOND) for name, one in dated), following)
+
+
+def walk_of(bookmark: Bookmark, *answers: Page[EventRecord] | Exception, sweeps: bool = True) -> Walk:
+    policy = WalkPolicy(gap_after=timedelta(0), overlap_every_s=45.0)
+    return Walk(
+        lister=Answers(list(answers)), locators=Locators(), bookmark=bookmark, now=NOW, policy=policy, sweeps=sweeps
+    )
+
+
+async def first_page(walk: Walk) -> None:
+    pages = walk.pages()
+    async for _ in pages:
+        break
+    await pages.aclose()
+
+
+UNTIMED = (None, None, None)
+FALLING, RISING = (1, 2, 3), (3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("ids", "seconds", "known", "order", "timed"),
+    [
+        ("cba", FALLING, "", ListOrder.NEWEST_FIRST, True),
+        ("abc", RISING, "", ListOrder.OLDEST_FIRST, True),
+        ("abc", RISING, "abc", ListOrder.OLDEST_FIRST, True),
+        ("abc", RISING, "bc", ListOrder.UNKNOWN, True),  # the times contradict what was seen
+        ("abc", RISING, "xyz", ListOrder.OLDEST_FIRST, True),
+        ("cba", FALLING, "ba", ListOrder.NEWEST_FIRST, True),
+        ("cba", UNTIMED, "", ListOrder.UNKNOWN, False),
+        ("cba", UNTIMED, "ba", ListOrder.NEWEST_FIRST, False),
+        ("cba", UNTIMED, "a", ListOrder.NEWEST_FIRST, False),
+        ("cba", UNTIMED, "cba", ListOrder.UNKNOWN, False),
+        ("cba", UNTIMED, "xyz", ListOrder.UNKNOWN, False),
+        ("", (), "cba", ListOrder.UNKNOWN, False),
+    ],
+)
+async def test_the_order_is_what_times_say_and_else_where_the_list_has_grown(
+    ids: str, seconds: tuple[int | None, ...], known: str, order: ListOrder, timed: bool
+) -> None:
+    # case: B5, U6
+    walk = walk_of(Bookmark(order=ListOrder.OLDEST_FIRST, head_ids=tuple(known)), head_of(ids, seconds))
+    assert walk.order is ListOrder.OLDEST_FIRST, "as the last walk saw it, until the head is read"
+    await first_page(walk)
+    assert (walk.order, walk.timed) == (order, timed)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "swept_s", "sweeps", "sweeping"),
+    [
+        (FALLING, None, True, True),
+        (FALLING, None, False, True),  # the first one is made in a hurry, too
+        (FALLING, 45, True, True),
+        (FALLING, 45, False, False),
+        (FALLING, 44, True, False),
+        (UNTIMED, None, True, False),
+    ],
+)
+async def test_a_sweep_is_made_of_dated_events_when_it_is_due_and_nobody_is_in_a_hurry(
+    seconds: tuple[int | None, ...], swept_s: int | None, sweeps: bool, sweeping: bool
+) -> None:
+    # case: B34
+    kept = Bookmark() if swept_s is None else Bookmark(swept_at=NOW - swept_s * SECOND)
+    walk = walk_of(kept, head_of("cba", seconds), sweeps=sweeps)
+    await first_page(walk)
+    assert walk.sweeping is sweeping
+
+
+KEPT = Bookmark(
+    order=ListOrder.NEWEST_FIRST,
+    head_ids=("b",),
+    tail_ids=("x",),
+    tail_cursors=("w",),
+    walked_at=NOW - 99 * SECOND,
+    swept_at=NOW,
+    swept_to=NOW,
+    resume=Resume(head_ids=("n",), cursor="m"),
+    sweep_from=PageRef(cursor="k", ids=("k1",)),
+)
+
+
+async def test_a_walk_that_begins_again_trusts_no_stored_cursor_and_not_what_it_had_met() -> None:
+    # case: B11, B13
+    refused = ApiError("made up", status=400)
+    walk = walk_of(KEPT, head_of("cba", FALLING), refused, head_of("zy", (1, 2), None))
+    pages = walk.pages()
+    await anext(pages)
+    assert (walk.met, walk.refused, walk.bookmark) == (True, 0, KEPT)
+    left = [page.bookmark async for page in pages][-1]
+    assert (walk.met, walk.refused, walk.gap) == (False, 1, True), "what was met is gone from the list by now"
+    assert walk.bookmark == Bookmark(
+        order=ListOrder.NEWEST_FIRST, head_ids=("b",), walked_at=KEPT.walked_at, swept_at=NOW, swept_to=NOW
+    )
+    assert left.head_ids == ("z", "y")
+    assert walk.pages_read == 2
+
+
+async def test_a_list_that_refuses_its_cursors_twice_is_not_walked_a_third_time() -> None:
+    # case: B11
+    refused = ApiError("made up", status=400)
+    walk = walk_of(KEPT, head_of("cba", FALLING), refused, head_of("cba", FALLING), refused)
+    with pytest.raises(CursorsRefused):
+        async for _ in walk.pages():
+            pass
+    assert (walk.refused, walk.pages_read) == (1, 2)
