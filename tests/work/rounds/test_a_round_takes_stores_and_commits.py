@@ -1,0 +1,432 @@
+"""A round of the worker: what was stored is committed, and nothing else is; what keeps it from that is told to whoever
+asks, until it is over. The parts are made by hand here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumer.broker import Broker
+from consumer.broker.base import Lag, Partition, Record
+from consumer.clock import DrivenClock
+from consumer.errors import BrokerError, BrokerUnavailable, LedgerBehind, LedgerError, LedgerUnavailable
+from consumer.ledger import Database
+from consumer.ledger.handling.runs import Run
+from consumer.ledger.tables import RunStatus
+from consumer.telemetry.loop_watch import Blocked
+from consumer.work import worker as module
+from consumer.work.ingest.ingest import Taken
+from consumer.work.worker import RENEW_EVERY, Worker, WorkerConfig
+from tests.work.outbound.test_one_relay_publishes import emit
+from tests.work.workshop import Workshop
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+ZERO, ONE = Partition("events", 0), Partition("events", 1)
+NOTHING = Taken(recorded=(), again=(), duplicates=0, refused=0, runs=(), emitted=0, reads=0)
+
+
+def record(partition: Partition, offset: int) -> Record:
+    return Record(partition=partition, offset=offset, key=b"", value=b"", headers={}, published_at=AT)
+
+
+FIRST, SECOND, OTHER = record(ZERO, 4), record(ZERO, 5), record(ONE, 9)
+
+
+class Said:
+    """Remembers which of its methods were called, and with what."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.paused: frozenset[str] = frozenset()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: self.calls.append((name, *given))
+
+
+class Step:
+    """A part that answers by a script: an error is raised."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script, self.asked = list(script), list[Any]()
+
+    async def next(self, *asked: Any) -> Any:
+        """The next answer."""
+        self.asked.append(asked[0] if len(asked) == 1 else asked)
+        answer = self.script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Clock(DrivenClock):
+    """Sleeps without waiting, and remembers for how long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.naps: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        """See Clock."""
+        self.naps.append(seconds)
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+
+class Bench:
+    """A worker whose parts are made by hand."""
+
+    def __init__(self, kind: type[Worker] = Worker) -> None:
+        self.clock = Clock()
+        self.polls, self.commits, self.takes, self.starts = Step(), Step(), Step(), Step()
+        self.loose: list[frozenset[Partition]] = []
+        self.dispatcher, self.relay, self.letters, self.pauser, self.observer, self.breakers = (
+            Said() for _ in range(6)
+        )
+        self.subscription: Any = SimpleNamespace(
+            poll=self.polls.next, commit=self.commits.next, start=self.starts.next, lag=self._lag
+        )
+        self.ingest = SimpleNamespace(take=self._take, paused=frozenset())
+        self.stop = asyncio.Event()
+        nothing: Any = None
+        parts: dict[str, Any] = {
+            "ingest": self.ingest, "dispatcher": self.dispatcher, "relay": self.relay, "dead_letters": self.letters,
+            "breakers": self.breakers, "pauser": self.pauser, "observer": self.observer,
+        }  # fmt: skip
+        self.worker = kind(
+            database=nothing, broker=nothing, registry=nothing, executor=nothing, watchdog=nothing, clock=self.clock,
+            config=WorkerConfig(topic="events", batch=50), **parts,
+        )  # fmt: skip
+
+    async def _lag(self) -> Mapping[Partition, Lag]:
+        return {ZERO: Lag(3, 1.5)}
+
+    async def _take(self, records: Sequence[Record], *, loose: frozenset[Partition]) -> Taken:
+        self.loose.append(loose)
+        self.clock.advance(0.25)
+        taken: Taken = await self.takes.next(records)
+        return taken
+
+    async def poll(self, records: Any, *, takes: Sequence[Any] = (NOTHING,), commit: Any = frozenset()) -> None:
+        """One round, in which this was polled; what was taken and committed of it."""
+        self.polls.script, self.takes.script, self.commits.script = [records], list(takes), [commit]
+        await self.worker._poll(self.subscription, self.stop)
+
+    def told(self) -> str | None:
+        """What keeps the worker, as whoever asks is told."""
+        try:
+            self.worker.check()
+        except BrokerError as error:
+            return error.code
+        return None
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# case: G5
+async def test_what_was_stored_is_committed_behind_its_last_record_and_the_parts_hear_of_it(bench: Bench) -> None:
+    await bench.poll([FIRST, SECOND, OTHER])
+    assert bench.polls.asked == [(50, module.POLL_S)]
+    assert bench.takes.asked == [[FIRST, SECOND, OTHER]]
+    assert bench.commits.asked == [{ZERO: 6, ONE: 10}]
+    assert bench.observer.calls == [("batch", NOTHING, [FIRST, SECOND, OTHER], 0.25)]
+    assert bench.pauser.calls == [("taken", NOTHING)]
+    assert bench.dispatcher.calls == [("take", ())]
+    assert (bench.relay.calls, bench.told(), bench.clock.naps) == ([], None, [])
+    assert bench.worker._idle.is_set()
+
+
+async def test_a_poll_of_nothing_takes_nothing(bench: Bench) -> None:
+    await bench.poll([])
+    assert (bench.takes.asked, bench.commits.asked) == ([], [])
+
+
+def run(status: RunStatus) -> Run:
+    return Run(
+        application="default", event_id="evt_1", handler="shop:ship", seq=1, key="k", status=status, blocking=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("statuses", "claimed", "wakes"),
+    [
+        ([RunStatus.RETRYING], 0, True),
+        ([RunStatus.RETRYING], 1, False),
+        ([RunStatus.RETRYING, RunStatus.RETRYING, RunStatus.PARKED], 2, False),
+        ([RunStatus.RETRYING, RunStatus.RETRYING, RunStatus.PARKED], 1, True),
+        ([RunStatus.SUCCEEDED, RunStatus.PARKED], 0, False),
+    ],
+)
+async def test_who_works_on_runs_is_woken_for_those_that_it_was_not_given(
+    bench: Bench, statuses: list[RunStatus], claimed: int, wakes: bool
+) -> None:
+    taken = Taken(recorded=(), again=(), duplicates=0, refused=0, runs=[run(one) for one in statuses], emitted=0,
+                  reads=0, claimed=[object()] * claimed)  # type: ignore[list-item]  # they are counted  # fmt: skip
+    await bench.poll([FIRST], takes=[taken])
+    assert [call[0] for call in bench.dispatcher.calls] == ["take", *(["wake"] if wakes else [])]
+
+
+async def test_who_publishes_is_woken_for_what_was_emitted(bench: Bench) -> None:
+    emitted = Taken(recorded=(), again=(), duplicates=0, refused=0, runs=(), emitted=1, reads=0)
+    await bench.poll([FIRST], takes=[emitted])
+    assert bench.relay.calls == [("wake",)]
+
+
+# --- what keeps it ----------------------------------------------------------------------------------------------
+
+
+# case: O2
+async def test_a_poll_that_fails_is_told_until_one_succeeds(bench: Bench) -> None:
+    with capture_logs() as logs:
+        await bench.poll(BrokerUnavailable())
+        assert (bench.told(), bench.clock.naps) == ("broker_unavailable", [module.RETRY_MOST_S])
+        await bench.poll([])
+    assert bench.told() is None
+    assert [line["event"] for line in logs] == ["poll_failed", "poll_failed_over"]
+
+
+# case: O2
+async def test_a_commit_that_fails_is_told_until_one_succeeds_whatever_is_polled(bench: Bench) -> None:
+    with capture_logs() as logs:
+        await bench.poll([FIRST], commit=BrokerUnavailable())
+        assert bench.worker._idle.is_set()
+        await bench.poll([])
+        assert bench.told() == "broker_unavailable"
+        await bench.poll([SECOND])
+        assert bench.told() is None
+        await bench.poll([])
+    assert [line["event"] for line in logs] == ["offsets_not_committed", "offsets_not_committed_over"]
+
+
+# case: O2
+async def test_a_batch_is_tried_until_the_ledger_takes_it_at_growing_intervals(bench: Bench) -> None:
+    refusals = [LedgerUnavailable() for _ in range(7)]
+    with capture_logs() as logs:
+        await bench.poll([FIRST], takes=[*refusals, NOTHING])
+    assert bench.clock.naps == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert bench.observer.calls == [("batch", NOTHING, [FIRST], 0.25)]
+    assert bench.commits.asked == [{ZERO: 5}]
+    assert [line["event"] for line in logs] == ["batch_not_stored", "batch_not_stored_over"]
+    assert (logs[0]["records"], logs[0]["retry_in_s"]) == (1, 0.2)
+
+
+# case: G5
+async def test_told_to_stop_it_commits_nothing_that_was_not_stored(bench: Bench) -> None:
+    bench.stop.set()
+    await bench.poll([FIRST], takes=[LedgerUnavailable()])
+    assert (bench.clock.naps, bench.commits.asked, bench.observer.calls) == ([], [], [])
+    assert bench.worker._idle.is_set()
+
+
+class Compared(Worker):
+    """Ledger and group are compared by the test's own answers: which of the records follow, and where nothing lies
+    between."""
+
+    answers: list[tuple[Sequence[Record], frozenset[Partition]]]
+    asked: list[frozenset[Partition]]
+
+    async def _that_follow(
+        self, subscription: object, records: Sequence[Record], behind: frozenset[Partition], stop: asyncio.Event
+    ) -> tuple[Sequence[Record], frozenset[Partition]]:
+        self.asked.append(behind)
+        return self.answers.pop(0)
+
+
+# case: O7
+async def test_records_that_do_not_follow_are_left_and_those_that_do_are_taken() -> None:
+    bench = Bench(Compared)
+    assert isinstance(bench.worker, Compared)
+    bench.worker.asked, bench.worker.answers = [], [([OTHER], frozenset()), ([OTHER], frozenset({ONE}))]
+    behind = LedgerBehind(frozenset({("events", 0)})), LedgerBehind(frozenset({("events", 1)}))
+    await bench.poll([FIRST, OTHER], takes=[*behind, NOTHING])
+    assert bench.worker.asked == [{ZERO}, {ONE}]
+    assert bench.takes.asked == [[FIRST, OTHER], [OTHER], [OTHER]]
+    assert bench.loose == [frozenset(), frozenset(), {ONE}]
+    assert bench.commits.asked == [{ONE: 10}]
+
+
+# case: O7
+async def test_after_an_assignment_ledger_and_group_are_compared_before_anything_is_taken() -> None:
+    bench = Bench(Compared)
+    assert isinstance(bench.worker, Compared)
+    bench.worker.asked, bench.worker.answers = [], [([], frozenset())]
+    await bench.worker._began(frozenset({ZERO, ONE}))
+    await bench.poll([FIRST])
+    assert (bench.worker.asked, bench.takes.asked) == ([frozenset()], [])
+    assert bench.observer.calls == [("moved", "assigned", 2)]
+
+
+class GoesBack(Worker):
+    """The ledger's place is the test's."""
+
+    back: list[Any]
+
+    async def _go_back(self, subscription: object, stands: Mapping[Partition, int]) -> frozenset[Partition]:
+        return await Step(self.back.pop(0)).next()  # type: ignore[no-any-return]  # an error or partitions
+
+
+# case: O7
+async def test_a_comparison_is_tried_until_it_succeeds_and_leaves_what_was_set_back_or_went() -> None:
+    bench = Bench(GoesBack)
+    assert isinstance(bench.worker, GoesBack)
+    stands = Step(BrokerUnavailable(), {ZERO: 4}, {ZERO: 4})
+    bench.subscription.stands = stands.next
+    bench.worker.back = [LedgerUnavailable(), frozenset({ZERO})]
+    bench.worker._assigned_anew = True
+    with capture_logs() as logs:
+        found = await bench.worker._that_follow(bench.subscription, [FIRST, OTHER], frozenset({ONE}), bench.stop)
+    assert found == ([], frozenset())  # 0 is set back, 1 is another member's
+    assert (bench.clock.naps, bench.told()) == ([module.RETRY_MOST_S] * 2, "broker_unavailable")
+    assert not bench.worker._assigned_anew
+    assert [line["event"] for line in logs] == [
+        "ledger_and_log_not_compared", "ledger_and_log_not_compared", "ledger_and_log_not_compared_over",
+    ]  # fmt: skip
+    stands.script, bench.worker.back = [{ZERO: 4, ONE: 9}], [frozenset({ZERO})]
+    found = await bench.worker._that_follow(bench.subscription, [FIRST, OTHER], frozenset({ZERO, ONE}), bench.stop)
+    assert found == ([OTHER], {ONE})
+
+
+async def test_told_to_stop_nothing_follows(bench: Bench) -> None:
+    bench.stop.set()
+    assert await bench.worker._that_follow(bench.subscription, [FIRST], frozenset({ZERO}), bench.stop) == ([], set())
+
+
+# --- joining and leaving ----------------------------------------------------------------------------------------
+
+
+# case: O2
+async def test_it_joins_as_soon_as_it_is_let_and_says_what_kept_it(bench: Bench) -> None:
+    bench.starts.script = [BrokerUnavailable(), BrokerUnavailable(), None]
+    bench.worker._subscription = bench.subscription
+    codes: list[str | None] = []
+    bench.clock.advance = lambda _: codes.append(bench.told())  # type: ignore[method-assign]  # looked at while it waits
+    assert await bench.worker.lag() == {}
+    with capture_logs() as logs:
+        await bench.worker._join(bench.subscription, bench.stop)
+    assert (codes, bench.clock.naps) == (["broker_unavailable"] * 2, [1, 1])
+    assert (bench.worker.check(), bench.worker.polls) == (True, True)
+    assert await bench.worker.lag() == {ZERO: Lag(3, 1.5)}
+    assert [line["event"] for line in logs] == ["broker_not_ready", "broker_not_ready_over"]
+
+
+async def test_what_no_waiting_mends_ends_it_and_so_does_being_told(bench: Bench) -> None:
+    bench.starts.script = [BrokerError("refused")]
+    with pytest.raises(BrokerError, match="refused"):
+        await bench.worker._join(bench.subscription, bench.stop)
+    bench.stop.set()
+    await bench.worker._join(bench.subscription, bench.stop)
+    assert not bench.worker.polls
+
+
+async def test_partitions_go_when_the_batch_in_hand_is_stored(bench: Bench) -> None:
+    bench.worker._idle.clear()
+    going = asyncio.create_task(bench.worker._finish_batch(frozenset({ZERO})))
+    await asyncio.sleep(0)
+    assert (going.done(), bench.observer.calls) == (False, [("moved", "revoked", 1)])
+    bench.worker._idle.set()
+    await going
+
+
+# --- housekeeping -----------------------------------------------------------------------------------------------
+
+
+class House(Worker):
+    """Housekeeping of which only the rounds are its own."""
+
+    rounds: list[bool]
+    errors: list[LedgerError | None]
+
+    async def _tidy(self, *, renew: bool) -> None:
+        self.rounds.append(renew)
+        if error := self.errors.pop(0):
+            raise error
+
+
+async def test_claims_are_renewed_every_few_rounds_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HOUSEKEEPING_S", 0)
+    bench = Bench(House)
+    assert isinstance(bench.worker, House)
+    bench.worker.rounds, bench.worker.errors = [], [None, LedgerUnavailable(), None, None, None]
+    with capture_logs() as logs, pytest.raises(IndexError):
+        await bench.worker._keep_house(bench.stop)
+    assert RENEW_EVERY == 4
+    assert bench.worker.rounds == [True, False, False, False, True, False]
+    assert [line["event"] for line in logs] == ["housekeeping_failed", "housekeeping_failed_over"]
+
+
+async def test_housekeeping_ends_with_its_round() -> None:
+    bench = Bench(House)
+    assert isinstance(bench.worker, House)
+    bench.worker.rounds, bench.worker.errors = [], [None]
+    keeping = asyncio.create_task(bench.worker._keep_house(bench.stop))
+    await asyncio.sleep(0)
+    bench.stop.set()
+    async with asyncio.timeout(10):
+        await keeping
+    assert bench.worker.rounds == [True]
+
+
+# case: H9
+async def test_who_may_go_on_is_forgotten_by_the_guard_and_looked_for(bench: Bench) -> None:
+    bench.worker._honour(frozenset({"a", "b"}))
+    assert bench.ingest.paused == bench.dispatcher.paused == {"a", "b"}
+    assert (bench.pauser.calls, bench.dispatcher.calls) == ([], [])
+    bench.worker._honour(frozenset({"b"}))
+    assert bench.ingest.paused == bench.dispatcher.paused == {"b"}
+    assert (bench.pauser.calls, bench.breakers.calls) == ([("resumed", "a")], [("forget", "a")])
+    assert bench.dispatcher.calls == [("wake",)]
+    bench.worker._honour(frozenset({"b"}))
+    assert len(bench.dispatcher.calls) == 1
+    bench.worker._pause_here("c")
+    assert bench.ingest.paused == bench.dispatcher.paused == {"b", "c"}
+
+
+async def test_how_far_it_is_behind_is_measured_and_what_keeps_it_from_that_is_said(bench: Bench) -> None:
+    bench.worker._subscription = bench.subscription
+    bench.worker._polling.set()
+    await bench.worker._measure_log()
+    assert bench.observer.calls == [("lag", {ZERO: Lag(3, 1.5)})]
+    bench.subscription.lag = Step(BrokerUnavailable(), {}).next
+    with capture_logs() as logs:
+        await bench.worker._measure_log()
+        await bench.worker._measure_log()
+    assert [line["event"] for line in logs] == ["lag_unknown", "lag_unknown_over"]
+
+
+async def test_what_waits_to_go_out_is_as_old_as_its_oldest(sqlite_ledger: Database, broker: Broker) -> None:
+    clock = DrivenClock(datetime.now(UTC))
+    shop = Workshop(sqlite_ledger, broker, [], clock=clock)
+    worker = shop.worker()
+
+    def shown() -> tuple[float | None, float | None]:
+        value = shop.metrics.registry.get_sample_value
+        return value("consumer_outbox_waiting"), value("consumer_outbox_oldest_seconds")
+
+    await worker._measure()
+    assert shown() == (0, 0)
+    for number in range(2):
+        await emit(sqlite_ledger, number)  # two hours ago
+    await worker._measure()
+    waiting, oldest_s = shown()
+    assert waiting == 2
+    assert oldest_s == pytest.approx(timedelta(hours=2).total_seconds(), abs=60)
+
+
+async def test_what_a_thread_saw_is_heard_on_the_loop_unless_it_has_ended() -> None:
+    heard: list[Blocked] = []
+    found = Blocked(seconds=1.0, at="x", task=None)
+    ended = asyncio.new_event_loop()
+    ended.close()
+    module._call(ended, heard.append, found)
+    module._call(asyncio.get_running_loop(), heard.append, found)
+    assert heard == []
+    await asyncio.sleep(0)
+    assert heard == [found]
