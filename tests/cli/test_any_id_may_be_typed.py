@@ -55,6 +55,14 @@ def test_explain_takes_it(shop: Desk, words: tuple[str, ...], order_id: str) -> 
     assert f'"order_id": "{order_id}"' in done.stdout
 
 
+def test_what_is_wrong_with_the_settings_is_said_once_however_many_looks_it_takes(shop: Desk, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("")
+    credentials = {"SVC_APP_ID": "svc_app_1", "SVC_BASE_URL": "http://127.0.0.1:1"}
+    done = shop.call("explain", "A-1", SVC_APP_SECRET_FILE=str(tmp_path / "empty"), **credentials)
+    assert done.returncode == 0
+    assert done.stderr.count("warning[settings_invalid]: SVC_APP_SECRET_FILE") == 1
+
+
 # case: A50
 def test_the_command_that_find_prints_can_be_typed(shop: Desk) -> None:
     for given in (("order",), ("A-1",), ("--", "-dash")):

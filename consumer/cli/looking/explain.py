@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -48,7 +48,6 @@ app = typer.Typer(
     cls=AnyId, help="Why something stands where it does, and what happens next. Any id will do.", no_args_is_help=True
 )
 In = Annotated[str, typer.Option("--application", help="Application.")]
-Explain = Callable[[AsyncSession, Policy, datetime, bool], Awaitable[dict[str, Any]]]
 
 
 @app.command()
@@ -58,12 +57,7 @@ def order(
     as_json: Json = False,
 ) -> None:
     """Why an order is fulfilled, or is not."""
-    _explain(
-        application,
-        ("order", order_id),
-        lambda session, _policy, _now, is_read: explain_order(session, application, order_id, is_read=is_read),
-        as_json,
-    )
+    _explain(settings_looking(), application, ("order", order_id), as_json)
 
 
 @app.command()
@@ -73,15 +67,7 @@ def subscription(
     as_json: Json = False,
 ) -> None:
     """Why a subscription gives access, or does not."""
-    _explain(
-        application,
-        ("subscription", subscription_id),
-        lambda session, policy, now, is_read: explain_subscription(
-            session, application, subscription_id, policy, now, is_read=is_read
-        ),
-        as_json,
-        by_policy=True,
-    )
+    _explain(settings_looking(), application, ("subscription", subscription_id), as_json)
 
 
 @app.command()
@@ -91,22 +77,15 @@ def customer(
     as_json: Json = False,
 ) -> None:
     """Why a customer has access, or has not."""
-    _explain(
-        application,
-        ("customer", reference),
-        lambda session, policy, now, is_read: explain_customer(
-            session, application, reference, policy, now, is_read=is_read
-        ),
-        as_json,
-        by_policy=True,
-    )
+    _explain(settings_looking(), application, ("customer", reference), as_json)
 
 
 @app.command(hidden=True)
 def anything(name: Name, application: Application = None, as_json: Json = False) -> None:
     """Why what has this id, of any kind, stands where it does."""
+    settings = settings_looking()
     try:
-        found = run(look_up(name.strip(), application))
+        found = run(look_up(settings, name.strip(), application))
     except NotFound as error:
         if name in SUBJECTS:  # a kind that stands alone: somebody forgot the id
             raise UsageError(f"nothing is named {name}; consumer explain {name} takes an id behind it") from error
@@ -116,21 +95,14 @@ def anything(name: Name, application: Application = None, as_json: Json = False)
         show_found(found, as_json)
         return
     [(where, kind, id_)] = subjects
-    _by_kind(where, kind, id_, as_json)
+    _explain(settings, where, (kind, id_), as_json)
 
 
-def _by_kind(application: str, kind: str, id_: str, as_json: bool) -> None:
-    {"order": order, "subscription": subscription, "customer": customer}[kind](id_, application, as_json)
-
-
-def _explain(
-    application: str, asked: tuple[str, str], explain: Explain, as_json: bool, *, by_policy: bool = False
-) -> None:
-    settings = settings_looking()
-    policy = _policy(settings) if by_policy else Policy()
-    found = run(_look(settings, application, asked, explain, policy))
+def _explain(settings: Settings, application: str, asked: tuple[str, str], as_json: bool) -> None:
+    policy = Policy() if asked[0] == "order" else _policy(settings)
+    found = run(_look(settings, application, asked, policy))
     if not isinstance(found, dict):
-        _explain_named(application, asked, found, as_json)
+        _explain_named(settings, application, asked, found, as_json)
         return
     _name_cures(found["next"], found["state"], settings)
     output = Output(as_json)
@@ -149,7 +121,9 @@ def _explain(
         output.line("  nothing: nothing is due, and nobody is waited for")
 
 
-def _explain_named(application: str, asked: tuple[str, str], found: Sequence[Found], as_json: bool) -> None:
+def _explain_named(
+    settings: Settings, application: str, asked: tuple[str, str], found: Sequence[Found], as_json: bool
+) -> None:
     """What else has this name: its one subject is explained, or all of it is shown."""
     others = list(dict.fromkeys(one.subject for one in found if one.subject is not None))
     if len(others) != 1 or asked in others:
@@ -158,7 +132,7 @@ def _explain_named(application: str, asked: tuple[str, str], found: Sequence[Fou
         return
     [(kind, id_)] = others
     Output(as_json).line(f"{asked[1]} is another id of {kind} {id_}:")
-    _by_kind(application, kind, id_, as_json)
+    _explain(settings, application, (kind, id_), as_json)
 
 
 def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], settings: Settings) -> None:
@@ -187,7 +161,7 @@ def _policy(settings: Settings) -> Policy:
 
 
 async def _look(
-    settings: Settings, application: str, asked: tuple[str, str], explain: Explain, policy: Policy
+    settings: Settings, application: str, asked: tuple[str, str], policy: Policy
 ) -> dict[str, Any] | Sequence[Found]:
     """The explanation; else what else has this name. Raises NotFound that says what is near, UsageError for an unknown
     application."""
@@ -196,7 +170,7 @@ async def _look(
         now = await shared_time(session)
         has_reader = (one is not None and one.has_credentials) or await is_read(session, application, now)
         try:
-            found = await explain(session, policy, now, has_reader)
+            found = await _explanation(session, application, asked, policy, now, is_read=has_reader)
         except NotFound as error:
             if found_else := await find(session, asked[1], application=application):
                 return found_else
@@ -204,6 +178,18 @@ async def _look(
             alike = await near(session, asked[1], application=application)
             raise NotFound(error.message, **{**error.fields, "near": ", ".join(alike) or None}) from error
         return found | {"next": [_to_come(entry, now) for entry in found["next"]]}
+
+
+async def _explanation(
+    session: AsyncSession, application: str, asked: tuple[str, str], policy: Policy, now: datetime, *, is_read: bool
+) -> dict[str, Any]:
+    match asked:
+        case ("order", id_):
+            return await explain_order(session, application, id_, is_read=is_read)
+        case ("subscription", id_):
+            return await explain_subscription(session, application, id_, policy, now, is_read=is_read)
+        case (_, id_):
+            return await explain_customer(session, application, id_, policy, now, is_read=is_read)
 
 
 def _to_come(entry: Mapping[str, Any], now: datetime) -> dict[str, Any]:

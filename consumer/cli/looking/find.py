@@ -14,6 +14,7 @@ from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.cure import command
 from consumer.console.find import Found, find, near
 from consumer.errors import NotFound
+from consumer.settings import Settings
 
 Name = Annotated[str, typer.Argument(metavar="ANYTHING", help="An id of any kind, a customer reference, a key.")]
 
@@ -25,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
 
 def find_anything(name: Name, application: Application = None, as_json: Json = False) -> None:
     """What has this id: order, session, payment, subscription, customer, event, delivery, idempotency key."""
-    show_found(run(look_up(name.strip(), application)), as_json)
+    show_found(run(look_up(settings_looking(), name.strip(), application)), as_json)
 
 
 def show_found(found: Sequence[Found], as_json: bool, *, but: tuple[str, str] | None = None) -> None:
@@ -41,9 +42,8 @@ def show_found(found: Sequence[Found], as_json: bool, *, but: tuple[str, str] | 
         output.line(line)
 
 
-async def look_up(name: str, application: str | None) -> list[Found]:
+async def look_up(settings: Settings, name: str, application: str | None) -> list[Found]:
     """Everything of this name. Raises NotFound that says what is near, UsageError for an unknown application."""
-    settings = settings_looking()
     async with ledger(settings) as database, database.reading() as session:
         found = await find(session, name, application=application)
         if found:
