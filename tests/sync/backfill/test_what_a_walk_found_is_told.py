@@ -14,8 +14,8 @@ import structlog
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.backfill.bookmark import ListOrder
-from consumer.sync.backfill.missing_events import Begun
-from consumer.sync.backfill.policy import BackfillPolicy, WalkPolicy
+from consumer.sync.backfill.catch_up import CatchUp, Coverage
+from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
 from consumer.sync.backfill.silence import delivery_health
 from consumer.sync.backfill.stage import Backfill
@@ -343,11 +343,6 @@ async def test_while_webhooks_are_silent_walks_are_never_rarer_than_before(
     assert stage.interval_s == often_s
 
 
-async def begun_with(world: World, policy: WalkPolicy) -> tuple[Backfill, Begun]:
-    stage = Backfill(world.app, world.settlement(), policy=BackfillPolicy(walk=policy))
-    return stage, await stage.start.begin(BackfillOptions(full=True), world.api.client.events, sweeps=True)
-
-
 @pytest.mark.parametrize(("pages_max", "complete"), [(1, False), (2, False), (3, False), (4, True), (None, True)])
 async def test_a_walk_that_may_read_so_many_pages_is_left_there(
     world: World, pages_max: int | None, complete: bool
@@ -356,8 +351,39 @@ async def test_a_walk_that_may_read_so_many_pages_is_left_there(
     listed = Listed(world, size=1)
     for number in range(3):
         listed.add(number, ago_s=9 - number)
-    stage, begun = await begun_with(world, WalkPolicy())
+    stage = backfill(world)
+    begun = await stage.start.begin(BackfillOptions(full=True), world.api.client.events, sweeps=True)
     seen: list[Progress] = []
-    assert await stage.read(begun, seen.append, pages_max=pages_max) is complete
+
+    def on_progress(progress: Progress) -> None:
+        assert stage.under_way is begun.walk
+        seen.append(progress)
+
+    assert await stage.read(begun, on_progress, pages_max=pages_max) is complete
     assert [(one.pages, one.listed, one.published) for one in seen] == [(n, n, n) for n in (1, 2, 3)][:pages_max]
     assert stage.under_way is None
+
+
+@pytest.mark.parametrize(
+    ("order", "coverage", "calls"),
+    [
+        (ListOrder.NEWEST_FIRST, Coverage.NEWEST, 1),
+        (ListOrder.OLDEST_FIRST, Coverage.NOTHING, 0),
+        (ListOrder.UNKNOWN, Coverage.NOTHING, 0),
+    ],
+)
+async def test_beside_a_walk_hints_hear_of_the_newest_where_these_stand_first_and_else_nothing_is_read(
+    world: World, order: ListOrder, coverage: Coverage, calls: int
+) -> None:
+    # case: C15
+    listed = Listed(world)
+    listed.add(1, ago_s=2)
+    listed.add(2, ago_s=1)
+    stage = backfill(world)
+    begun = await stage.start.begin(BackfillOptions(), world.api.client.events, sweeps=True)
+    begun.walk.order = order
+    stage.under_way = begun.walk
+    async with stage.walking:
+        assert await CatchUp(stage).walk() is coverage
+    assert len(listed.asked_at_s) == calls
+    assert len(await world.published()) == 2 * calls

@@ -136,10 +136,11 @@ async def test_ten_empty_pages_in_a_row_are_borne_and_one_that_ends_the_list() -
     assert found.pages_read == 22
 
 
-async def test_eleven_empty_pages_in_a_row_are_a_list_that_does_not_end() -> None:
+@pytest.mark.parametrize("before", [[], [FULL]], ids=["at the beginning", "later"])
+async def test_eleven_empty_pages_in_a_row_are_a_list_that_does_not_end(before: list[Page[EventRecord]]) -> None:
     # case: B8
-    found = pager(FULL, EMPTY)
-    for _ in range(11):
+    found = pager(*before, EMPTY)
+    for _ in range(len(before) + 10):
         await found.look("a")
     with pytest.raises(UnexpectedAnswer):
         await found.look("a")
