@@ -191,7 +191,14 @@ async def test_a_real_loop_goes_on_after_an_exit_and_ends_with_all_that_was_on_i
     assert loop.call(begin)
     done = asyncio.Event()
     here = asyncio.get_running_loop()
-    loop.call(lambda: loop.call(lambda: here.call_soon_threadsafe(done.set)))
+
+    def tell() -> None:
+        here.call_soon_threadsafe(done.set)
+
+    def pass_on() -> None:
+        loop.call(tell)
+
+    loop.call(pass_on)
     async with asyncio.timeout(10):
         await done.wait()
     assert seen[0] is seen[1]
