@@ -87,11 +87,8 @@ class Topic:
         self.sent.append((topic, sent))
 
 
-def letters_to(topic: Topic | None = None, *, leads: bool = True) -> DeadLetters:
-    broker: Any = topic or NOT_ASKED  # it has what is asked of a broker
-    return DeadLetters(
-        database=NOT_ASKED, broker=broker, topic="events.dead", clock=DrivenClock(), leads=lambda: leads
-    )
+def letters_to(topic: Any = NOT_ASKED) -> DeadLetters:
+    return DeadLetters(database=NOT_ASKED, broker=topic, topic="events.dead", clock=DrivenClock(), leads=lambda: True)
 
 
 @pytest.mark.parametrize(("short_of", "sent", "said"), [(0, [True], 0), (1, [False], 0), (2, [], 1)])

@@ -24,10 +24,12 @@ LIMIT_S = 1.0
 class Signals:
     """The kernel's timer and its signal, as the watchdog asks for them."""
 
-    SIGALRM, ITIMER_REAL, SIG_DFL, SIG_IGN = 14, 0, "default", "ignored"
+    SIGALRM, ITIMER_REAL = 14, 0
+    SIG_DFL: object = "default"
+    SIG_IGN: object = "ignored"
 
     def __init__(self, handler: object = SIG_DFL, left_s: float = 0.0) -> None:
-        self.handler = handler
+        self.handler: object = handler
         self.timers: list[tuple[float, ...]] = []
         self.killed: list[tuple[int, int]] = []
         self._left_s = left_s
@@ -115,7 +117,7 @@ async def test_it_is_wound_up_while_the_loop_turns_and_all_is_put_back_at_the_en
         assert scene.dog._beat >= beat + 2
         assert scene.dog._beat_at == 101.0
         assert set(scene.signals.timers) == {(LIMIT_S, AGAIN_S)}
-    assert scene.signals.handler == Signals.SIG_DFL
+    assert scene.signals.getsignal(14) == Signals.SIG_DFL
     assert scene.signals.timers[-1] == (0,)
     thread.join(5)
     assert not thread.is_alive()
