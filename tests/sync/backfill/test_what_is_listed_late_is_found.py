@@ -352,3 +352,29 @@ async def test_a_walk_goes_on_where_one_was_cut_once_nothing_of_that_can_be_late
     await follower.go()
     assert follower.seen == service.ids
     assert service.calls - before == calls
+
+
+async def test_a_walk_that_goes_on_elsewhere_forgets_the_pages_before_as_its_last() -> None:
+    # case: B10
+    service = ScriptedList()
+    service.add(30)
+    follower = Follower(service)
+    await follower.go(pages=9)
+    service.add(3)
+    walk = await follower.go()
+    assert follower.seen == service.ids
+    assert (follower.bookmark.tail_cursors, follower.bookmark.tail_ids) == (("evt_3",), names(2, 1, 0))
+    assert (walk.refused, walk.begins_at) == (0, second(1))
+
+
+async def test_where_one_was_cut_may_be_refused_and_the_walk_goes_on_by_itself_and_says_so() -> None:
+    # case: B10, B11
+    service = ScriptedList()
+    service.add(30)
+    follower = Follower(service)
+    await follower.go(pages=4)
+    service.events = [(number, at) for number, at in service.events if number != 18]
+    service.add(3)
+    walk = await follower.go()
+    assert follower.seen >= service.ids
+    assert (walk.refused, follower.bookmark.resume) == (1, None)
