@@ -378,3 +378,24 @@ async def test_where_one_was_cut_may_be_refused_and_the_walk_goes_on_by_itself_a
     walk = await follower.go()
     assert follower.seen >= service.ids
     assert (walk.refused, follower.bookmark.resume) == (1, None)
+
+
+async def test_where_sweeps_begin_oldest_first_is_kept_while_a_list_is_turned_around() -> None:
+    # case: B5, B34
+    service = ScriptedList()
+    service.add(10)
+    begin = PageRef(cursor="evt_5", ids=names(6, 7, 8), newest_at=second(9))
+    follower = Follower(service, bookmark=Bookmark(sweep_from=begin))
+    for _ in range(2):
+        await follower.go()
+        assert follower.bookmark.sweep_from == begin
+
+
+async def test_who_reads_all_there_is_has_swept_though_no_sweep_was_due() -> None:
+    # case: B34
+    service = ScriptedList()
+    service.add(10)
+    policy = replace(feed_policy(overlap_s=3.0), overlap_every_s=45.0)
+    follower = Follower(service, policy=policy, bookmark=Bookmark(swept_at=second(9), swept_to=second(8)))
+    await follower.go()
+    assert (follower.bookmark.swept_at, follower.bookmark.swept_to) == (follower.began, second(10))
