@@ -261,9 +261,10 @@ class _WithTail(OrderedWalk):
         last = self.walk.bookmark
         if not last.tail_cursors:
             return False
-        begins = [PageRef(cursor=last.tail_cursors[0], ids=last.tail_ids)]
-        if self.walk.sweeping and last.sweep_from is not None and last.sweep_from.cursor != begins[0].cursor:
-            begins = [last.sweep_from, *begins]
+        end = PageRef(cursor=last.tail_cursors[0], ids=last.tail_ids)
+        begins = [end]
+        if self.walk.sweeping and last.sweep_from is not None and last.sweep_from.cursor != end.cursor:
+            begins = [last.sweep_from, end]
         for begin in begins:
             with suppress(CursorRefused):
                 page = await self.pager.look(begin.cursor)

@@ -202,6 +202,7 @@ def walk_of(order: ListOrder, *, since: datetime | None = None) -> Walk:
         (ListOrder.NEWEST_FIRST, None, None, (90, 80), (50, 30), None),
         (ListOrder.NEWEST_FIRST, 0, None, (80, 90), (30, 40), 60 / 90),  # times of one page in any order
         (ListOrder.NEWEST_FIRST, 90, None, (90, 80), (50, 30), None),  # no way at all
+        (ListOrder.NEWEST_FIRST, 89, None, (90,), (90, 89), 1.0),
         (ListOrder.NEWEST_FIRST, 0, None, (), (50, 30), 20 / 50),
         (ListOrder.NEWEST_FIRST, 0, None, (90, 80), (), None),
         (ListOrder.OLDEST_FIRST, None, None, (20, 30), (50, 60), 40 / 80),

@@ -352,3 +352,50 @@ async def test_a_walk_goes_on_where_one_was_cut_once_nothing_of_that_can_be_late
     await follower.go()
     assert follower.seen == service.ids
     assert service.calls - before == calls
+
+
+async def test_a_walk_that_goes_on_elsewhere_forgets_the_pages_before_as_its_last() -> None:
+    # case: B10
+    service = ScriptedList()
+    service.add(30)
+    follower = Follower(service)
+    await follower.go(pages=9)
+    service.add(3)
+    walk = await follower.go()
+    assert follower.seen == service.ids
+    assert (follower.bookmark.tail_cursors, follower.bookmark.tail_ids) == (("evt_3",), names(2, 1, 0))
+    assert (walk.refused, walk.begins_at) == (0, second(1))
+
+
+async def test_where_one_was_cut_may_be_refused_and_the_walk_goes_on_by_itself_and_says_so() -> None:
+    # case: B10, B11
+    service = ScriptedList()
+    service.add(30)
+    follower = Follower(service)
+    await follower.go(pages=4)
+    service.events = [(number, at) for number, at in service.events if number != 18]
+    service.add(3)
+    walk = await follower.go()
+    assert follower.seen >= service.ids
+    assert (walk.refused, follower.bookmark.resume) == (1, None)
+
+
+async def test_where_sweeps_begin_oldest_first_is_kept_while_a_list_is_turned_around() -> None:
+    # case: B5, B34
+    service = ScriptedList()
+    service.add(10)
+    begin = PageRef(cursor="evt_5", ids=names(6, 7, 8), newest_at=second(9))
+    follower = Follower(service, bookmark=Bookmark(sweep_from=begin))
+    for _ in range(2):
+        await follower.go()
+        assert follower.bookmark.sweep_from == begin
+
+
+async def test_who_reads_all_there_is_has_swept_though_no_sweep_was_due() -> None:
+    # case: B34
+    service = ScriptedList()
+    service.add(10)
+    policy = replace(feed_policy(overlap_s=3.0), overlap_every_s=45.0)
+    follower = Follower(service, policy=policy, bookmark=Bookmark(swept_at=second(9), swept_to=second(8)))
+    await follower.go()
+    assert (follower.bookmark.swept_at, follower.bookmark.swept_to) == (follower.began, second(10))
