@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from consumer.broker import Broker
+from consumer.clock import DrivenClock
+from consumer.errors import HandlerTimeout
 from consumer.ledger import Database
-from consumer.plugin import Context, Event, handles
+from consumer.plugin import Context, Event, Handler, handles
+from consumer.retry import Failure
+from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
+from consumer.work.dispatch.result_writer import Result
+from consumer.work.outcome import Failed, Succeeded, failed
+from consumer.work.registry import Registry
 from tests.support.ports import eventually
+from tests.work.dispatch.test_a_result_is_kept_until_the_ledger_has_it import HANDLER, result
 from tests.work.workshop import Workshop, order_paid
 
 
@@ -52,3 +62,93 @@ async def test_what_is_done_with_its_batch_or_begun_wakes_nobody(
         await both.publish(order_paid(5, "order-5"), order_paid(6, "order-5"))
         await eventually(lambda: both.count("ship", "succeeded", 4))
         assert woken == 1, "the next of the lane is due"
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------
+
+NOBODY: Any = None
+SHIP = replace(HANDLER, concurrency=3)
+NOTE = Handler(name="shop:note", types=("*",), function=HANDLER.function, transactional=True)
+SLIP = failed(ValueError("no"))
+
+
+class Desk:
+    """A dispatcher that has nothing to wait for, and what it told."""
+
+    def __init__(self, concurrency: int = 64) -> None:
+        self.seen, self.breakers = list[Result](), Breakers()
+        self.it = Dispatcher(
+            database=NOBODY, registry=Registry([SHIP, NOTE]), contexts=NOBODY, executor=NOBODY, breakers=self.breakers,
+            clock=DrivenClock(), worker="w", concurrency=concurrency, observe=self.seen.append,
+            on_emitted=lambda: None,
+        )  # fmt: skip
+        self.it._caught_up = {SHIP.name, NOTE.name}
+
+    def wakes(self) -> bool:
+        """Whether it was woken since this was asked last."""
+        woken = self.it._wake.is_set()
+        self.it._wake.clear()
+        return woken
+
+
+def test_what_is_stored_is_told_and_looked_behind_only_where_something_may_be_due() -> None:
+    desk, done, slip = Desk(), result(Succeeded()), result(SLIP, number=2)
+    for results, let_go, wakes in (([done], 0, False), ([done], 1, True), ([slip], 0, True), ([slip, done], 0, True)):
+        desk.it._stored(results, let_go)
+        assert desk.wakes() is wakes
+    assert [one.run.event_id for one in desk.seen] == ["evt_1", "evt_1", "evt_2", "evt_2", "evt_1"]
+
+
+def test_what_is_over_is_counted_once_and_looked_behind_where_older_ones_wait() -> None:
+    desk, run = Desk(), result(Succeeded()).run
+    desk.it._claimed[run.id] = run
+    desk.it._unstored[SHIP.name] = 2
+    for _ in range(2):
+        desk.it._forget([run])
+        assert (desk.it._unstored[SHIP.name], desk.wakes()) == (1, False)
+    desk.it._caught_up = {NOTE.name}
+    desk.it._forget([run])
+    assert desk.wakes()
+
+
+# case: H4
+def test_who_hung_or_was_cut_off_goes_one_at_a_time_until_it_does_not() -> None:
+    desk = Desk()
+    cut = Failed(Failure("handler_blocked", "it blocked"), "f")
+    for outcome, hangs in ((failed(HandlerTimeout()), True), (SLIP, False), (cut, True), (Succeeded(), False)):
+        desk.it._remember_hanging(SHIP, outcome)
+        assert desk.it._room(SHIP, desk.it._clock.now()) == (1 if hangs else 3)
+    desk.it.go_singly(SHIP.name)
+    assert desk.it._room(SHIP, desk.it._clock.now()) == 1
+
+
+@pytest.mark.parametrize(("busy", "others", "new", "room"), [(0, 0, 2, 2), (0, 0, 3, 3), (0, 0, 4, 3), (2, 0, 4, 1),
+                                                           (3, 0, 1, 0), (0, 3, 4, 2), (1, 4, 1, 0)])  # fmt: skip
+def test_there_is_room_for_what_the_handler_and_the_worker_may_begin(
+    busy: int, others: int, new: int, room: int
+) -> None:
+    desk = Desk(concurrency=5)
+    for begun in (desk.it._busy, desk.it._unstored):
+        begun.update({SHIP.name: busy, NOTE.name: others})
+    assert desk.it.room(SHIP.name, new) == room
+    assert (SHIP.name in desk.it._caught_up) is (room >= new)
+
+
+# case: H9, R11
+def test_there_is_no_room_for_what_may_not_begin() -> None:
+    desk = Desk()
+    assert [desk.it.room(name, 1) for name in (SHIP.name, NOTE.name, "shop:nobody")] == [1, 0, 0]
+    desk.it.paused = frozenset({SHIP.name})
+    assert desk.it.room(SHIP.name, 1) == 0
+    desk.it.paused = frozenset()
+    desk.it._is_stopping = True
+    assert desk.it.room(SHIP.name, 1) == 0
+    desk.it._is_stopping = False
+    away = failed(ConnectionRefusedError())
+    for _ in range(SHIP.breaker_after):
+        desk.breakers.judge(SHIP, result(SLIP).run, away, desk.it._clock.now())
+    assert desk.it.room(SHIP.name, 1) == 0
+    desk.breakers.forget(SHIP.name)
+    assert desk.it.room(SHIP.name, 1) == 1
+    desk.it._caught_up = set()
+    assert desk.it.room(SHIP.name, 1) == 0

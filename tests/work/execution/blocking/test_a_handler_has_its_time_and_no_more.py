@@ -17,6 +17,8 @@ from consumer.retry import Failure
 from consumer.work.execution import executor as module
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import current_call
+from consumer.work.execution.loop_call import LoopCall
+from consumer.work.execution.loop_pool import LoopPool
 from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.outcome import Failed, Outcome, Succeeded
 from tests.support.ports import eventually
@@ -24,6 +26,7 @@ from tests.work.execution.test_only_a_handlers_own_code_is_cut_off import here
 from tests.work.workshop import order_paid
 
 NO_CONTEXT: Any = None
+FILE = "tests/work/execution/blocking/test_a_handler_has_its_time_and_no_more.py"
 
 
 def handler_of(function: Callable[..., Awaitable[Any]], timeout_s: float = 30.0) -> Handler:
@@ -69,7 +72,7 @@ async def test_the_shorter_of_its_own_time_and_the_limit_ends_it(
         "handler_timeout", f"the handler did not finish in {said} s", unreachable=True
     )
     assert isinstance(outcome, Failed)
-    assert "in waits" in (outcome.trace or "")
+    assert outcome.trace == f"{FILE}:{waits.__code__.co_firstlineno + 1} in waits"
 
 
 async def test_what_it_makes_of_itself_is_its_outcome() -> None:
@@ -199,10 +202,26 @@ async def test_who_ends_when_told_to_is_late_and_not_counted() -> None:
         outcome = await executor.effect(handler_of(waits, 0.02), order_paid(1), make)
         assert failure_of(outcome).code == "handler_timeout"
         assert isinstance(outcome, Failed)
-        assert "in waits" in (outcome.trace or "")
+        assert outcome.trace == f"{FILE}:{waits.__code__.co_firstlineno} in waits"
         assert (executor.abandoned, [loop.name for loop in loops]) == (0, ["plugin:shop"])
     finally:
         await executor.pool.close()
+
+
+class Queue(LoopPool):
+    """Nothing that is begun here ever begins: its loop is blocked by another."""
+
+    def _send(self, call: LoopCall) -> None:
+        return None
+
+
+async def test_who_never_began_is_late_and_not_counted_as_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: H4
+    monkeypatch.setattr(module, "CANCEL_GRACE_S", 0.01)
+    executor = Executor(Queue())
+    with capture_logs() as logs:
+        outcome = await executor.effect(handler_of(waits, 0.01), order_paid(1), lambda _: NO_CONTEXT)
+    assert (failure_of(outcome).code, executor.abandoned, logs) == ("handler_timeout", 0, [])
 
 
 async def test_when_the_worker_stops_waiting_the_handler_is_stopped_too() -> None:
