@@ -13,6 +13,7 @@ from consumer.broker import Record
 from consumer.broker.base import Partition
 from consumer.events import Delivery
 from consumer.ledger.reading import hints as ledger_hints
+from consumer.ledger.reading import room
 from consumer.ledger.tables import HintRow
 from consumer.payments import PaymentsError
 from consumer.reason import Reason
@@ -73,18 +74,20 @@ def intake(clock: SteppedClock, metrics: Metrics | None = None, **limits: int) -
 
 # case: I15
 def test_each_application_has_room_for_so_many_and_for_so_many_bytes(clock: SteppedClock) -> None:
+    row = room.size_of(delivery(b"", 0))
+
     def admitted(arrived: list[Delivery], waiting: dict[str, tuple[int, int]]) -> tuple[list[str], list[str]]:
-        kept, flooded = intake(clock, max_hints=3, max_bytes=10)._admitted(arrived, waiting)
+        kept, flooded = intake(clock, max_hints=3, max_bytes=2 * row + 10)._admitted(arrived, waiting)
         return [one.id for one in kept], [one.id for one in flooded]
 
     small = [delivery(b"12", number) for number in range(4)]
     waiting = {"default": (1, 2)}
-    assert admitted(small, waiting) == (["dlv_0", "dlv_1"], ["dlv_2", "dlv_3"])
-    assert waiting == {"default": (3, 6)}
+    assert admitted(small, waiting) == (["dlv_0", "dlv_1"], ["dlv_2", "dlv_3"]), "three of them, however small"
+    assert waiting == {"default": (3, 2 * row + 6)}
     large = [delivery(b"123456", 0), delivery(b"12345", 1), delivery(b"1234", 2)]
     waiting = {}
     assert admitted(large, waiting) == (["dlv_0", "dlv_2"], ["dlv_1"])
-    assert waiting == {"default": (2, 10)}
+    assert waiting == {"default": (2, 2 * row + 10)}
     other = replace(small[0], application="other")
     assert admitted([other], {"default": (3, 0)}) == (["dlv_0"], [])
 
