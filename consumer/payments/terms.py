@@ -26,7 +26,9 @@ def differing(
     asked: Mapping[str, Any], shown: Mapping[str, Any], remembered: Mapping[str, str] | None
 ) -> tuple[str, ...]:
     """The names of the terms that are others than asked for. `remembered`: `fingerprints` of the session's own create,
-    None where we know of none. A null is the word of the service unless we know better."""
+    None where we know of none. A null is the word of the service unless we know better. A term that the answer leaves
+    out, and of which we know nothing (its create was made elsewhere), cannot be compared: the price of an answer that
+    shows its amount alone is one."""
     return tuple(name for name in TERMS if _differs(name, _plain(name, asked.get(name)), shown, remembered))
 
 
