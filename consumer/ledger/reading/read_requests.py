@@ -123,14 +123,6 @@ async def begin(session: AsyncSession, reads: Sequence[ReadRow]) -> None:
         await session.execute(update(_READS).where(these).values(again_at=None))
 
 
-async def begin_due(session: AsyncSession, application: str, kind: str, now: datetime) -> None:
-    """The same of all that are due, for a page may answer any of them: one that is asked for from here on has an
-    `again_at`, and is not answered by it. Each is written once, however many pages are read."""
-    mine = (unindexed(_READS.c.application) == application) & (_READS.c.kind == kind)
-    asked = _READS.c.again_at.is_not(None) & (_READS.c.due_at <= now)
-    await session.execute(update(_READS).where(mine, asked).values(again_at=None))
-
-
 async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -> None:
     """These were answered, as they were asked for. One that was asked for again since `begin` stays, due when that was
     asked for: a read "in a day" is no read now. At most a few hundred at once."""

@@ -55,18 +55,13 @@ class Answers:
         for kind in STATUSES:
             app.metrics.unknown_enums.labels(app.name, f"{kind}.status").inc(0)
 
-    async def version(self, row: ReadRow) -> int:
-        """The version of the read that answers this row, taken and committed before the request leaves (case A40);
+    async def version(self, rows: Sequence[ReadRow] = ()) -> int:
+        """The version of a read, taken and committed before the request leaves (case A40). `rows`: what it answers;
         what is asked for from now on is asked for beyond it."""
         async with self._app.database.transaction() as session:
-            await read_requests.begin(session, [row])
-            return await read_requests.next_version(session)
-
-    async def version_of_page(self, kind: str) -> int:
-        """The same of a page, which may answer whatever is due of this kind."""
-        async with self._app.database.transaction() as session:
-            await read_requests.begin_due(session, self._app.name, kind, self._app.clock.now())
-            return await read_requests.next_version(session)
+            version = await read_requests.next_version(session)
+            await read_requests.begin(session, rows)
+        return version
 
     async def found(self, rows: Sequence[ReadRow], seen: Sequence[Observation]) -> None:
         """Publish first, then tick off: after a crash in between it is read again, in a newer version. What the topic

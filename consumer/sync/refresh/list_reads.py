@@ -136,7 +136,7 @@ class ListReads:
         self._turns.paged()
         if cursor is None:
             self._newest_at[kind] = self._app.clock.monotonic()
-        version = await self._answers.version_of_page(kind)
+        version = await self._answers.version()
         listed = self._resources.subscriptions if kind == "subscription" else self._resources.orders
         try:
             page: Page[Any] = await listed.list(cursor=cursor)
@@ -174,19 +174,20 @@ class ListReads:
     async def _usable(
         self, kind: ListedKind, items: Sequence[Order | Subscription], version: int
     ) -> tuple[list[ReadRow], list[Observation], int]:
-        """Listed records that were asked for before the page was, and are as full as a single read of the same object
-        was (case B22); and how many others nobody has asked for so far.
+        """Listed records that were asked for and are as full as a single read of the same object was (case B22); and
+        how many others nobody has asked for so far.
 
         An order is decided on by its status and its amount alone: there, as full as any order that was read singly is
         enough, so that many new orders cost a read per hundred of them.
         """
         ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items if one.status is not None}
         names, application = [name for name in ids if name], self._app.name
-        async with self._app.database.reading() as session:
+        async with self._app.database.transaction() as session:
             due = await read_requests.due_of(session, application, kind, names, self._app.clock.now())
             last = await observations.last(session, application, kind, names)
+            await read_requests.begin(session, due)
         rows, hits = list[ReadRow](), list[Observation]()
-        for row in (row for row in due if row.again_at is None):
+        for row in due:
             raw = ids[row.object_id].raw
             is_full = row.object_id in last and last[row.object_id].shape == shape(raw)
             if is_full or (kind == "order" and shape(raw) in self._singles.order_shapes):

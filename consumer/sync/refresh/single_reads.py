@@ -45,7 +45,7 @@ class SingleReads:
 
     async def do(self, row: ReadRow, this: Round) -> None:
         """Do one, for which the quota has a request. Raises LedgerError, BrokerError."""
-        version = await self._answers.version(row)
+        version = await self._answers.version([row])
         try:
             seen = await self._read(row, version)
         except PaymentsError as error:
