@@ -114,7 +114,7 @@ async def _sent(url: str) -> None:
 def test_another_id_of_an_order_is_explained_whatever_it_was_called(sold: Desk, kind: str, name: str) -> None:
     done = sold.call("explain", kind, name)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{name} is another id of order A-1:\n")
+    assert done.stdout.startswith(f"{name} is an id of order A-1:\n")
     assert "what happens next" in done.stdout
     assert sold.ask("explain", kind, name)["state"]["order_id"] == "A-1"
 

@@ -131,7 +131,7 @@ def _explain_named(
         show_found(found, as_json, but=asked)
         return
     [(kind, id_)] = others
-    Output(as_json).line(f"{asked[1]} is another id of {kind} {id_}:")
+    Output(as_json).line(f"{asked[1]} is an id of {kind} {id_}:")
     _explain(settings, application, (kind, id_), as_json)
 
 
