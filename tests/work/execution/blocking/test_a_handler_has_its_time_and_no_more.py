@@ -7,6 +7,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from tests.work.execution.test_only_a_handlers_own_code_is_cut_off import here
 from tests.work.workshop import order_paid
 
 NO_CONTEXT: Any = None
-FILE = "tests/work/execution/blocking/test_a_handler_has_its_time_and_no_more.py"
+FILE = "/".join(Path(__file__).parts[-5:])
 
 
 def handler_of(function: Callable[..., Awaitable[Any]], timeout_s: float = 30.0) -> Handler:

@@ -55,13 +55,16 @@ class Loop:
         return True
 
 
+LOST_AFTER_S = 0.01
+
+
 class Scene:
     """A pool, the loops it made, what it told."""
 
     def __init__(self) -> None:
         self.loops = Loop.made
         self.harms: list[Harm] = []
-        self.pool = LoopPool(on_harm=self.harms.append, blocked_after_s=0.5, lost_after_s=0.01)
+        self.pool = LoopPool(on_harm=self.harms.append, blocked_after_s=0.5, lost_after_s=LOST_AFTER_S)
 
     def lives(self, handler: Handler) -> int:
         """On which of the loops its next attempt begins."""
@@ -76,12 +79,13 @@ class Scene:
         return self.pool.begin(handler, attempt)
 
     async def blocked(self, number: int, task: str | None, *, comes_back: bool = False) -> None:
-        """The watch of a loop found this; until the pool has looked again."""
+        """The watch of a loop found this; until the pool has looked again. Of two timers on one loop the earlier goes
+        first, however busy the machine is."""
         loop = self.loops[number]
         loop.on_blocked(loop, Blocked(seconds=2.0, at="ship.py:3", task=task))
         await asyncio.sleep(0)
         loop.beats += comes_back
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(2 * LOST_AFTER_S)
 
     def told(self) -> list[tuple[str, float, int]]:
         """Who did harm: how long, and how many loops were lost by now."""
