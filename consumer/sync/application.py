@@ -15,9 +15,9 @@ from consumer.errors import LeaseLost
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.reading import read_requests, sync_state
+from consumer.ledger.reading.observation import ObjectKind, Observation
 from consumer.payments import PaymentsClient
 from consumer.sync.api import ApplicationApi
-from consumer.sync.observation import ObjectKind, Observation
 from consumer.telemetry.metrics import Metrics
 
 

@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event, Source, Trust
-from consumer.ledger.reading import hints, observations, quarantine, read_requests, sync_state
+from consumer.ledger.reading import hints, observation, observations, quarantine, read_requests, sync_state
 from consumer.payments import EMPTY_PAGES_MAX, EventRecord, Page, UnexpectedAnswer
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
-from consumer.sync import observation, publisher
+from consumer.sync import publisher
 from consumer.sync.backfill.bookmark import WALK, Bookmark, Resume
 from consumer.sync.publisher import EventPublisher
 from tests.sync.backfilling import backfill

@@ -20,6 +20,7 @@ from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import QUARANTINED, delivered_only
 from consumer.ledger.reading import observations
+from consumer.ledger.reading.observation import PAID, status_of
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
 from consumer.sync.application import Application
 from consumer.sync.backfill import bookmark as events_bookmark
@@ -30,7 +31,6 @@ from consumer.sync.backfill.page import understand
 from consumer.sync.canary.late_events import LateEvents
 from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Shown, Sightings, after
 from consumer.sync.loop import Stage
-from consumer.sync.observation import PAID, status_of
 from consumer.sync.settlement import Settlement
 from consumer.telemetry.logs import Condition
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from consumer.ledger.reading.observation import PAID, ObjectKind, Observation
 from consumer.payments import ApiError, Priority
 from consumer.sync.application import Application
-from consumer.sync.observation import PAID, ObjectKind, Observation
 
 PAGE: Final = 100
 T = TypeVar("T")

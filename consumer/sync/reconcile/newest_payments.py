@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from consumer.ledger.reading.observation import Observation
 from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import Payment, Priority
 from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.ends import PAGES_AT_ONCE, Place, look
-from consumer.sync.observation import Observation
 from consumer.sync.reconcile.comparison import Comparison
 from consumer.sync.reconcile.lists import PAGE
 
