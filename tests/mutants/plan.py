@@ -40,6 +40,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/sync/reconcile/*", ("tests/sync/reconcile", "tests/sync")),
     ("consumer/sync/canary/*", ("tests/sync/canary", "tests/sync")),
     ("consumer/sync/*", ("tests/sync",)),
+    ("consumer/checks/*", ("tests/checks",)),
     ("consumer/ledger/handling/runs*.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
     ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),
     ("handlers/access/*", ("tests/access", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
@@ -66,7 +67,7 @@ def modules(asked: list[str]) -> list[str]:
     """The modules that these names (files, folders, patterns) mean, as paths below the checkout; all without a name."""
     every = sorted(
         path.relative_to(ROOT).as_posix()
-        for folder in ("consumer/work", "consumer/sync", "consumer/ledger", "handlers")
+        for folder in ("consumer/work", "consumer/sync", "consumer/checks", "consumer/ledger", "handlers")
         for path in (ROOT / folder).rglob("*.py")
     )
     every = [one for one in every if tests_of(one) and not any(fnmatch(one, f"*{left}") for left in LEFT_OUT)]

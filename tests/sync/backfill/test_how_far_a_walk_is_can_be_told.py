@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import select
 
+from consumer.checks.certificate import Certifier
 from consumer.cli.walking.progress import PREDICT_PAGES, remaining_s
 from consumer.events import Locators
 from consumer.ledger.tables import BookmarkRow
@@ -17,7 +18,6 @@ from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.sync.backfill.walk import Walk
 from consumer.sync.backfill.walk_orders import WalkPage
-from consumer.sync.checks.certificate import Certifier
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
 from tests.sync.scripted_list import START, Follower, ScriptedList

@@ -9,6 +9,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker import TopicReport
+from consumer.checks import doctor
+from consumer.checks.doctor import Grade
 from consumer.errors import LedgerUnavailable
 from consumer.events import Locators
 from consumer.ledger import Database
@@ -17,8 +19,6 @@ from consumer.payments import Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.bookmark import ListOrder
-from consumer.sync.checks import doctor
-from consumer.sync.checks.doctor import Grade
 from consumer.sync.identity import WALK
 from tests.sync.conftest import SteppedClock, World, delivery
 from tests.sync.service import Json

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from consumer.broker import TopicReport
+from consumer.checks.arrival import HOST_SKEW, TestEventArrival
+from consumer.checks.discovery import Proposal, listed_order, propose
 from consumer.clock import Clock
 from consumer.errors import ConsumerError
 from consumer.events import first, parse_json, parse_time
@@ -24,8 +26,6 @@ from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
 from consumer.sync.backfill.bookmark import SERVICE_SKEW, order_of
 from consumer.sync.backfill.page import LISTED
-from consumer.sync.checks.arrival import HOST_SKEW, TestEventArrival
-from consumer.sync.checks.discovery import Proposal, listed_order, propose
 from consumer.sync.identity import Identity
 
 FRESH: Final = timedelta(minutes=1)

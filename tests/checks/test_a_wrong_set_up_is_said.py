@@ -11,6 +11,9 @@ import pytest
 from aiohttp import web
 
 from consumer.broker import TopicReport
+from consumer.checks import doctor
+from consumer.checks.discovery import propose
+from consumer.checks.doctor import Grade
 from consumer.clock import SystemClock
 from consumer.events import Event, Locators, Source, Trust
 from consumer.ledger import Database
@@ -21,9 +24,6 @@ from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.bookmark import ListOrder
-from consumer.sync.checks import doctor
-from consumer.sync.checks.discovery import propose
-from consumer.sync.checks.doctor import Grade
 from consumer.sync.identity import Identity
 from tests.support.ports import free_port
 from tests.sync.conftest import SECRETS, Simulated, SteppedClock, World, delivery, simulated

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from consumer.checks.discovery import Place, Proposal, listed_order, propose
 from consumer.events import Locators
 from consumer.sync.backfill.bookmark import ListOrder
-from consumer.sync.checks.discovery import Place, Proposal, listed_order, propose
 
 ORDER = {
     "id": "evt_1",

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from consumer.checks import arrival, doctor
+from consumer.checks.arrival import HOST_SKEW, is_test
+from consumer.checks.doctor import Grade
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.reading import heard
-from consumer.sync.checks import arrival, doctor
-from consumer.sync.checks.arrival import HOST_SKEW, is_test
-from consumer.sync.checks.doctor import Grade
-from tests.sync.checks.test_a_wrong_set_up_is_said import REAL_BODY, TEST_BODIES, came
+from tests.checks.test_a_wrong_set_up_is_said import REAL_BODY, TEST_BODIES, came
 from tests.sync.conftest import SteppedClock, World
 
 NOW = SteppedClock().now()

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from consumer.checks.certificate import Certifier, digest, equations, faults, verdict
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events, outbox, runs
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Emission
 from consumer.sync.backfill.bookmark import SERVICE_SKEW
 from consumer.sync.backfill.report import Progress
-from consumer.sync.checks.certificate import Certifier, digest, equations, faults, verdict
 from tests.sync.backfill.test_refused_cursors_are_said_once import Listed
 from tests.sync.conftest import SteppedClock, World
 from tests.sync.reconciling import listing

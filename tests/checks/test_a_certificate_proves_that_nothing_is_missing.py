@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from consumer.broker import EmbeddedBroker
+from consumer.checks.certificate import Certifier, digest, equations, faults
 from consumer.errors import WrongApplication
 from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
@@ -24,7 +25,6 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import Emission
 from consumer.reason import Reason
 from consumer.sync.backfill.stage import Backfill
-from consumer.sync.checks.certificate import Certifier, digest, equations, faults
 from tests.sync.conftest import Simulated, SteppedClock, World, delivery
 from tests.sync.service import ScriptedService
 
@@ -283,7 +283,7 @@ async def test_anybody_can_check_a_certificate_from_its_file_alone(
     world: World, service_side: Simulated, tmp_path: Path
 ) -> None:
     # case: O7
-    told = (Path(__file__).parents[3] / "deploy/certificate.md").read_text()
+    told = (Path(__file__).parents[2] / "deploy/certificate.md").read_text()
     assert all(f"    {line}" in told for line in RECIPE.strip().splitlines()), "the operator's recipe is this one"
     began = service_side.sandbox.clock.now()
     service_side.emit(5)
