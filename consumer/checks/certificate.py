@@ -22,15 +22,15 @@ from consumer.ledger import Database
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import outcomes
 from consumer.ledger.handling.outcomes import QUARANTINED, UNCONFIRMED, WORST_FIRST, Outcome
+from consumer.lists.bookmark import SERVICE_SKEW, Bookmark
+from consumer.lists.orders import WalkPage
+from consumer.lists.walk import Walk, cursors_refused
 from consumer.payments import CursorsRefused, Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
-from consumer.sync.backfill.bookmark import SERVICE_SKEW, Bookmark
 from consumer.sync.backfill.page import understand
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.report import Progress
-from consumer.sync.backfill.walk import Walk, cursors_refused
-from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.identity import Identity
 
 VERSION: Final = 2

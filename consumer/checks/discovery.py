@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from consumer.events import Locators, first, parse_time
-from consumer.sync.backfill.bookmark import ListOrder, order_of
+from consumer.lists.bookmark import ListOrder, order_of
 
 DEPTH_MAX: Final = 5
 LEAVES_MAX: Final = 500

@@ -21,10 +21,10 @@ from consumer.events import first, parse_json, parse_time
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import database_time
 from consumer.ledger.reading import hints, quarantine
+from consumer.lists.bookmark import SERVICE_SKEW, order_of
 from consumer.payments import AuthenticationError, BudgetExhausted, PaymentsError, RateLimitError
 from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
-from consumer.sync.backfill.bookmark import SERVICE_SKEW, order_of
 from consumer.sync.backfill.page import LISTED
 from consumer.sync.identity import Identity
 

@@ -16,8 +16,8 @@ from consumer.checks.certificate import Certifier, digest, equations, faults, ve
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events, outbox, runs
 from consumer.ledger.tables import RunStatus
+from consumer.lists.bookmark import SERVICE_SKEW
 from consumer.plugin import Emission
-from consumer.sync.backfill.bookmark import SERVICE_SKEW
 from consumer.sync.backfill.report import Progress
 from tests.sync.backfill.test_refused_cursors_are_said_once import Listed
 from tests.sync.conftest import SteppedClock, World

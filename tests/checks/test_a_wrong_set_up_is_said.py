@@ -19,11 +19,11 @@ from consumer.events import Event, Locators, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.reading import heard, hints, quarantine
+from consumer.lists.bookmark import ListOrder
 from consumer.payments import Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.identity import Identity
 from tests.support.ports import free_port
 from tests.sync.conftest import SECRETS, Simulated, SteppedClock, World, delivery, simulated

@@ -15,10 +15,10 @@ from consumer.errors import LedgerUnavailable
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine, sync_state
+from consumer.lists.bookmark import ListOrder
 from consumer.payments import Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.identity import WALK
 from tests.sync.conftest import SteppedClock, World, delivery
 from tests.sync.service import Json

@@ -10,7 +10,7 @@ import pytest
 
 from consumer.checks.discovery import Place, Proposal, listed_order, propose
 from consumer.events import Locators
-from consumer.sync.backfill.bookmark import ListOrder
+from consumer.lists.bookmark import ListOrder
 
 ORDER = {
     "id": "evt_1",

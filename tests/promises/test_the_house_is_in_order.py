@@ -25,7 +25,6 @@ CROWDED = {
     "consumer/decisions",  # a shelf of records
     "consumer/payments",
     "consumer/sandbox/engine",  # a file per noun of the service
-    "consumer/sync/backfill",
     "consumer/testing",
     "tests/promises",
     "tests/sync",

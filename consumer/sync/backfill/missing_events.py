@@ -11,15 +11,15 @@ from functools import partial
 from consumer.events import Delivery, Event
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
+from consumer.lists.bookmark import WALK, ListOrder
+from consumer.lists.orders import WalkPage
+from consumer.lists.walk import Walk
 from consumer.reason import Reason
 from consumer.sync.application import Application
-from consumer.sync.backfill.bookmark import WALK, ListOrder
 from consumer.sync.backfill.cutover import CutOver
 from consumer.sync.backfill.page import ListedEvents, kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.silence import PENDING_MAX
-from consumer.sync.backfill.walk import Walk
-from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.publisher import PublishedIds
 from consumer.sync.settlement import Settlement
 from consumer.wire import SEED

@@ -11,11 +11,11 @@ from typing import Final
 from consumer.clock import Clock
 from consumer.events import parse_time
 from consumer.ledger.reading import sync_state
+from consumer.lists.bookmark import ListOrder
+from consumer.lists.orders import WalkPage
+from consumer.lists.walk import Walk
 from consumer.sync.application import Application
-from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.report import Progress
-from consumer.sync.backfill.walk import Walk
-from consumer.sync.backfill.walk_orders import WalkPage
 
 WALK: Final = "list_begins"  # a row among the bookmarks, of no leader: whoever walks to the end of the list writes it
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import structlog
 
-from consumer.sync.backfill.bookmark import ListOrder
+from consumer.lists.bookmark import ListOrder
 from consumer.telemetry.metrics import Metrics
 
 LOG = structlog.get_logger()

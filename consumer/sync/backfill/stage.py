@@ -11,6 +11,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
+from consumer.lists.walk import Walk, cursors_refused
 from consumer.payments import CursorsRefused, Priority
 from consumer.sync.application import Application
 from consumer.sync.backfill import cutover, silence
@@ -20,7 +21,6 @@ from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
 from consumer.sync.backfill.starting_point import StartingPoint
-from consumer.sync.backfill.walk import Walk, cursors_refused
 from consumer.sync.loop import Stage
 from consumer.sync.settlement import Settlement
 

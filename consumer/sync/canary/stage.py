@@ -21,12 +21,12 @@ from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import QUARANTINED, delivered_only
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import PAID, status_of
+from consumer.lists import bookmark as events_bookmark
+from consumer.lists.bookmark import Bookmark, ListOrder
+from consumer.lists.ends import PAGE, Place, look
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
 from consumer.sync.application import Application
-from consumer.sync.backfill import bookmark as events_bookmark
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
-from consumer.sync.backfill.ends import PAGE, Place, look
 from consumer.sync.backfill.page import understand
 from consumer.sync.canary.late_events import LateEvents
 from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Shown, Sightings, after

@@ -12,10 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import parse_time
 from consumer.ledger.reading import budgets, hints, sync_state
+from consumer.lists import bookmark as events_bookmark
+from consumer.lists.bookmark import Bookmark
 from consumer.payments.circuit import PROBE_EVERY_S
-from consumer.sync.backfill import bookmark as events_bookmark
 from consumer.sync.backfill import silence
-from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.canary import sightings
 from consumer.sync.canary.sightings import Late, Sightings
 from consumer.sync.health.stalled import StalledStage, stalled_stages

@@ -13,10 +13,10 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.reading import hints
 from consumer.ledger.tables import OutboxRow
+from consumer.lists.bookmark import Bookmark, ListOrder
 from consumer.plugin import Context, handles
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import cutover
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
 from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.wire import plan_of

@@ -11,16 +11,16 @@ from consumer.checks.certificate import Certifier
 from consumer.cli.walking.progress import PREDICT_PAGES, remaining_s
 from consumer.events import Locators
 from consumer.ledger.tables import BookmarkRow
+from consumer.lists.bookmark import Bookmark, ListOrder
+from consumer.lists.orders import WalkPage
+from consumer.lists.policy import WalkPolicy
+from consumer.lists.walk import Walk
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
-from consumer.sync.backfill.policy import WalkPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.report import BackfillOptions, Progress
-from consumer.sync.backfill.walk import Walk
-from consumer.sync.backfill.walk_orders import WalkPage
+from tests.lists.scripted_list import START, Follower, ScriptedList
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
-from tests.sync.scripted_list import START, Follower, ScriptedList
 
 FULL = BackfillOptions(full=True)
 

@@ -12,8 +12,8 @@ import pytest
 import structlog
 
 from consumer.ledger.reading import hints, quarantine
+from consumer.lists.bookmark import ListOrder
 from consumer.reason import Reason
-from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say

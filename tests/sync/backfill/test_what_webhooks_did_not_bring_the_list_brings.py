@@ -16,9 +16,9 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.reading import quarantine, sync_state
+from consumer.lists.bookmark import WALK, Bookmark, ListOrder
 from consumer.payments import AuthenticationError, CircuitOpen, PaymentsError
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import WALK, Bookmark, ListOrder
 from consumer.sync.backfill.page import understand
 from consumer.sync.backfill.report import BackfillOptions, Progress
 from consumer.wire import plan_of

@@ -26,12 +26,12 @@ from consumer.ledger import health
 from consumer.ledger.handling import runs
 from consumer.ledger.reading import sync_state
 from consumer.ledger.tables import RunStatus
+from consumer.lists.bookmark import WALK, Bookmark
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
 from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import WALK, Bookmark
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.lists import ServiceLists
 from consumer.sync.role import ApplicationSync

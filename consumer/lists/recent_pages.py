@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from datetime import datetime
 
+from consumer.lists.bookmark import IDS_MAX, PageRef
 from consumer.payments import Cursor
-from consumer.sync.backfill.bookmark import IDS_MAX, PageRef
 
 
 class RecentPages:

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from consumer.events import Locators
+from consumer.lists.bookmark import Bookmark
+from consumer.lists.policy import WalkPolicy
+from consumer.lists.walk import Walk
 from consumer.payments import ApiError, Cursor, EventRecord, Page
-from consumer.sync.backfill.bookmark import Bookmark
-from consumer.sync.backfill.policy import WalkPolicy
-from consumer.sync.backfill.walk import Walk
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LIMIT = 3

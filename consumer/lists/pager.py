@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from consumer.events import Locators, first, parse_time
+from consumer.lists.bookmark import AHEAD_MAX, PageRef
 from consumer.payments import EMPTY_PAGES_MAX, ApiError, Cursor, CursorLoop, EventRecord, Page, UnexpectedAnswer
-from consumer.sync.backfill.bookmark import AHEAD_MAX, PageRef
 
 PAGES_MAX: Final = 200_000
 

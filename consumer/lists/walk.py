@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.events import Locators
+from consumer.lists.bookmark import ListOrder, order_of
+from consumer.lists.orders import BothEnds, NewestFirst, OldestFirst, OrderedWalk, WalkPage, WalkState
+from consumer.lists.pager import CursorRefused, Lister, Pager, ids_of, meets
 from consumer.payments import CursorsRefused, EventRecord, Page
-from consumer.sync.backfill.bookmark import ListOrder, order_of
-from consumer.sync.backfill.pager import CursorRefused, Lister, Pager, ids_of, meets
-from consumer.sync.backfill.walk_orders import BothEnds, NewestFirst, OldestFirst, OrderedWalk, WalkPage, WalkState
 from consumer.telemetry.logs import Condition
 
 PASSES: Final[dict[ListOrder, type[OrderedWalk]]] = {

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from consumer.events import Locators
+from consumer.lists.bookmark import Bookmark, ListOrder, order_of
+from consumer.lists.policy import WalkPolicy
+from consumer.lists.walk import Walk
 from consumer.payments import ApiError, Cursor, CursorLoop, CursorsRefused, EventRecord, Page, RateLimitError
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder, order_of
-from consumer.sync.backfill.policy import WalkPolicy
-from consumer.sync.backfill.walk import Walk
-from tests.sync.scripted_list import LIMIT, START, Follower, ScriptedList, growing
+from tests.lists.scripted_list import LIMIT, START, Follower, ScriptedList, growing
 
 KINDS = [
     pytest.param(newest, inclusive, times, id=f"{'newest' if newest else 'oldest'}-{inclusive=}-{times}")

@@ -10,6 +10,11 @@ from typing import Any
 import pytest
 
 from consumer.events import Locators
+from consumer.lists.bookmark import AHEAD_MAX, IDS_MAX, Bookmark, ListOrder, PageRef, Resume
+from consumer.lists.pager import PAGES_MAX, CursorRefused, Pager, ids_of, meets
+from consumer.lists.policy import WalkPolicy
+from consumer.lists.recent_pages import RecentPages
+from consumer.lists.walk import Walk
 from consumer.payments import (
     ApiError,
     Cursor,
@@ -20,11 +25,6 @@ from consumer.payments import (
     ServerError,
     UnexpectedAnswer,
 )
-from consumer.sync.backfill.bookmark import AHEAD_MAX, IDS_MAX, Bookmark, ListOrder, PageRef, Resume
-from consumer.sync.backfill.pager import PAGES_MAX, CursorRefused, Pager, ids_of, meets
-from consumer.sync.backfill.policy import WalkPolicy
-from consumer.sync.backfill.recent_pages import RecentPages
-from consumer.sync.backfill.walk import Walk
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

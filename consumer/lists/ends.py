@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from consumer.events import Locators, first, parse_time
 from consumer.ledger.reading.sync_state import KeptState
+from consumer.lists.bookmark import ListOrder, order_of
+from consumer.lists.pager import Lister, ids_of
 from consumer.payments import ApiError, Cursor, Page
-from consumer.sync.backfill.bookmark import ListOrder, order_of
-from consumer.sync.backfill.pager import Lister, ids_of
 
 PAGE: Final = 100
 PAGES_AT_ONCE: Final = 5

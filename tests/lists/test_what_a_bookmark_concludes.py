@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from consumer.sync.backfill.bookmark import AHEAD_MAX, Bookmark, ListOrder, PageRef, Resume, is_gap, order_of
+from consumer.lists.bookmark import AHEAD_MAX, Bookmark, ListOrder, PageRef, Resume, is_gap, order_of
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from consumer.events import Locators
+from consumer.lists.bookmark import ListOrder
+from consumer.lists.ends import Look, Place, look
 from consumer.payments import ApiError, Cursor, EventRecord, Page, ServerError
-from consumer.sync.backfill.bookmark import ListOrder
-from consumer.sync.backfill.ends import Look, Place, look
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 BEFORE = NOW - timedelta(hours=1)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder, PageRef, Resume
-from consumer.sync.backfill.policy import WalkPolicy
-from consumer.sync.backfill.recent_pages import RecentPages
-from tests.sync.scripted_list import START, Follower, ScriptedList, feed_policy, growing
+from consumer.lists.bookmark import Bookmark, ListOrder, PageRef, Resume
+from consumer.lists.policy import WalkPolicy
+from consumer.lists.recent_pages import RecentPages
+from tests.lists.scripted_list import START, Follower, ScriptedList, feed_policy, growing
 
 LATE_S = 16
 LATE_ACTION = st.one_of(

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from consumer.lists.bookmark import IDS_MAX, SERVICE_SKEW, Bookmark, ListOrder, PageRef, Resume, is_gap
+from consumer.lists.pager import CursorRefused, Pager, ids_of, meets
+from consumer.lists.policy import WalkPolicy
+from consumer.lists.recent_pages import RecentPages
 from consumer.payments import Cursor, EventRecord, Page
-from consumer.sync.backfill.bookmark import IDS_MAX, SERVICE_SKEW, Bookmark, ListOrder, PageRef, Resume, is_gap
-from consumer.sync.backfill.pager import CursorRefused, Pager, ids_of, meets
-from consumer.sync.backfill.policy import WalkPolicy
-from consumer.sync.backfill.recent_pages import RecentPages
 
 
 @dataclass(frozen=True, kw_only=True)
