@@ -19,6 +19,8 @@ from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.ledger.leases import LEASE_S
 from consumer.payments import Priority
+from consumer.runtime.leader import Leader
+from consumer.runtime.loop import REFUSED, StageFailure
 from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
 from consumer.sync.backfill import silence
@@ -32,8 +34,6 @@ from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity
-from consumer.sync.leader import Leader
-from consumer.sync.loop import REFUSED, StageFailure
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile import state as reconcile_state
 from consumer.sync.reconcile.drift import DriftReport

@@ -15,7 +15,15 @@ FAST = (
 """How pytest is told which tests judge, beside their places."""
 Places = tuple[str, ...]
 EVERYWHERE: Places = ("tests", "handlers")
-PLAYED = ("consumer/work", "consumer/sync", "consumer/checks", "consumer/lists", "consumer/ledger", "handlers")
+PLAYED = (
+    "consumer/work",
+    "consumer/sync",
+    "consumer/checks",
+    "consumer/lists",
+    "consumer/runtime",
+    "consumer/ledger",
+    "handlers",
+)
 LEFT_OUT = ("__init__.py", "*/migrations/*", "*/tests/*", "handlers/template/*", "*/metrics.py")
 HANDLING = "tests/contract/ledger/handling"
 READING = "tests/contract/ledger/reading"
@@ -41,6 +49,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/sync/canary/*", ("tests/sync/canary", "tests/sync")),
     ("consumer/sync/*", ("tests/sync",)),
     ("consumer/checks/*", ("tests/checks",)),
+    ("consumer/runtime/*", ("tests/runtime", "tests/sync")),
     ("consumer/lists/*", ("tests/lists", "tests/sync/backfill")),
     ("consumer/ledger/handling/runs*.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
     ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),

@@ -13,6 +13,7 @@ from typing import Final
 
 from consumer.lists.walk import Walk, cursors_refused
 from consumer.payments import CursorsRefused, Priority
+from consumer.runtime.loop import Stage
 from consumer.sync.application import Application
 from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.cutover import FirstWalk
@@ -21,7 +22,6 @@ from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.progress import ListStart, WalkProgress
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
 from consumer.sync.backfill.starting_point import StartingPoint
-from consumer.sync.loop import Stage
 from consumer.sync.settlement import Settlement
 
 SAY_HISTORY_EVERY_S: Final = 3600.0

@@ -25,12 +25,12 @@ from consumer.lists import bookmark as events_bookmark
 from consumer.lists.bookmark import Bookmark, ListOrder
 from consumer.lists.ends import PAGE, Place, look
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
+from consumer.runtime.loop import Stage
 from consumer.sync.application import Application
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.page import understand
 from consumer.sync.canary.late_events import LateEvents
 from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Shown, Sightings, after
-from consumer.sync.loop import Stage
 from consumer.sync.settlement import Settlement
 from consumer.telemetry.logs import Condition
 

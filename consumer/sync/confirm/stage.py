@@ -22,12 +22,12 @@ from consumer.ledger.reading import hints
 from consumer.ledger.tables import HintRow
 from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
 from consumer.reason import Reason
+from consumer.runtime.loop import Stage, together
 from consumer.sync.api import Cooldown, held_up_s
 from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.confirm.decision import PATIENCE_S, Verdict, confirmed
 from consumer.sync.confirm.denials import Denials
-from consumer.sync.loop import Stage, together
 from consumer.sync.quota import TokenBucket
 from consumer.sync.settlement import Settlement
 

@@ -15,11 +15,11 @@ from consumer.ledger.reading import budgets, hints, sync_state
 from consumer.lists import bookmark as events_bookmark
 from consumer.lists.bookmark import Bookmark
 from consumer.payments.circuit import PROBE_EVERY_S
+from consumer.runtime.loop import REFUSED
 from consumer.sync.backfill import silence
 from consumer.sync.canary import sightings
 from consumer.sync.canary.sightings import Late, Sightings
 from consumer.sync.health.stalled import StalledStage, stalled_stages
-from consumer.sync.loop import REFUSED
 from consumer.sync.reconcile import state as reconcile
 
 # While credentials are refused somebody probes every PROBE_EVERY_S: an older refusal is nobody's any more.

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from consumer.clock import Clock, DrivenClock
 from consumer.errors import ConsumerError, LedgerError, LedgerUnavailable
 from consumer.payments import ApiError, AuthenticationError, CircuitOpen
-from consumer.sync import loop
-from consumer.sync.loop import Stage, StageFailure, together
+from consumer.runtime import loop
+from consumer.runtime.loop import Stage, StageFailure, together
 from tests.sync.conftest import SteppedClock
 
 

@@ -13,7 +13,7 @@ from consumer.errors import AnotherLeads, ConsumerError, LeaseLost
 from consumer.ledger import Database
 from consumer.ledger.leases import LEASE_S
 from consumer.ledger.tenure import Tenure
-from consumer.sync.loop import STOP_GRACE_S, StageFailure
+from consumer.runtime.loop import STOP_GRACE_S, StageFailure
 
 LOG = structlog.get_logger()
 T = TypeVar("T")

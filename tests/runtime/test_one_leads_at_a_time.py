@@ -16,8 +16,8 @@ from consumer.errors import AnotherLeads, LeaseLost
 from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
 from consumer.ledger.tables import LeaseRow
-from consumer.sync import leader as leading
-from consumer.sync.leader import Leader
+from consumer.runtime import leader as leading
+from consumer.runtime.leader import Leader
 from tests.support.clocks import WrongClock
 from tests.sync.conftest import SteppedClock
 from tests.sync.test_outages_heal_by_themselves import FlakyDatabase
