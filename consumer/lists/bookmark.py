@@ -58,7 +58,7 @@ class PageRef:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bookmark(KeptState):
+class Bookmark(KeptState, walk=WALK):
     """`head_ids`, `tail_ids`: the ids at both ends; `tail_cursors`: with which the last pages were asked for.
 
     `walked_at` is when the last complete walk began (None: there was none), `newest_at` the time of the newest event

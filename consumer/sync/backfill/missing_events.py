@@ -11,7 +11,7 @@ from functools import partial
 from consumer.events import Delivery, Event
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
-from consumer.lists.bookmark import WALK, ListOrder
+from consumer.lists.bookmark import ListOrder
 from consumer.lists.orders import WalkPage
 from consumer.lists.walk import Walk
 from consumer.reason import Reason
@@ -107,7 +107,7 @@ class MissingEvents:
                 kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
                 await quarantine.put(session, kept, self._app.clock.now())
                 if begun.options.follows_bookmark:
-                    await self._app.keep(session, WALK, page.bookmark.dump())
+                    await self._app.keep(session, page.bookmark)
 
     async def _too_large(self, refused: Sequence[Event]) -> list[Delivery]:
         """Those the topic does not take, raw, by their ids, for whoever makes room for them; no hint waits for them."""

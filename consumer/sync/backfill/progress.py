@@ -5,19 +5,26 @@ Nothing is said where nothing is known: without times, in no order, or where nob
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from consumer.clock import Clock
-from consumer.events import parse_time
-from consumer.ledger.reading import sync_state
+from consumer.ledger.reading.sync_state import KeptState
 from consumer.lists.bookmark import ListOrder
 from consumer.lists.orders import WalkPage
 from consumer.lists.walk import Walk
 from consumer.sync.application import Application
 from consumer.sync.backfill.report import Progress
 
-WALK: Final = "list_begins"  # a row among the bookmarks, of no leader: whoever walks to the end of the list writes it
+WALK: Final = "list_begins"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begins(KeptState, walk=WALK):
+    """`at`: when the oldest event happened. Nobody leads here: whoever walks to the end of the list writes it."""
+
+    at: datetime | None = None
 
 
 class ListStart:
@@ -29,15 +36,14 @@ class ListStart:
 
     async def at(self) -> datetime | None:
         """None when no walk has come there yet. Raises LedgerError."""
-        state = await self._app.kept(WALK)
-        return parse_time(state.get("at")) if state else None
+        return (await self._app.kept(Begins)).at
 
     async def keep(self, at: datetime | None, now: datetime) -> None:
         """Remember it, if it is known and news. Raises LedgerError."""
         if at is None or at == self._kept:
             return
         async with self._app.database.transaction() as session:
-            await sync_state.keep(session, self._app.name, WALK, {"at": at.isoformat()}, token=0, now=now)
+            await Begins(at=at).keep(session, self._app.name, now=now)
         self._kept = at
 
 

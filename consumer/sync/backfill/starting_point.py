@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from consumer.errors import UsageError
-from consumer.lists.bookmark import WALK, Bookmark, ListOrder
+from consumer.lists.bookmark import Bookmark, ListOrder
 from consumer.lists.pager import Lister
 from consumer.lists.walk import Walk
 from consumer.sync.application import Application
@@ -60,7 +60,7 @@ class StartingPoint:
 
     async def bookmark(self) -> Bookmark:
         """The stored bookmark."""
-        return Bookmark.load(await self._app.kept(WALK))
+        return await self._app.kept(Bookmark)
 
     async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
         """From when on events are acted on; a walk that is the first of all begins it, unless it only foretells."""

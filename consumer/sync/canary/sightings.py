@@ -22,7 +22,7 @@ ORDER: Final = "order:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sightings(KeptState):
+class Sightings(KeptState, walk=WALK):
     """Things are named `event:ID` and `order:ID`, an order by the merchant's id.
 
     `missing`: since when each has been seen there and not here, by our own clock: the service need not show times.

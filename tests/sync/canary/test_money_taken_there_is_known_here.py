@@ -82,7 +82,7 @@ async def five_minutes(world: World, stage: Canary) -> None:
 
 
 async def kept(world: World) -> Sightings:
-    return Sightings.load(await world.app.kept(WALK))
+    return Sightings.load(await world.kept(WALK))
 
 
 # case: B27, O5

@@ -24,9 +24,8 @@ from consumer.console.invariants.report import Report
 from consumer.console.invariants.service import FreshWalk
 from consumer.ledger import health
 from consumer.ledger.handling import runs
-from consumer.ledger.reading import sync_state
 from consumer.ledger.tables import RunStatus
-from consumer.lists.bookmark import WALK, Bookmark
+from consumer.lists.bookmark import Bookmark
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
@@ -161,7 +160,7 @@ class World:
     async def has_walked(self) -> bool:
         """Whether the service's events were walked to their end at least once."""
         async with self._app.database.reading() as session:
-            state = Bookmark.load(await sync_state.load(session, "default", WALK))
+            state = await Bookmark.of(session, "default")
         return state.walked_at is not None
 
     async def access(self, customer: str) -> bool:
