@@ -24,13 +24,12 @@ from consumer.ledger.handling import outcomes
 from consumer.ledger.handling.outcomes import QUARANTINED, UNCONFIRMED, WORST_FIRST, Outcome
 from consumer.lists.bookmark import SERVICE_SKEW, Bookmark
 from consumer.lists.orders import WalkPage
+from consumer.lists.progress import ListStart, Progress, WalkProgress
 from consumer.lists.walk import Walk, cursors_refused
 from consumer.payments import CursorsRefused, Priority
 from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
 from consumer.sync.backfill.page import understand
-from consumer.sync.backfill.progress import ListStart, WalkProgress
-from consumer.sync.backfill.report import Progress
 from consumer.sync.identity import Identity
 
 VERSION: Final = 2
@@ -81,7 +80,7 @@ class Certifier:
             since=since,
         )
         window = _Window(since, until)
-        begins_at = await ListStart(self._app).at()
+        begins_at = await ListStart(self._app.database, self._app.name).at()
         walk_progress = WalkProgress(walk, self._app.clock, begins_at=begins_at)
         refused = cursors_refused(self._app.name)
         async with aclosing(walk.pages()) as pages:

@@ -18,6 +18,7 @@ from consumer.clock import Clock, rest
 from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.ledger.leases import LEASE_S
+from consumer.lists.progress import Progress
 from consumer.payments import Priority
 from consumer.runtime.leader import Leader
 from consumer.runtime.loop import REFUSED, StageFailure
@@ -26,7 +27,7 @@ from consumer.sync.application import Application
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.canary.stage import EVERY_S, Canary
 from consumer.sync.confirm.hints import GROUP, MAX_BYTES, HintConsumer

@@ -17,8 +17,8 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events, outbox, runs
 from consumer.ledger.tables import RunStatus
 from consumer.lists.bookmark import SERVICE_SKEW
+from consumer.lists.progress import Progress
 from consumer.plugin import Emission
-from consumer.sync.backfill.report import Progress
 from tests.sync.backfill.test_refused_cursors_are_said_once import Listed
 from tests.sync.conftest import SteppedClock, World
 from tests.sync.reconciling import listing

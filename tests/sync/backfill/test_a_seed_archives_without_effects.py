@@ -14,11 +14,12 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints
 from consumer.ledger.tables import OutboxRow
 from consumer.lists.bookmark import Bookmark, ListOrder
+from consumer.lists.progress import Progress
 from consumer.plugin import Context, handles
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import cutover
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
-from consumer.sync.backfill.report import BackfillOptions, Progress
+from consumer.sync.backfill.report import BackfillOptions
 from consumer.wire import plan_of
 from tests.support.ports import eventually
 from tests.sync.backfilling import backfill

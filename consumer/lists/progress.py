@@ -10,14 +10,25 @@ from datetime import datetime
 from typing import Final
 
 from consumer.clock import Clock
+from consumer.ledger import Database
 from consumer.ledger.reading.sync_state import KeptState
 from consumer.lists.bookmark import ListOrder
 from consumer.lists.orders import WalkPage
 from consumer.lists.walk import Walk
-from consumer.sync.application import Application
-from consumer.sync.backfill.report import Progress
 
 WALK: Final = "list_begins"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a walk is. `share` is from 0 to 1 and `eta_s` in seconds, both None while they cannot be told;
+    `published` is None where nothing is to be."""
+
+    pages: int
+    listed: int
+    published: int | None
+    share: float | None = None
+    eta_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,22 +39,24 @@ class Begins(KeptState, walk=WALK):
 
 
 class ListStart:
-    """When the oldest event of a newest-first list happened, as the last walk to its end saw it."""
+    """When the oldest event of an application's newest-first list happened, as the last walk to its end saw it."""
 
-    def __init__(self, app: Application) -> None:
-        self._app = app
+    def __init__(self, database: Database, application: str) -> None:
+        self._database = database
+        self._application = application
         self._kept: datetime | None = None
 
     async def at(self) -> datetime | None:
         """None when no walk has come there yet. Raises LedgerError."""
-        return (await self._app.kept(Begins)).at
+        async with self._database.reading() as session:
+            return (await Begins.of(session, self._application)).at
 
     async def keep(self, at: datetime | None, now: datetime) -> None:
         """Remember it, if it is known and news. Raises LedgerError."""
         if at is None or at == self._kept:
             return
-        async with self._app.database.transaction() as session:
-            await Begins(at=at).keep(session, self._app.name, now=now)
+        async with self._database.transaction() as session:
+            await Begins(at=at).keep(session, self._application, now=now)
         self._kept = at
 
 
