@@ -58,7 +58,7 @@ class SingleReads:
         if not all(self.odd.is_whole(one) for one in seen):
             await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
-        await self._answers.found([row], seen)
+        await self._answers.found([row], seen, version)
         this.answered.append(row)
 
     async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
