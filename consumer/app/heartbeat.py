@@ -22,8 +22,8 @@ from consumer import __version__
 from consumer.clock import Clock, SharedClock
 from consumer.errors import ConsumerError, LedgerUnavailable, again, code_of
 from consumer.ledger import Database, processes
+from consumer.ledger.engine.applied import SchemaWatch
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.engine.schema_watch import SchemaWatch
 from consumer.ledger.processes import Proof, Pulse
 from consumer.retry import Lasting
 from consumer.telemetry.internal import Readiness
