@@ -101,13 +101,17 @@ class Heartbeat:
         self._database = self._database or Database(self._url, pool_size=1, create=False)
         return self._database
 
+    async def beat(self) -> None:
+        """Tell the ledger now. Where it cannot be told, that is told with the next beat that can be."""
+        await self._try(self._beat)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then says that it ends."""
         try:
             for beats in count():
                 if stop.is_set():
                     break
-                await self._try(self._beat)
+                await self.beat()
                 is_new = beats < FIRST_BEATS and (self._was is None or not self._was[0])
                 try:
                     async with asyncio.timeout(FIRST_BEAT_S if is_new else BEAT_EVERY_S):

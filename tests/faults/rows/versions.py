@@ -10,7 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import consumer
-from tests.faults.scene import Fault, Scene, fault
+from tests.faults.play import green
+from tests.faults.scene import ROLES, Fault, Scene, fault
 from tests.faults.server import DATABASE
 
 CHECKOUT = Path(consumer.__file__).parents[1]
@@ -30,7 +31,7 @@ depends_on = None
 def upgrade() -> None:
     """Nothing that this version would miss."""
 '''
-LEFT_BEHIND_S = 330.0
+LEFT_BEHIND_S = 400.0
 """Before that it may be a deploy that goes on, and nothing is late."""
 
 
@@ -136,9 +137,9 @@ def _left_behind(role: str) -> Fault:
 
     async def strike(scene: Scene) -> None:
         await _become(scene, role, _code(scene, "before", "0.0.9"))
-        others = [one for one in scene.processes if one != role]
         await scene.processes[role].ready(within_s=READY_WITHIN_S)
-        await scene.restart(*others)
+        await scene.restart(*(one for one in ROLES if one != role))
+        await green(scene)
 
     return fault(
         role,
