@@ -236,7 +236,7 @@ async def open_world(
     book = shop.book
     plugins: dict[str, ModuleType] = {"demo": shop}
     app = await stack.enter_async_context(App(settings, clock=SandboxTime(sandbox.engine.clock), plugins=plugins))
-    await build_everything(app)
+    await build_everything(app, clock=sandbox.engine.clock)
     sandbox.set_webhook_url(f"{app.public_url}/webhooks/default")
     await _until_ready(app)
     http = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)))
