@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "ledger_0019"
-down_revision = "ledger_0018"
+revision = "ledger_0020"
+down_revision = "ledger_0019"
 branch_labels = None
 depends_on = None
 
