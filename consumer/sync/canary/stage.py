@@ -16,13 +16,12 @@ from typing import Any, Final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import QUARANTINED, delivered_only
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import PAID, status_of
 from consumer.lists.bookmark import Bookmark, ListOrder
-from consumer.lists.ends import PAGE, Place, look
+from consumer.lists.ends import Place, look
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
 from consumer.runtime.loop import Stage
 from consumer.sync.application import Application
@@ -127,18 +126,15 @@ class Canary(Stage):
     async def _here(self, session: AsyncSession, names: Sequence[str]) -> frozenset[str]:
         """Which of these the ledger has: an event handled or put aside with its reason, an order known to be paid."""
         ids = {kind: [_id(name) for name in names if name.startswith(f"{kind}:")] for kind in KINDS}
-        here: set[str] = set()
-        for some in portions(ids["event"], PAGE):
-            known = await events.known(session, [(self._app.name, one) for one in some])
-            aside = await delivered_only(session, self._app.name, some)
-            here |= {f"event:{event_id}" for _, event_id in known}
-            here |= {f"event:{one}" for one, outcome in aside.items() if outcome.word == QUARANTINED}
-        for some in portions(ids["order"], PAGE):
-            told = await events.told(session, self._app.name, [f"order:{one}" for one in some])
-            states = await observations.last(session, self._app.name, "order", some)
-            observed = {one for one, last in states.items() if status_of(last.state) == PAID}
-            here |= {name for name, types in told.items() if "order.paid" in types}
-            here |= {name for name, types in told.items() if "order.observed" in types and _id(name) in observed}
+        known = await events.known(session, [(self._app.name, one) for one in ids["event"]])
+        aside = await delivered_only(session, self._app.name, ids["event"])
+        here = {f"event:{event_id}" for _, event_id in known}
+        here |= {f"event:{one}" for one, outcome in aside.items() if outcome.word == QUARANTINED}
+        told = await events.told(session, self._app.name, [f"order:{one}" for one in ids["order"]])
+        states = await observations.last(session, self._app.name, "order", ids["order"])
+        observed = {one for one, last in states.items() if status_of(last.state) == PAID}
+        here |= {name for name, types in told.items() if "order.paid" in types}
+        here |= {name for name, types in told.items() if "order.observed" in types and _id(name) in observed}
         return frozenset(here)
 
     def _show(self, found: Sightings) -> None:

@@ -144,11 +144,8 @@ class Confirm(Stage):
             # The list itself is in trouble: single reads may still work, as far as the share goes.
             LOG.warning("hints_not_settled_by_walking", application=self._app.name, code=error.code)
             return await self._one_by_one(_first(due, self._singles.grant(len(due))))
-        left: dict[str, int] = {}
-        for chunk in portions(list(due), CHUNK):
-            async with self._app.database.reading() as session:
-                rows = await hints.ids_of(session, self._app.name, chunk)
-            left |= {event_id: due[event_id] for event_id in rows}
+        async with self._app.database.reading() as session:
+            left = {one: due[one] for one in await hints.ids_of(session, self._app.name, list(due))}
         confirmed_now = len(due) - len(left)
         if coverage is Coverage.NOTHING:
             in_turn = {event_id: denials for event_id, denials in due.items() if event_id in left}
