@@ -32,9 +32,12 @@ class Refresh(Stage):
         resources = app.client.with_priority(Priority.REFRESH)
         answers = Answers(app, resources, publisher, cooldown, self._policy.retry)
         self._singles = singles = SingleReads(app, resources, answers, quota, cooldown)
-        self._lists = ListReads(
-            app, resources, answers, singles, quota=quota, turns=turns, cooldown=cooldown, policy=self._policy
-        )
+        self._lists = {
+            kind: ListReads(
+                kind, app, resources, answers, singles, quota=quota, turns=turns, cooldown=cooldown, policy=self._policy
+            )
+            for kind in LISTED
+        }
 
     async def _step(self) -> float:
         if await self.once():
@@ -49,11 +52,11 @@ class Refresh(Stage):
         self._cooldown.check()
         self._quota.begin()
         this, left = Round(), await self._due()
-        paged = self._lists.kinds(left)
-        self._turns.begin(row for row in left if row.kind not in paged or self._lists.is_unanswered(row))
+        paged = {kind: reads for kind, reads in self._lists.items() if reads.is_paged(left)}
+        self._turns.begin(row for row in left if row.kind not in paged or paged[row.kind].is_unanswered(row))
         for kind in LISTED if self._quota.since_other < URGENT else LISTED[::-1]:
             if kind in paged:
-                left = await self._lists.work_off(kind, left, this)
+                left = await paged[kind].work_off(left, this)
         left = [row for row in left if not self._turns.has_done(row)]
         waiting = iter(in_turn(left, self._policy.singles, self._quota.since_other, self._quota.last_other))
         await together(*(self._singles.work_off(waiting, this) for _ in range(self._policy.concurrency)))
