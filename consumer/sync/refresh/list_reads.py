@@ -15,7 +15,7 @@ from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.policy import ListWalk, RefreshPolicy
-from consumer.sync.refresh.schedule import ListedKind, ReadQuota, Round, Turns
+from consumer.sync.refresh.schedule import ListedKind, ReadQuota, Turns
 from consumer.sync.refresh.single_reads import SingleReads
 
 UNANSWERED_S: Final = 600.0  # a read that has waited for so long waits for no walk of its list any more
@@ -63,7 +63,7 @@ class ListReads:
         self._newest_only_until = 0.0
 
     def is_paged(self, due: Sequence[ReadRow]) -> bool:
-        """Whether so many of these reads are of this kind that the list is paged. Its walk is over where they are not."""
+        """Whether so many of these reads are of this kind that the list is paged. If they are not, its walk is over."""
         is_paged = sum(row.kind == self._kind for row in due) >= self._page_from
         if not is_paged:
             self._walk, self._newest_only_until = None, 0.0
@@ -74,14 +74,14 @@ class ListReads:
         since = self._app.clock.now() - timedelta(seconds=UNANSWERED_S)
         return row.due_at <= (since if self._ended is None else max(since, self._ended))
 
-    async def work_off(self, due: Sequence[ReadRow], this: Round) -> list[ReadRow]:
+    async def work_off(self, due: Sequence[ReadRow], answered: list[ReadRow]) -> list[ReadRow]:
         """Page the list; returns which of the due reads may be done singly in this round: none of this kind while its
         walk goes on. `RefreshPolicy.singles` bounds how many are: they may be listed by the next one."""
         if self._wants_a_shape:
-            await self._singles.work_off(iter([row for row in due if row.kind == self._kind][:1]), this)
-        if this.held_up is None:
-            await self._by_pages(this)
-        self._turns.did(this.answered)
+            await self._singles.work_off(iter([row for row in due if row.kind == self._kind][:1]), answered)
+        if self._cooldown.error is None:
+            await self._by_pages(answered)
+        self._turns.did(answered)
         mine = [row for row in due if row.kind == self._kind and not self._turns.has_done(row)]
         is_walking = self._walk is not None and self._app.clock.monotonic() >= self._walk.rests_until
         return [*(row for row in due if row.kind != self._kind), *([] if is_walking else mine)]
@@ -91,7 +91,7 @@ class ListReads:
         """Whether no order was read singly yet, which would show how full one is."""
         return self._kind == "order" and not self._singles.order_shapes
 
-    async def _by_pages(self, this: Round) -> None:
+    async def _by_pages(self, answered: list[ReadRow]) -> None:
         """Answer what the list shows.
 
         Which of a page's records are due is looked up page by page: the reads that have waited longest may be anywhere
@@ -107,11 +107,11 @@ class ListReads:
         if walk.cursor is None and not looks and began < self._newest_only_until:
             return
         if walk.cursor is not None and looks:
-            await self._page(None, this)
+            await self._page(None, answered)
         for _ in range(self._policy.pages):
             if self._app.clock.monotonic() < walk.rests_until:
                 break
-            found = await self._page(walk.cursor, this)
+            found = await self._page(walk.cursor, answered)
             if found is None:
                 break
             walk.note(len(found.rows), found.unasked, found.next_cursor, self._policy, self._app.clock.monotonic())
@@ -126,13 +126,13 @@ class ListReads:
         rests = min(walk.barren, 1) if walk.has_paid_off else walk.barren
         self._newest_only_until = self._app.clock.monotonic() + rests * self._policy.newest_every_s
 
-    async def _page(self, cursor: Cursor | None, this: Round) -> _Answered | None:
+    async def _page(self, cursor: Cursor | None, answered: list[ReadRow]) -> _Answered | None:
         """Answer what one page shows. None: not read, for now; the walk is to go on from here."""
         row = self._turns.next()
-        if row is not None and this.held_up is None and await self._quota.allows(row.kind):
+        if row is not None and self._cooldown.error is None and await self._quota.allows(row.kind):
             self._turns.taken(row)
-            await self._singles.do(row, this)
-        if this.held_up is not None or not await self._quota.allows(self._kind):
+            await self._singles.do(row, answered)
+        if self._cooldown.error is not None or not await self._quota.allows(self._kind):
             return None
         self._turns.paged()
         if cursor is None:
@@ -142,25 +142,24 @@ class ListReads:
             page: Page[Any] = await self._listed.list(cursor=cursor)
         except PaymentsError as error:
             if self._cooldown.take(error):
-                this.held_up = this.held_up or error
                 return None
             return _Answered((), 0, None)
         self._answers.service_answered()
         if self._wants_a_shape:
-            await self._read_one_of(page.items, this)
+            await self._read_one_of(page.items, answered)
         rows, hits, unasked = await self._usable(page.items, version)
         await self._answers.found(rows, hits, version)
-        this.answered += rows
+        answered += rows
         self._turns.did(rows)
         return _Answered(rows, unasked, page.next_cursor if page.items else None)
 
-    async def _read_one_of(self, items: Sequence[Order], this: Round) -> None:
+    async def _read_one_of(self, items: Sequence[Order], answered: list[ReadRow]) -> None:
         """No order that was read so far was found: one that is listed is, and shows how full a record is."""
         names = [one.order_id for one in items if one.order_id is not None]
         async with self._app.database.reading() as session:
             due = await read_requests.due_of(session, self._app.name, "order", names, self._app.clock.now())
-        await self._singles.work_off(iter(due[:1]), this)
-        self._turns.did(this.answered)
+        await self._singles.work_off(iter(due[:1]), answered)
+        self._turns.did(answered)
 
     async def _goes_on(self, walk: ListWalk) -> bool:
         if walk.cursor is None or walk.barren == 0:
