@@ -15,15 +15,16 @@ from typing import Final
 
 import structlog
 
+from consumer.errors import again
 from consumer.events import Event
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints
 from consumer.ledger.tables import HintRow
-from consumer.payments import ApiError, PaymentsError, Priority
+from consumer.payments import PaymentsError, Priority
 from consumer.reason import Reason
 from consumer.runtime.loop import Stage, together
-from consumer.sync.api import Cooldown, held_up_s, shown
+from consumer.sync.api import Cooldown, shown
 from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.confirm.decision import PATIENCE_S, Verdict, confirmed
@@ -171,40 +172,34 @@ class Confirm(Stage):
         for chunk in portions(list(due), CHUNK):
             async with self._app.database.reading() as session:
                 waiting = await hints.of_events(session, self._app.name, chunk)
-            verdicts, held_up = await self._ask(waiting)
-            settled += await self._settle(verdicts)
-            if held_up is not None:
-                if settled:
-                    return settled
-                raise held_up
+            settled += await self._settle(await self._ask(waiting))
+            if self._cooldown.error is not None:
+                if not settled:
+                    raise again(self._cooldown.error)
+                break
         return settled
 
-    async def _ask(self, asked: Sequence[HintRow]) -> tuple[list[tuple[HintRow, Verdict]], PaymentsError | None]:
-        """Read every hint's event, a few at once; the first failure that concerns all calls ends the round."""
+    async def _ask(self, asked: Sequence[HintRow]) -> list[tuple[HintRow, Verdict]]:
+        """Read every hint's event, a few at once; the first failure that concerns all calls ends the round. A failure
+        (5xx, unreadable) that concerns this very id answers nothing."""
         verdicts: list[tuple[HintRow, Verdict]] = []
-        held_up: list[PaymentsError] = []
         waiting = iter(asked)
 
         async def ask_next() -> None:
             for hint in waiting:
-                if held_up:
+                if self._cooldown.error is not None:
                     return
                 try:
                     verdicts.append((hint, await self._verdict(hint)))
                 except PaymentsError as error:
-                    self._cooldown.take(error)
-                    held_up.append(error)
+                    if not self._cooldown.take(error):
+                        verdicts.append((hint, None))
 
         await together(*(ask_next() for _ in range(min(self._policy.concurrency, len(asked)))))
-        return verdicts, held_up[0] if held_up else None
+        return verdicts
 
     async def _verdict(self, hint: HintRow) -> Verdict:
-        try:
-            record = await shown(self._events.retrieve(hint.event_id))
-        except ApiError as error:
-            if held_up_s(error) is not None:
-                raise
-            return None  # a refusal of this very id is an answer; a failure (5xx, unreadable) is none
+        record = await shown(self._events.retrieve(hint.event_id))
         if record is None:
             return Reason.NOT_CONFIRMED
         return confirmed(hints.as_delivery(hint), record.raw_bytes, self._app.locators)
