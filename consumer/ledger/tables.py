@@ -199,7 +199,8 @@ class DeadLetterRow(LedgerRow, table=True):
 
 
 class OutboxRow(LedgerRow, table=True):
-    """A derived event to be published; unique by (application, event_id), as the event will be."""
+    """A derived event to be published; unique by (application, event_id), as the event will be. `on_way`: it comes by
+    the log, and has not come yet; null for what was taken where it was emitted, or came."""
 
     __tablename__ = "outbox"
     __table_args__ = (
@@ -210,6 +211,8 @@ class OutboxRow(LedgerRow, table=True):
               sqlite_where=text("published_at IS NULL")),
         Index("ix_outbox_plan", "plan", "seq", postgresql_where=text("plan IS NOT NULL"),
               sqlite_where=text("plan IS NOT NULL")),
+        Index("ix_outbox_on_way", "application", "key", postgresql_where=text("on_way"),
+              sqlite_where=text("on_way = 1")),
     )  # fmt: skip
 
     seq: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
@@ -225,6 +228,7 @@ class OutboxRow(LedgerRow, table=True):
     handler: str = Field(sa_column=Column(String(HANDLER_CHARS), nullable=False))
     plan: str | None = Field(default=None, sa_column=Column(String(64)))
     traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
+    on_way: bool | None = Field(default=None, sa_column=Column(Boolean))
 
 
 class ReadRow(LedgerRow, table=True):

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from consumer.document import DEPTH_MAX, ODD_MAX, TEXTS_MAX, VALUES_MAX, VOUCHED_MAX, parse, storable
 from consumer.errors import NotUnderstood
 from consumer.events import Locators, parse_json, parse_time
+from consumer.ledger.reading.observation import Observation
 from consumer.plugin.snapshot import snapshot_in
-from consumer.sync.observation import Observation
 from consumer.wire import pack_event, unpack_event
 from tests.hostile.texts import ODD_TEXTS, texts, values, written
 

@@ -14,19 +14,19 @@ from structlog.testing import capture_logs
 from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event, Source, Trust
-from consumer.ledger.reading import hints, observations, quarantine, read_requests, sync_state
+from consumer.ledger.reading import hints, observation, observations, quarantine, read_requests, sync_state
+from consumer.lists.bookmark import WALK, Bookmark, Resume
 from consumer.payments import EMPTY_PAGES_MAX, EventRecord, Page, UnexpectedAnswer
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
-from consumer.sync import observation, publisher
-from consumer.sync.backfill.bookmark import WALK, Bookmark, Resume
+from consumer.sync import publisher
 from consumer.sync.publisher import EventPublisher
+from tests.lists.scripted_list import Follower, ScriptedList
 from tests.sync.backfilling import backfill
 from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
 from tests.sync.conftest import EVENTS, World, counted_by, delivery
 from tests.sync.reconciling import baselined, lists, reconcile
 from tests.sync.refreshing import answers, ask, pending, refresh
-from tests.sync.scripted_list import Follower, ScriptedList
 
 
 def nested(levels: int) -> Any:

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from consumer.ledger.reading import observations, read_requests
+from consumer.ledger.reading.observation import STATUSES, Observation, unreadable
 from consumer.ledger.tables import ReadRow
 from consumer.payments import (
     ApiError,
@@ -28,7 +29,6 @@ from consumer.payments import (
 from consumer.retry import RetryPolicy
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.observation import STATUSES, Observation, unreadable
 from consumer.sync.publisher import EventPublisher
 
 LOG = structlog.get_logger()

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from consumer.ledger.reading import observations, read_requests
+from consumer.ledger.reading.observation import Observation, shape
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Cursor, Order, Page, PaymentsError, Resources, Subscription
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.policy import ListWalk, RefreshPolicy
 from consumer.sync.refresh.schedule import LISTED, ListedKind, ReadQuota, Round, Turns

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import structlog
 
+from consumer.ledger.reading.observation import Observation, shape
 from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError, Resources, UnexpectedAnswer
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.odd_records import OddRecords
 from consumer.sync.refresh.schedule import ReadQuota, Round

@@ -10,11 +10,11 @@ import pytest
 
 from consumer.events import Source, Trust
 from consumer.ledger.reading import read_requests
+from consumer.ledger.reading.observation import digest, meaning, observation_id, shape
 from consumer.payments import PaymentsClient, PaymentsError
 from consumer.payments.listings import Listing
 from consumer.plugin import ReadRequest
 from consumer.sync.api import ApplicationApi
-from consumer.sync.observation import digest, meaning, observation_id, shape
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, World, counted_by
