@@ -116,20 +116,31 @@ class Confirm(Stage):
         async with self._app.database.reading() as session:
             recorded = {one for _, one in await events.known(session, [(self._app.name, one) for one in due])}
         there = [one for one in due if one in recorded or one in self._settlement.published]
+        settled = 0
         for some in portions(there, WHOLE):
-            await self._settle_known(some)
+            settled += await self._settle_known(some)
         for event_id in there:
             del due[event_id]
-        self._app.metrics.confirmed.labels(self._app.name, "known").inc(len(there))
-        return len(there)
+        self._app.metrics.confirmed.labels(self._app.name, "known").inc(settled)
+        return settled
 
-    async def _settle_known(self, event_ids: Sequence[str]) -> None:
-        """What was published a moment ago and is not recorded yet cannot be compared."""
+    async def _settle_known(self, event_ids: Sequence[str]) -> int:
+        """What was published a moment ago and is not recorded yet cannot be compared: another body than the one that
+        was confirmed waits until it is."""
         async with self._app.database.reading() as session:
             waiting = await hints.of_events(session, self._app.name, event_ids)
             recorded = await events.load(session, [(self._app.name, event_id) for event_id in event_ids])
-        deliveries = {hint.event_id: hints.as_delivery(hint) for hint in waiting}
+            deliveries = {hint.event_id: hints.as_delivery(hint) for hint in waiting}
+            known = {event.id for event in recorded.values()}
+            others = await hints.differing(session, [one for of, one in deliveries.items() if of not in known])
+        keys = [(self._app.name, str(other.event_id)) for other in others]
+        if keys:
+            async with self._app.database.transaction() as session:
+                await hints.put_off(session, keys, self._app.clock.now() + hints.AGAIN, counted=False)
+        for _, event_id in keys:
+            del deliveries[event_id]
         await self._settlement.settle(deliveries, list(recorded.values()), lacking=())
+        return len(event_ids) - len(keys)
 
     # --- many --------------------------------------------------------------------------------------------------
 
