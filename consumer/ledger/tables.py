@@ -7,7 +7,20 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Table, Text, UniqueConstraint, false, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
 from sqlmodel import Field
 
 from consumer.columns import PackedBytes, TableRow, UtcDateTime, serial
@@ -216,7 +229,9 @@ class OutboxRow(LedgerRow, table=True):
 
 class ReadRow(LedgerRow, table=True):
     """A read that handlers asked for, coalesced per object. `asked` counts the requests, so that one that comes in
-    while the read is under way is not lost; `again_at` is the earliest time that those asked for since it began."""
+    while the read is under way is not lost; `again_at` is the earliest time that those asked for since it began.
+    `asked_after`: the newest version of a read when it was last asked for; only a newer one is an answer.
+    `traceparent`: of what wants it soonest."""
 
     __tablename__ = "reads"
     __table_args__ = (Index("ix_reads_due", "due_at"),)
@@ -225,11 +240,13 @@ class ReadRow(LedgerRow, table=True):
     kind: str = Field(sa_column=Column(String(20), primary_key=True))
     object_id: str = Field(sa_column=Column(String(255), primary_key=True))
     asked: int = Field(default=1, sa_column=Column(Integer, nullable=False))
+    asked_after: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
     due_at: datetime = time_column()
     again_at: datetime | None = time_column(nullable=True)
     attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     code: str | None = Field(default=None, sa_column=Column(String(60)))
     created_at: datetime = time_column()
+    traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
 
 
 class ObservationRow(LedgerRow, table=True):

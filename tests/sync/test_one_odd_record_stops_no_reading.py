@@ -272,11 +272,12 @@ async def test_a_read_asked_for_in_a_day_is_not_due_at_once(world: World) -> Non
     await ask(world, "order", "A1")
     async with world.database.transaction() as session:
         [row] = await read_requests.due(session, now, 10, "default", "order")
+        version = await read_requests.next_version(session)
         await read_requests.begin(session, [row])
     await ask(world, "order", "A1", after_s=86_400)
     await ask(world, "order", "A1", after_s=3_600)
     async with world.database.transaction() as session:
-        await read_requests.done(session, [row], now)
+        await read_requests.done(session, [row], version, now)
     [left] = await pending(world)
     assert left.due_at == now + timedelta(hours=1)
 
@@ -288,10 +289,11 @@ async def test_a_read_asked_for_at_once_while_one_is_under_way_is_made(world: Wo
     await ask(world, "order", "A2")
     async with world.database.transaction() as session:
         rows = await read_requests.due(session, now, 10, "default", "order")
+        version = await read_requests.next_version(session)
         await read_requests.begin(session, rows)
     await ask(world, "order", "A1")
     async with world.database.transaction() as session:
-        await read_requests.done(session, rows, now)
+        await read_requests.done(session, rows, version, now)
         assert [row.object_id for row in await read_requests.due(session, now, 10, "default", "order")] == ["A1"]
 
 
@@ -304,8 +306,9 @@ async def test_what_was_asked_between_looking_and_beginning_is_not_lost(world: W
         session.expunge(row)
         request = ReadRequest(kind="order", object_id="A1", not_before=now + timedelta(hours=1))
         await read_requests.ask(session, "default", [request], now)
+        version = await read_requests.next_version(session)
         await read_requests.begin(session, [row])
-        await read_requests.done(session, [row], now)
+        await read_requests.done(session, [row], version, now)
     [left] = await pending(world)
     assert left.due_at <= now + timedelta(hours=1)
 

@@ -149,7 +149,7 @@ class ListReads:
         if kind == "order" and not self._singles.order_shapes:
             await self._read_one_of(page.items, this)
         rows, hits, unasked = await self._usable(kind, page.items, version)
-        await self._answers.found(rows, hits)
+        await self._answers.found(rows, hits, version)
         this.answered += rows
         self._turns.did(rows)
         return _Answered(rows, unasked, page.next_cursor if page.items else None)
@@ -174,8 +174,8 @@ class ListReads:
     async def _usable(
         self, kind: ListedKind, items: Sequence[Order | Subscription], version: int
     ) -> tuple[list[ReadRow], list[Observation], int]:
-        """Listed records that were asked for and are as full as a single read of the same object was (case B22); and
-        how many others nobody has asked for so far.
+        """Listed records that were asked for before the page was, and are as full as a single read of the same object
+        was (case B22); and how many others nobody has asked for so far.
 
         An order is decided on by its status and its amount alone: there, as full as any order that was read singly is
         enough, so that many new orders cost a read per hundred of them.
@@ -183,7 +183,8 @@ class ListReads:
         ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items if one.status is not None}
         names, application = [name for name in ids if name], self._app.name
         async with self._app.database.transaction() as session:
-            due = await read_requests.due_of(session, application, kind, names, self._app.clock.now())
+            now = self._app.clock.now()
+            due = await read_requests.due_of(session, application, kind, names, now, version=version)
             last = await observations.last(session, application, kind, names)
             await read_requests.begin(session, due)
         rows, hits = list[ReadRow](), list[Observation]()
@@ -191,7 +192,7 @@ class ListReads:
             raw = ids[row.object_id].raw
             is_full = row.object_id in last and last[row.object_id].shape == shape(raw)
             if is_full or (kind == "order" and shape(raw) in self._singles.order_shapes):
-                hit = self._app.observation(kind, row.object_id, version, raw)
+                hit = self._app.observation(kind, row.object_id, version, raw, row.traceparent)
                 if self._singles.odd.is_whole(hit):
                     rows.append(row)
                     hits.append(hit)
