@@ -18,8 +18,9 @@ from tests.bench.job import bare_handlers, grown
 from tests.bench.peers import receiving as peers_receiving
 from tests.bench.peers import working as peers_working
 from tests.bench.plot.drawing import drawing
-from tests.bench.processes import idle, scaling
+from tests.bench.processes import backlog_memory, idle, scaling
 from tests.bench.ratio import Measured, table
+from tests.bench.receive import half_load
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
 
@@ -33,6 +34,7 @@ ON_POSTGRES: Mapping[str, Callable[[Path, str], Sequence[Measured]]] = {
 }
 ON_BOTH: Mapping[str, Callable[[Path, str, str], Sequence[Measured]]] = {
     "idle": idle.measure,
+    "memory": backlog_memory.measure,
     "latency": latency.measure,
     "peers-work": peers_working.measure,
     "scaling": scaling.measure,
@@ -40,6 +42,7 @@ ON_BOTH: Mapping[str, Callable[[Path, str, str], Sequence[Measured]]] = {
 }
 ON_KAFKA: Mapping[str, Callable[[Path, str], Sequence[Measured]]] = {
     "receive": receiving.measure,
+    "half-load": half_load.measure,
     "peers-receive": peers_receiving.measure,
 }
 PARTS = (*ON_POSTGRES, *ON_BOTH, *ON_KAFKA, "replay")

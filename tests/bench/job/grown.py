@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from statistics import median
 
@@ -46,10 +47,11 @@ def measure(folder: Path, postgres: str) -> list[Measured]:
     for name in DATABASES:
         grown = url_of(name, folder, postgres)
         uvloop.run(_grow(grown))
+        numbers = count(step=ORDERS_EACH)
         for what, job in (("an effect", job_of(call, ORDERS_EACH)), ("main job", main_job.job_of(ORDERS_EACH))):
             rounds = []
-            for number in range(ROUNDS + 1):
-                there = replace(job, first=number * ORDERS_EACH)
+            for _ in range(ROUNDS + 1):
+                there = replace(job, first=next(numbers))
                 urls = (grown, url_of(name, folder, postgres))
                 rounds.append([_cost(folder, url, there, server if name == "PostgreSQL" else 0) for url in urls])
             _tell(f"{name}, {what}", rounds[1:])

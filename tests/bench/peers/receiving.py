@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from urllib.parse import urlsplit
 
 import uvloop
 
@@ -22,20 +19,12 @@ from consumer.broker import TopicConfig, open_broker
 from tests.bench.peers import programs
 from tests.bench.ratio import Cost, Measured, Ratio, processor_s
 from tests.bench.receive.client import send_all
-from tests.support.load import SECRET, Sending, paid_orders
-from tests.support.process import ConsumerProcess, ended
+from tests.bench.receive.servers import Server, line, ours, pin, running
+from tests.support.load import Sending, paid_orders
 
 REQUESTS, CONNECTIONS, ROUNDS = 12_000, 64, 5
 BAR = 1.0
 OURS, GO = "ours", "Go, net/http and franz-go"
-
-
-@dataclass(frozen=True)
-class Server:
-    """One that listens."""
-
-    pid: int
-    port: int
 
 
 def measure(folder: Path, kafka: str) -> list[Measured]:
@@ -43,10 +32,7 @@ def measure(folder: Path, kafka: str) -> list[Measured]:
     cores, sendings = sorted(os.sched_getaffinity(0)), paid_orders(REQUESTS, 0)
     with ExitStack() as stack:
         servers = _servers(folder, kafka, stack)
-        if len(cores) > 1:
-            for server in servers.values():
-                os.sched_setaffinity(server.pid, {cores[0]})
-            os.sched_setaffinity(0, set(cores[1:]))
+        pin(cores, *(server.pid for server in servers.values()))
         rounds = [{who: _cost(one, sendings) for who, one in servers.items()} for _ in range(ROUNDS + 1)][1:]
     for who in servers:
         cpu, rate = median(one[who].cpu_ms_per_1000 for one in rounds), median(one[who].rate for one in rounds)
@@ -69,14 +55,7 @@ def _cost(server: Server, sendings: Sequence[Sending]) -> Cost:
 
 
 def _servers(folder: Path, kafka: str, stack: ExitStack) -> dict[str, Server]:
-    serve = ConsumerProcess("serve", {
-        "CONSUMER_BROKER_URL": kafka, "CONSUMER_TOPIC_PREFIX": f"bench-{uuid.uuid4().hex[:8]}",
-        "CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": SECRET,
-    }, folder)  # fmt: skip
-    stack.enter_context(ended(serve))
-    serve.spawn()
-    asyncio.run(serve.ready())
-    found = {OURS: Server(serve.pid, urlsplit(serve.addresses["public_url"]).port or 0)}
+    found = {OURS: stack.enter_context(ours(folder, kafka))}
     peers: dict[str, Sequence[str]] = {}
     if programs.python():
         peers["aiohttp, HMAC, send_and_wait"] = programs.words("receive.aiohttp_aiokafka")
@@ -85,9 +64,8 @@ def _servers(folder: Path, kafka: str, stack: ExitStack) -> dict[str, Server]:
         peers[GO] = [str(program)]
     topic = asyncio.run(_topic(kafka)) if peers else ""
     for who, words in peers.items():
-        process = stack.enter_context(_running([*words, kafka.removeprefix("kafka://"), topic]))
-        assert process.stdout is not None
-        found[who] = Server(process.pid, int(process.stdout.readline()))
+        process = stack.enter_context(running([*words, kafka.removeprefix("kafka://"), topic], programs.environ()))
+        found[who] = Server(process.pid, int(line(process)))
     return found
 
 
@@ -97,13 +75,3 @@ async def _topic(kafka: str) -> str:
     await broker.ensure_topics([TopicConfig(name=topic, partitions=6, retention_s=3600, max_record_bytes=1 << 20)])
     await broker.stop()
     return topic
-
-
-@contextmanager
-def _running(words: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(words, cwd=programs.CHECKOUT, env=programs.environ(), stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=10)
