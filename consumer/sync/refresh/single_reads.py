@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import structlog
 
+from consumer.ledger.reading.observation import Observation, shape
 from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError, Resources, UnexpectedAnswer
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.odd_records import OddRecords
-from consumer.sync.refresh.schedule import ReadQuota, Round
+from consumer.sync.refresh.schedule import ReadQuota
 
 LOG = structlog.get_logger()
 
@@ -35,31 +35,29 @@ class SingleReads:
         self.order_shapes: dict[str, None] = {}
         self.odd = OddRecords()
 
-    async def work_off(self, waiting: Iterator[ReadRow], this: Round) -> None:
+    async def work_off(self, waiting: Iterator[ReadRow], answered: list[ReadRow]) -> None:
         """Do the waiting reads, as far as the quota goes and until a failure holds all calls up."""
         for row in waiting:
-            if this.held_up is not None:
+            if self._cooldown.error is not None:
                 return
             if await self._quota.allows(row.kind):
-                await self.do(row, this)
+                await self.do(row, answered)
 
-    async def do(self, row: ReadRow, this: Round) -> None:
+    async def do(self, row: ReadRow, answered: list[ReadRow]) -> None:
         """Do one, for which the quota has a request. Raises LedgerError, BrokerError."""
         version = await self._answers.version([row])
         try:
             seen = await self._read(row, version)
         except PaymentsError as error:
-            if self._cooldown.take(error):
-                this.held_up = this.held_up or error
-                return
-            await self._answers.failed(row, version, error)
+            if not self._cooldown.take(error):
+                await self._answers.failed(row, version, error)
             return
         self._answers.service_answered()
         if not all(self.odd.is_whole(one) for one in seen):
             await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
-        await self._answers.found([row], seen)
-        this.answered.append(row)
+        await self._answers.found([row], seen, version)
+        answered.append(row)
 
     async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
         """The answer of the service."""
