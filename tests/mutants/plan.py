@@ -94,12 +94,12 @@ def places(asked: Iterable[str], modules: Iterable[str]) -> Places:
     names |= {_dotted(one) for one, text in _fast_files() if not _is_test(one) and _imports(text, names)}
     near = {place for module in modules for place in _narrowest(tests_of(module))}
     near |= {one for one, text in _fast_files() if _is_test(one) and _imports(text, names)}
-    return tuple(sorted(one for one in near if not any(_is_in(one, other) for other in near)))
+    return tuple(sorted(one for one in near if not any(is_in(one, other) for other in near)))
 
 
 def _narrowest(places: Places) -> set[str]:
     """Without the folders that another of these lies in: what they hold beside it tests the whole stage, slowly."""
-    return {one for one in places if not any(_is_in(other, one) for other in places)}
+    return {one for one in places if not any(is_in(other, one) for other in places)}
 
 
 @functools.cache
@@ -107,7 +107,7 @@ def _fast_files() -> list[tuple[str, str]]:
     """The tests, and what they share beside what most of them do: by their paths, with their texts."""
     every = [path for folder in EVERYWHERE for path in (ROOT / folder).rglob("*.py") if path.name != "conftest.py"]
     named = [(path.relative_to(ROOT).as_posix(), path.read_text()) for path in every]
-    return [(name, text) for name, text in named if not _is_in(name, "tests/deploy", "tests/mutants", "tests/support")]
+    return [(name, text) for name, text in named if not is_in(name, "tests/deploy", "tests/mutants", "tests/support")]
 
 
 def _is_test(name: str) -> bool:
@@ -122,5 +122,6 @@ def _dotted(path: str) -> str:
     return path.removesuffix(".py").replace("/", ".")
 
 
-def _is_in(name: str, *folders: str) -> bool:
+def is_in(name: str, *folders: str) -> bool:
+    """Whether this file or folder lies in one of these."""
     return any(name.startswith(f"{one}/") for one in folders)
