@@ -168,6 +168,25 @@ async def test_a_session_keeps_its_highest_word(orders: Projections) -> None:
     assert (await orders.row(CHECKOUTS))["status"] == "COMPLETED"
 
 
+async def test_a_session_is_completed_when_it_says_so_first(orders: Projections) -> None:
+    # case: F5, F35
+    times = []
+    for number, word in enumerate(("canceled", "expired", "completed", "completed")):
+        at = START + timedelta(minutes=number)
+        session = said(f"checkout.session.{word}", f"evt_{number}", id="s1", order_id="A1", at=at)
+        fresh = said(f"checkout.session.{word}", f"evt_{number}_fresh", id=f"fresh{number}", order_id="B1", at=at)
+        await orders.feed(session, fresh)
+        times.append((await orders.row(CHECKOUTS, session_id="s1"))["completed_at"])
+    completed_at = START + timedelta(minutes=2)
+    assert times == [None, None, completed_at, completed_at]
+    assert [row["completed_at"] for row in await orders.rows(CHECKOUTS, order_id="B1")] == [
+        None,
+        None,
+        completed_at,
+        completed_at + timedelta(minutes=1),
+    ]
+
+
 async def test_a_browser_coming_back_proves_nothing(orders: Projections) -> None:
     # case: F16, F32
     await orders.feed(own("checkout.registered", "order:A1", {"session_id": "s1", "order_id": "A1"}))
@@ -196,6 +215,19 @@ async def test_a_read_that_lags_is_shown_and_read_again(orders: Projections) -> 
     assert await orders.asked() == {("order", "A1")}
     await orders.feed(observed("order:A1", 2, {"status": "PAID"}))
     assert (await orders.row(FINDINGS, kind="disagreement"))["closed_at"] is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "given"), [("object:A1", {}), ("order:A1", {"version": "9"}), ("order:A1", {"record": []})]
+)
+async def test_a_read_without_its_order_version_or_record_is_refused(
+    orders: Projections, key: str, given: dict[str, object]
+) -> None:
+    # case: G6
+    data = {"kind": "order", "id": "A1", "version": 9, "record": {"status": "PAID"}} | given
+    with pytest.raises(ConsumerError, match="needs an order, a version and a record"):
+        await orders.feed(own("order.observed", key, data))
+    assert await orders.rows(ORDERS) == []
 
 
 @pytest.mark.parametrize("status", ["PENDING", "REVIEW", None, 7])
