@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -14,9 +16,12 @@ from consumer.errors import HandlerTimeout
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, Handler, handles
 from consumer.retry import Failure
+from consumer.work.dispatch import dispatcher as module
+from consumer.work.dispatch.ahead import SURE_S
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
 from consumer.work.dispatch.result_writer import Result
+from consumer.work.execution.claimed import Claimed
 from consumer.work.outcome import Failed, Succeeded, failed
 from consumer.work.registry import Registry
 from tests.support.ports import eventually
@@ -152,3 +157,48 @@ def test_there_is_no_room_for_what_may_not_begin() -> None:
     assert desk.it.room(SHIP.name, 1) == 1
     desk.it._caught_up = set()
     assert desk.it.room(SHIP.name, 1) == 0
+
+
+# case: R11
+def test_the_one_that_begins_while_the_breaker_is_half_open_is_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, begun = Desk(), list[str]()
+    monkeypatch.setattr(desk.it, "_start", lambda handler, claimed: begun.append(claimed.run.event_id))
+    away = failed(ConnectionRefusedError())
+    for _ in range(SHIP.breaker_after):
+        desk.breakers.judge(SHIP, result(SLIP).run, away, desk.it._clock.now())
+    waiting = [Claimed(run=result(SLIP, number=number).run, event=order_paid(number), at_s=0.0) for number in range(3)]
+    assert desk.it._take(SHIP, waiting) == 3
+    assert begun == [], "it is open"
+    assert isinstance(desk.it._clock, DrivenClock)
+    desk.it._clock.advance(2.0)
+    for _ in range(2):
+        desk.it._start_waiting(SHIP)
+        assert begun == ["evt_0"]
+
+
+def test_what_another_may_have_by_now_is_not_begun_and_given_back_at_once() -> None:
+    desk = Desk()
+    assert isinstance(desk.it._clock, DrivenClock)
+    desk.it._clock.advance(SURE_S + 1)
+    desk.it._take(SHIP, [Claimed(run=result(SLIP).run, event=order_paid(1), at_s=0.0)])
+    assert desk.wakes()
+    assert desk.it._busy.total() == 0
+
+
+@pytest.mark.parametrize("due_in_s", [None, 0.02, -5.0])
+async def test_it_looks_again_when_woken_when_a_run_is_due_and_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, due_in_s: float | None
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 600.0 if due_in_s is not None else 0.02)
+    monkeypatch.setattr(module, "QUIET_S", 600.0)
+    desk = Desk()
+    clock = desk.it._clock
+    desk.it._upcoming = [] if due_in_s is None else [clock.now() + timedelta(seconds=due_in_s)]
+    await asyncio.wait_for(desk.it._wait_for_work(), 10)
+    desk.it._upcoming = [clock.now() + timedelta(seconds=600)]
+    monkeypatch.setattr(desk.it._pace, "_first_s", 600.0)
+    waiting = asyncio.create_task(desk.it._wait_for_work())
+    done, _ = await asyncio.wait({waiting}, timeout=0.02)
+    assert not done
+    desk.it.wake()
+    await asyncio.wait_for(waiting, 10)
