@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.look import lines
-from tests.mutants.plan import Places
+from tests.mutants.plan import ROOT, Places
 
 MODULE = "consumer/work/transition.py"
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def looked_at(places: Places, modules: Sequence[str] = (MODULE,), seconds: int = 1) -> None:
     kept = lines.Kept(places)
     kept.folder.mkdir(exist_ok=True)
-    kept.texts.write_text(json.dumps({one: lines._hash(lines.ROOT / one) for one in modules}))
+    kept.texts.write_text(json.dumps({one: lines._hash(ROOT / one) for one in modules}))
     kept.places.write_text(json.dumps(places))
     kept.seconds.write_text(json.dumps({str(number): 1 for number in range(seconds)}))
 

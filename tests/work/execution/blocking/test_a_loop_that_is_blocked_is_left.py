@@ -224,10 +224,13 @@ async def test_a_real_loop_that_was_given_up_ends_what_still_runs_on_it_when_it_
             ended.set()
             raise
 
+    def holds() -> None:
+        goes_on.wait(20)
+
     def blocks() -> None:
         loop.create_task(waits(), "waits")
         loop.call(blocked.set)
-        loop.call(goes_on.wait, 20)
+        loop.call(holds)
 
     loop.start()
     (thread,) = [one for one in threading.enumerate() if one.name == "given up"]
