@@ -384,6 +384,12 @@ class BrokerLoginRefused(BrokerUnavailable):
     code = "broker_login_refused"
 
 
+class BrokerIncompatible(BrokerUnavailable):
+    """The broker speaks no version of its protocol that we speak."""
+
+    code = "broker_incompatible"
+
+
 class BrokerTlsFailed(BrokerUnavailable):
     """The secured connection to the broker could not be made."""
 
@@ -448,6 +454,12 @@ class LogCorrupt(BrokerError):
     """The embedded log's file is damaged or is not a log."""
 
     code = "log_corrupt"
+
+
+class LogIncompatible(BrokerError):
+    """The embedded log's file is of a newer version, or somebody else's database."""
+
+    code = "log_incompatible"
 
 
 class BrokerUrlInvalid(BrokerError):

@@ -15,17 +15,26 @@ FAST = (
 """How pytest is told which tests judge, beside their places."""
 Places = tuple[str, ...]
 EVERYWHERE: Places = ("tests", "handlers")
+PLAYED = (
+    "consumer/work",
+    "consumer/sync",
+    "consumer/checks",
+    "consumer/lists",
+    "consumer/runtime",
+    "consumer/ledger",
+    "handlers",
+)
+"""The folders that are played."""
 LEFT_OUT = ("__init__.py", "*/migrations/*", "*/tests/*", "handlers/template/*", "*/metrics.py")
 HANDLING = "tests/contract/ledger/handling"
 READING = "tests/contract/ledger/reading"
-BACKFILL = "tests/sync/backfill"
 REFRESH = "tests/sync/refresh"
 TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/work/transition.py", ("tests/work/test_what_becomes_of_a_run.py",)),
     ("consumer/work/pausing/rules.py", ("tests/work/pausing",)),
     ("consumer/work/pausing/*", ("tests/work/pausing", "tests/work/execution")),
     ("consumer/sync/refresh/schedule.py", (f"{REFRESH}/test_whose_read_comes_next.py", REFRESH)),
-    ("consumer/sync/backfill/bookmark.py", (f"{BACKFILL}/test_what_a_bookmark_concludes.py",)),
+    ("consumer/lists/bookmark.py", ("tests/lists/test_what_a_bookmark_concludes.py",)),
     ("handlers/access/rules.py", ("tests/access/test_rules.py", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
     ("handlers/fulfilment/rules.py", ("tests/fulfilment/test_rules.py",)),
     ("consumer/work/outbound/*", ("tests/work/outbound",)),
@@ -40,6 +49,9 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/sync/reconcile/*", ("tests/sync/reconcile", "tests/sync")),
     ("consumer/sync/canary/*", ("tests/sync/canary", "tests/sync")),
     ("consumer/sync/*", ("tests/sync",)),
+    ("consumer/checks/*", ("tests/checks",)),
+    ("consumer/runtime/*", ("tests/runtime", "tests/sync")),
+    ("consumer/lists/*", ("tests/lists", "tests/sync/backfill")),
     ("consumer/ledger/handling/runs*.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
     ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),
     ("handlers/access/*", ("tests/access", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
@@ -54,7 +66,7 @@ DECISIVE = (
     "consumer/work/transition.py",
     "consumer/work/pausing/rules.py",
     "consumer/sync/refresh/schedule.py",
-    "consumer/sync/backfill/bookmark.py",
+    "consumer/lists/bookmark.py",
     "consumer/ledger/reading/read_requests.py",
     "handlers/access/rules.py",
     "handlers/access/ending.py",
@@ -65,11 +77,7 @@ DECISIVE = (
 
 def modules(asked: list[str]) -> list[str]:
     """The modules that these names (files, folders, patterns) mean, as paths below the checkout; all without a name."""
-    every = sorted(
-        path.relative_to(ROOT).as_posix()
-        for folder in ("consumer/work", "consumer/sync", "consumer/ledger", "handlers")
-        for path in (ROOT / folder).rglob("*.py")
-    )
+    every = sorted(path.relative_to(ROOT).as_posix() for folder in PLAYED for path in (ROOT / folder).rglob("*.py"))
     every = [one for one in every if tests_of(one) and not any(fnmatch(one, f"*{left}") for left in LEFT_OUT)]
     if not asked:
         return [*DECISIVE, *(one for one in every if one not in DECISIVE)]

@@ -59,7 +59,8 @@ async def derived_open(
     session: AsyncSession, application: str, causes: Container[str], now: datetime
 ) -> Mapping[str, str]:
     """Which of these events derived other events whose work is not done, and the worst state of it; what is due and not
-    yet published counts as retrying. One level. Reads open runs and what waits only, by their partial indexes."""
+    yet published, nor taken where it was emitted, counts as retrying. One level. Reads open runs and what waits only,
+    by their partial indexes."""
     found: dict[str, str] = {}
     for status in WORST_FIRST:
         derived_from = select(_OUTBOX.c.cause).where(
@@ -71,7 +72,12 @@ async def derived_open(
         async for (of,) in await session.stream(open_):
             if of in causes:
                 found.setdefault(of, status)
-    waits = and_(text("outbox.published_at IS NULL"), _OUTBOX.c.not_before <= now)
+    event = select(_EVENTS.c.seq).where(
+        _EVENTS.c.application == _OUTBOX.c.application, _EVENTS.c.id == _OUTBOX.c.event_id
+    )
+    waits = and_(
+        text("outbox.published_at IS NULL"), _OUTBOX.c.not_before <= now, event.scalar_subquery().is_(None)
+    )  # fmt: skip
     async for (cause,) in await session.stream(
         select(_OUTBOX.c.cause)
         .where(unindexed(_OUTBOX.c.application) == application, waits)

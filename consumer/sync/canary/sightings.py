@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.ledger.reading.sync_state import KeptState
-from consumer.sync.backfill.ends import Place
+from consumer.lists.ends import Place
 
 WALK: Final = "canary"
 """Under which name the ledger keeps them."""
@@ -22,7 +22,7 @@ ORDER: Final = "order:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sightings(KeptState):
+class Sightings(KeptState, walk=WALK):
     """Things are named `event:ID` and `order:ID`, an order by the merchant's id.
 
     `missing`: since when each has been seen there and not here, by our own clock: the service need not show times.

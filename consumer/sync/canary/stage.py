@@ -20,17 +20,16 @@ from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import QUARANTINED, delivered_only
 from consumer.ledger.reading import observations
+from consumer.ledger.reading.observation import PAID, status_of
+from consumer.lists.bookmark import Bookmark, ListOrder
+from consumer.lists.ends import PAGE, Place, look
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
+from consumer.runtime.loop import Stage
 from consumer.sync.application import Application
-from consumer.sync.backfill import bookmark as events_bookmark
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
-from consumer.sync.backfill.ends import PAGE, Place, look
 from consumer.sync.backfill.page import understand
 from consumer.sync.canary.late_events import LateEvents
-from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Shown, Sightings, after
-from consumer.sync.loop import Stage
-from consumer.sync.observation import PAID, status_of
+from consumer.sync.canary.sightings import ORDER, SHOWN, Shown, Sightings, after
 from consumer.sync.settlement import Settlement
 from consumer.telemetry.logs import Condition
 
@@ -70,15 +69,15 @@ class Canary(Stage):
         return min(AGAIN_S, self._every_s) if self._is_missing else self._every_s
 
     async def _is_urgent(self) -> bool:
-        before = Sightings.load(await self._app.kept(WALK))
+        before = await self._app.kept(Sightings)
         self._show_places(before)
         return bool(before.missing) or before.looked_at is None
 
     async def look(self) -> None:
         """One look. One list that cannot be read does not keep the other from being compared. Raises PaymentsError,
         also where the newest of a list were not reached for an hour, LedgerError, LeaseLost."""
-        bookmark = Bookmark.load(await self._app.kept(events_bookmark.WALK))
-        before = Sightings.load(await self._app.kept(WALK))
+        bookmark = await self._app.kept(Bookmark)
+        before = await self._app.kept(Sightings)
         now = self._app.clock.now()
         floor = await self._first_walk.floor() or now - self._first_walk.history
         shown, places = Shown(), dict(before.places)
@@ -107,7 +106,7 @@ class Canary(Stage):
         async with self._app.database.transaction() as session:
             here = await self._here(session, list(dict.fromkeys((*before.missing, *before.history, *shown.names))))
             found = after(before, shown, here, now, expects=expects)
-            await self._app.keep(session, WALK, found.dump())
+            await self._app.keep(session, found)
         if dropped := [_id(name) for name in before.missing if name not in found.missing and name not in here]:
             LOG.error(
                 "missing_here_given_up", application=self._app.name, count=len(dropped),

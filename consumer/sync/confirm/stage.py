@@ -20,14 +20,14 @@ from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints
 from consumer.ledger.tables import HintRow
-from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
+from consumer.payments import ApiError, PaymentsError, Priority
 from consumer.reason import Reason
-from consumer.sync.api import Cooldown, held_up_s
+from consumer.runtime.loop import Stage, together
+from consumer.sync.api import Cooldown, held_up_s, shown
 from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.confirm.decision import PATIENCE_S, Verdict, confirmed
 from consumer.sync.confirm.denials import Denials
-from consumer.sync.loop import Stage, together
 from consumer.sync.quota import TokenBucket
 from consumer.sync.settlement import Settlement
 
@@ -203,14 +203,13 @@ class Confirm(Stage):
 
     async def _verdict(self, hint: HintRow) -> Verdict:
         try:
-            record = await self._events.retrieve(hint.event_id)
-        except ResourceNotFound:
-            return Reason.NOT_CONFIRMED
+            record = await shown(self._events.retrieve(hint.event_id))
         except ApiError as error:
             if held_up_s(error) is not None:
                 raise
-            # A refusal of this very id (4xx) is an answer; a failure (5xx, unreadable) is none.
-            return None if error.retryable else Reason.NOT_CONFIRMED
+            return None  # a refusal of this very id is an answer; a failure (5xx, unreadable) is none
+        if record is None:
+            return Reason.NOT_CONFIRMED
         return confirmed(hints.as_delivery(hint), record.raw_bytes, self._app.locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:

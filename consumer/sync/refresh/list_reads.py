@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from consumer.ledger.reading import observations, read_requests
+from consumer.ledger.reading.observation import Observation, shape
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Cursor, Order, Page, PaymentsError, Resources, Subscription
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.policy import ListWalk, RefreshPolicy
 from consumer.sync.refresh.schedule import LISTED, ListedKind, ReadQuota, Round, Turns
@@ -149,7 +149,7 @@ class ListReads:
         if kind == "order" and not self._singles.order_shapes:
             await self._read_one_of(page.items, this)
         rows, hits, unasked = await self._usable(kind, page.items, version)
-        await self._answers.found(rows, hits)
+        await self._answers.found(rows, hits, version)
         this.answered += rows
         self._turns.did(rows)
         return _Answered(rows, unasked, page.next_cursor if page.items else None)
@@ -174,8 +174,8 @@ class ListReads:
     async def _usable(
         self, kind: ListedKind, items: Sequence[Order | Subscription], version: int
     ) -> tuple[list[ReadRow], list[Observation], int]:
-        """Listed records that were asked for and are as full as a single read of the same object was (case B22); and
-        how many others nobody has asked for so far.
+        """Listed records that were asked for before the page was, and are as full as a single read of the same object
+        was (case B22); and how many others nobody has asked for so far.
 
         An order is decided on by its status and its amount alone: there, as full as any order that was read singly is
         enough, so that many new orders cost a read per hundred of them.
@@ -183,7 +183,8 @@ class ListReads:
         ids = {one.order_id if isinstance(one, Order) else one.id: one for one in items if one.status is not None}
         names, application = [name for name in ids if name], self._app.name
         async with self._app.database.transaction() as session:
-            due = await read_requests.due_of(session, application, kind, names, self._app.clock.now())
+            now = self._app.clock.now()
+            due = await read_requests.due_of(session, application, kind, names, now, version=version)
             last = await observations.last(session, application, kind, names)
             await read_requests.begin(session, due)
         rows, hits = list[ReadRow](), list[Observation]()

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import structlog
 
+from consumer.ledger.reading.observation import Observation, shape
 from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError, Resources, UnexpectedAnswer
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.odd_records import OddRecords
 from consumer.sync.refresh.schedule import ReadQuota, Round
@@ -58,7 +58,7 @@ class SingleReads:
         if not all(self.odd.is_whole(one) for one in seen):
             await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
-        await self._answers.found([row], seen)
+        await self._answers.found([row], seen, version)
         this.answered.append(row)
 
     async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Priority
+from consumer.runtime.loop import Stage, together
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.loop import Stage, together
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.list_reads import ListReads

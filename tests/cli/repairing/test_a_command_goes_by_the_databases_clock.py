@@ -43,7 +43,7 @@ def it_is_earlier_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async def earlier(_: AsyncSession) -> datetime:
         return datetime.now(UTC) - BEHIND
 
-    for user in ("consumer.ledger.engine.database_time", "consumer.sync.checks.doctor"):
+    for user in ("consumer.ledger.engine.database_time", "consumer.checks.doctor"):
         monkeypatch.setattr(f"{user}.database_time", earlier)
 
 
