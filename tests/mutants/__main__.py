@@ -1,7 +1,7 @@
 """`make mutants`: single changes to the code that decides, each of which a test has to notice. Exit 1 when less than
 95 % of them are noticed. `make mutants MODULE=consumer/work/transition.py` (or a folder) plays a part, `ONE_IN=50` a
-sample of all (0: only what survived before, best after a quick run with `EACH=15`); an interrupted run goes on where it
-was, as long as the module is the same."""
+sample of all. Quick runs (`EACH=15`, `NEAR=1`) call more survivors than are; `ONE_IN=0` plays those again, and nothing
+else. An interrupted run goes on where it was, as long as the module is the same."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--each", type=float, default=BUDGET_S, help="seconds of tests for a mutant: with few, more survive than should"
     )
+    parser.add_argument(
+        "--near", action="store_true", help="judged by the mirroring tests alone: looked at in a minute"
+    )
     parser.add_argument("--report", action="store_true", help="play nothing, show what earlier runs found")
     asked = parser.parse_args(arguments)
     try:
@@ -40,7 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds: the copy is removed
     try:
-        tallies = _reported(modules) if asked.report else _played(modules, plan.places(asked.modules, modules), asked)
+        tallies = (
+            _reported(modules)
+            if asked.report
+            else _played(modules, plan.places(asked.modules, modules, near=asked.near), asked)
+        )
     except (LookFailed, NotCollected) as error:
         _say(f"nothing is judged: {error}")
         return 1

@@ -93,17 +93,23 @@ def tests_of(module: str) -> tuple[str, ...]:
     return next((tests for pattern, tests in TESTS if fnmatch(module, pattern)), ())
 
 
-def places(asked: Iterable[str], modules: Iterable[str]) -> Places:
+def places(asked: Iterable[str], modules: Iterable[str], *, near: bool = False) -> Places:
     """Where the tests are that judge: everywhere, or for what was asked for by name the tests mirroring these modules,
-    and those that import one, or what they share with others that do. A mutant that others alone would notice is called
-    a survivor then, never the reverse."""
+    and those that import one, or what they share with others that do (`near`: the mirror alone). A mutant that others
+    alone would notice is called a survivor then, never the reverse."""
+    mirror = {place for module in modules for place in _narrowest(tests_of(module))}
+    if near:
+        return _without_inner(mirror)
     if not list(asked):
         return EVERYWHERE
     names = {_dotted(one) for one in modules}
     names |= {_dotted(one) for one, text in _fast_files() if not _is_test(one) and _imports(text, names)}
-    near = {place for module in modules for place in _narrowest(tests_of(module))}
-    near |= {one for one, text in _fast_files() if _is_test(one) and _imports(text, names)}
-    return tuple(sorted(one for one in near if not any(is_in(one, other) for other in near)))
+    importing = {one for one, text in _fast_files() if _is_test(one) and _imports(text, names)}
+    return _without_inner(mirror | importing)
+
+
+def _without_inner(places: set[str]) -> Places:
+    return tuple(sorted(one for one in places if not any(is_in(one, other) for other in places)))
 
 
 def _narrowest(places: Places) -> set[str]:
