@@ -18,8 +18,8 @@ from tests.support.handling.projections import own, unreadable
 async def test_a_finding_closed_by_hand_is_written_down_once_with_who_and_why(shop: Shop) -> None:
     # case: A35
     await shop.reads("PAUSED")
-    for _ in range(2):
-        await shop.word("access.finding_closed", "object:S1", kind="unknown_status", by="ann", reason="known")
+    for by in ("ann", "ben"):
+        await shop.word("access.finding_closed", "object:S1", kind="unknown_status", by=by, reason="known")
     closed = [(note.subject, note.before, note.after) for note in shop.notes if note.action == "finding.closed"]
     assert closed == [("object:S1", {"kind": "unknown_status"}, {"by": "ann", "reason": "known"})]
 
@@ -73,3 +73,16 @@ async def test_the_timer_of_one_that_ended_meanwhile_shows_nothing(shop_with: Ca
     await shop.happens("ended", end_reason="MERCHANT_CANCELED")
     await shop.pass_time(minutes=5)
     assert await shop.findings() == set()
+
+
+@pytest.mark.parametrize(("hours", "status"), [(-1, "ACTIVE"), (1, "PAST_DUE")])
+async def test_a_charge_was_heard_of_when_its_timer_was_due_where_that_does_not_say(
+    shop_with: Callable[..., Shop], hours: int, status: str
+) -> None:
+    # case: A10, A41
+    shop = shop_with(provisional_after=None)
+    due = shop.now + timedelta(hours=3)
+    shop.now = due + timedelta(hours=hours)
+    await shop.reads("PAST_DUE")
+    await shop.word("access.subscription_due", "subscription:S1", why="provisional", due=due.isoformat())
+    assert (await shop.subscription())["status"] == status

@@ -47,14 +47,18 @@ async def stored(database: Database) -> list[tuple[str, int, str | None, str | N
 
 
 @pytest.mark.parametrize("transactional", [True, False])
-async def test_each_attempt_knows_its_number(sqlite_ledger: Database, transactional: bool) -> None:
+async def test_each_attempt_knows_its_number(
+    sqlite_ledger: Database, transactional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # case: H2
-    attempts = Attempts(transactional=transactional, fails=2)
+    attempts, told = Attempts(transactional=transactional, fails=2), list[int]()
+    monkeypatch.setattr(dispatcher, "tell", lambda _, __, *, attempt, **___: told.append(attempt))
     shop = Live(sqlite_ledger, {}, application="default", more=[attempts.handler])
     try:
         await shop.arrive(order_paid(1))
         await shop.pass_time(seconds=60)
         assert list(dict.fromkeys(attempts.seen)) == [1, 2, 3]
+        assert told == ([2, 3] if transactional else [1, 2, 3]), "a projection's first is the batch's"
         assert await stored(sqlite_ledger) == [("succeeded", 3, None, None)]
     finally:
         await shop.close()
