@@ -328,3 +328,36 @@ async def test_who_has_room_again_looks_for_older_ones_where_some_may_wait(
     assert desk.it._tasks == set()
     assert desk.it._busy[SHIP.name] == busy - 1
     assert desk.wakes() is wakes
+
+
+async def test_what_wakes_it_during_a_look_is_looked_for_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, stop, woken = Desk(), asyncio.Event(), list[bool]()
+
+    async def claims() -> int:
+        woken.append(desk.it._wake.is_set())
+        desk.it.wake()
+        if len(woken) == 3:
+            stop.set()
+        return 0
+
+    monkeypatch.setattr(desk.it, "_claim", claims)
+    async with asyncio.timeout(10):
+        await desk.it.run(stop, 1.0)
+    assert woken == [False] * 3
+
+
+# case: H9
+async def test_a_projection_that_was_paused_since_its_claim_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, ledger, back = Desk(), cast(Any, Ledger()), list[Any]()
+    run = result(SLIP).run
+    desk.it._claimed[run.id] = run
+    desk.it.paused = frozenset({NOTE.name})
+
+    async def gives_back(_: object, ids: list[Any], *, worker: str) -> None:
+        back.append((ids, worker))
+
+    monkeypatch.setattr(desk.it, "_database", ledger)
+    monkeypatch.setattr(module.runs, "give_back", gives_back)
+    await desk.it._work(NOTE, run, order_paid(1))
+    assert back == [([run.id], "w")]
+    assert desk.it._claimed == {}
