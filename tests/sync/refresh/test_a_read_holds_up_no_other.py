@@ -1,0 +1,108 @@
+"""A read is answered, put off, or holds all of them up; of how full a record of an order is, the newest are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from consumer.ledger.tables import ReadRow
+from consumer.payments import PaymentsError, ServiceUnreachable, UnexpectedAnswer
+from consumer.sync.refresh.schedule import Round
+from consumer.sync.refresh.single_reads import SHAPES_MAX, SingleReads
+from tests.sync.conftest import World
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def rows(number: int) -> list[ReadRow]:
+    return [ReadRow(application="default", kind="order", object_id=f"A-{one}", asked=1, due_at=AT, created_at=AT)
+            for one in range(number)]  # fmt: skip
+
+
+class Desk:
+    """Single reads of orders; `shown` is what each read shows or raises, `told` what became of them."""
+
+    def __init__(self, world: World, *shown: dict[str, Any] | Exception, allowed: int = 100) -> None:
+        self.shown, self.told, self.allowed = list(shown), list[str](), allowed
+        here: Any = self
+        resources: Any = SimpleNamespace(orders=self)
+        self.it = SingleReads(world.app, resources, here, quota=here, cooldown=here)
+
+    async def lookup(self, order_id: str) -> Any:
+        """As the API's orders do."""
+        found = self.shown.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return SimpleNamespace(raw={"order_id": order_id, **found}, order_id=order_id)
+
+    async def allows(self, _: str) -> bool:
+        """As a quota does."""
+        self.allowed -= 1
+        return self.allowed >= 0
+
+    def take(self, error: PaymentsError) -> bool:
+        """As a cooldown does."""
+        return isinstance(error, ServiceUnreachable)
+
+    async def version(self, asked: Sequence[ReadRow]) -> int:
+        """As answers do."""
+        return len(self.told) + 1
+
+    async def failed(self, row: ReadRow, _: int, error: Exception) -> None:
+        """As answers do."""
+        self.told.append(f"{row.object_id} failed")
+
+    async def put_off(self, row: ReadRow, error: Exception) -> None:
+        """As answers do."""
+        self.told.append(f"{row.object_id} put off")
+
+    async def found(self, asked: Sequence[ReadRow], seen: Sequence[Any], version: int) -> None:
+        """As answers do."""
+        self.told.append(f"{asked[0].object_id} found")
+
+    def service_answered(self) -> None:
+        """As answers do."""
+
+
+# case: G7
+async def test_one_that_fails_keeps_no_other_waiting_and_what_concerns_all_ends_the_round(world: World) -> None:
+    first, second = ServiceUnreachable("first"), ServiceUnreachable("second")
+    desk, this = Desk(world, {"status": "PAID"}, UnexpectedAnswer("no"), {"status": "PAID"}, first, second), Round()
+    await desk.it.work_off(iter(rows(5)), this)
+    assert desk.told == ["A-0 found", "A-1 failed", "A-2 found"]
+    assert [row.object_id for row in this.answered] == ["A-0", "A-2"]
+    assert this.held_up is first
+    await desk.it.do(rows(1)[0], this)
+    assert this.held_up is first, "the first is the one that is told"
+
+
+# case: I10
+async def test_a_record_that_cannot_be_kept_is_put_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, this = Desk(world, {"status": "PAID"}, {"status": "ODD"}), Round()
+    monkeypatch.setattr(desk.it.odd, "is_whole", lambda one: one.record["status"] != "ODD")
+    await desk.it.work_off(iter(rows(2)), this)
+    assert desk.told == ["A-0 found", "A-1 put off"]
+    assert [row.object_id for row in this.answered] == ["A-0"]
+
+
+# case: B23
+async def test_what_the_share_does_not_allow_is_left(world: World) -> None:
+    desk, this = Desk(world, {}, {}, allowed=2), Round()
+    await desk.it.work_off(iter(rows(4)), this)
+    assert [row.object_id for row in this.answered] == ["A-0", "A-1"]
+
+
+# case: B22
+async def test_the_newest_shapes_of_orders_are_kept(world: World) -> None:
+    desk, this = Desk(world, *({f"field_{number}": 1} for number in range(SHAPES_MAX + 2))), Round()
+    counts = []
+    for row in rows(SHAPES_MAX + 2):
+        before = list(desk.it.order_shapes)
+        await desk.it.do(row, this)
+        counts.append(len(desk.it.order_shapes))
+        assert list(desk.it.order_shapes)[:-1] == (before if len(before) < SHAPES_MAX else before[1:])
+    assert counts == [*range(1, SHAPES_MAX + 1), SHAPES_MAX, SHAPES_MAX]
