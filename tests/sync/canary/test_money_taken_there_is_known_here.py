@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
-from consumer.ledger.reading import sync_state
+from consumer.ledger.reading import observations, sync_state
 from consumer.lists import bookmark as events_bookmark
 from consumer.lists.bookmark import Bookmark, ListOrder
 from consumer.lists.ends import PAGES_AT_ONCE
@@ -303,6 +303,23 @@ async def test_a_list_whose_newest_are_not_reached_for_an_hour_is_told(world: Wo
     world.clock.advance(BLIND_AFTER.total_seconds())
     with pytest.raises(UnexpectedAnswer):
         await stage.look()
+
+
+# case: B18, B27
+@pytest.mark.parametrize(("status", "is_here"), [("PAID", True), ("PENDING", False), (None, False)])
+async def test_an_order_that_a_read_showed_paid_is_here(world: World, status: str | None, is_here: bool) -> None:
+    await walked(world)
+    shows(world)
+    stage = canary(world)
+    await stage.look()
+    await recorded(world, 1, "order.observed")
+    if status is not None:
+        shown = world.app.observation("order", "A-1", 1, order(1, status))
+        async with world.database.transaction() as session:
+            await observations.keep(session, [shown.observed])
+    shows(world, orders=[order(1, "PAID")])
+    await stage.look()
+    assert set((await kept(world)).missing) == (set() if is_here else {"order:A-1"})
 
 
 async def test_a_missing_order_is_never_forgotten_and_an_event_not_silently(world: World) -> None:
