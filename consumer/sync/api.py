@@ -77,23 +77,24 @@ def held_up_s(error: PaymentsError) -> float | None:
 
 
 class Cooldown:
-    """Keeps one application's calls back after a failure that concerns all of them."""
+    """Keeps one application's calls back after a failure that concerns all of them. `error`: that failure, the first
+    since `check` went through."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._error: PaymentsError | None = None
+        self.error: PaymentsError | None = None
         self._until = 0.0
 
     def check(self) -> None:
         """Raise the failure again while it holds."""
-        if self._error is not None and self._clock.monotonic() < self._until:
-            raise again(self._error)
-        self._error = None
+        if self.error is not None and self._clock.monotonic() < self._until:
+            raise again(self.error)
+        self.error = None
 
     def take(self, error: PaymentsError) -> bool:
         """Whether this failure concerns all calls; it holds from now on if it does."""
         seconds = held_up_s(error)
         if seconds is None:
             return False
-        self._error, self._until = error, self._clock.monotonic() + seconds
+        self.error, self._until = self.error or error, self._clock.monotonic() + seconds
         return True

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
 from consumer.events import Source
+from consumer.ledger.engine.chunks import CHUNK, portions
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
 
@@ -89,21 +90,20 @@ async def derived_open(
 
 
 async def delivered_only(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Mapping[str, Outcome]:
-    """The same for events whose delivery waits to be confirmed, or lies in quarantine. At most a few hundred ids at
-    once."""
-    if not event_ids:
-        return {}
-    ids = list(event_ids)
-    kept = await session.scalars(
-        select(_QUARANTINE.c.event_id).where(
-            unindexed(_QUARANTINE.c.application) == application, among(_QUARANTINE.c.event_id, ids)
+    """The same for events whose delivery waits to be confirmed, or lies in quarantine."""
+    found: dict[str, Outcome] = {}
+    for some in portions(event_ids, CHUNK):
+        kept = await session.scalars(
+            select(_QUARANTINE.c.event_id).where(
+                unindexed(_QUARANTINE.c.application) == application, among(_QUARANTINE.c.event_id, some)
+            )
         )
-    )
-    found = {event_id: Outcome(Source.WEBHOOK, QUARANTINED) for event_id in kept}
-    waiting = await session.scalars(
-        select(_HINTS.c.event_id).where(_HINTS.c.application == application, among(_HINTS.c.event_id, ids))
-    )
-    return found | {event_id: Outcome(Source.WEBHOOK, UNCONFIRMED) for event_id in waiting}
+        found |= {event_id: Outcome(Source.WEBHOOK, QUARANTINED) for event_id in kept}
+        waiting = await session.scalars(
+            select(_HINTS.c.event_id).where(_HINTS.c.application == application, among(_HINTS.c.event_id, some))
+        )
+        found |= {event_id: Outcome(Source.WEBHOOK, UNCONFIRMED) for event_id in waiting}
+    return found
 
 
 async def quarantined_deliveries(

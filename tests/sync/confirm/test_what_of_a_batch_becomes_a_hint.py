@@ -15,7 +15,7 @@ from consumer.events import Delivery
 from consumer.ledger.reading import hints as ledger_hints
 from consumer.ledger.reading import room
 from consumer.ledger.tables import HintRow
-from consumer.payments import PaymentsError, ServiceUnreachable
+from consumer.payments import ServiceUnreachable
 from consumer.reason import Reason
 from consumer.sync.api import LOOK_AGAIN_S
 from consumer.sync.confirm import hints as module
@@ -130,7 +130,7 @@ class Failing(Confirm):
 
     async def _verdict(self, hint: HintRow) -> Verdict:
         await asyncio.sleep(0)
-        raise PaymentsError(hint.event_id)
+        raise ServiceUnreachable(hint.event_id)
 
 
 async def test_the_first_failure_that_concerns_all_is_the_one_that_is_told(world: World) -> None:
@@ -139,8 +139,10 @@ async def test_the_first_failure_that_concerns_all_is_the_one_that_is_told(world
     at = world.clock.now()
     rows = [HintRow(application="default", delivery_id="dlv", event_id=f"evt_{number}", raw=b"", received_at=at,
                     next_at=at) for number in range(2)]  # fmt: skip
-    verdicts, held_up = await stage._ask(rows)
-    assert (verdicts, str(held_up)) == ([], "evt_0")
+    verdicts = await stage._ask(rows)
+    told = stage._cooldown.error
+    assert isinstance(told, ServiceUnreachable)
+    assert (verdicts, told.message) == ([], "evt_0")
 
 
 class Rounds(Confirm):
