@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from consumer.ledger.tables import ReadRow
-from consumer.payments import PaymentsError, ServiceUnreachable, UnexpectedAnswer
-from consumer.sync.refresh.schedule import Round
+from consumer.payments import ServiceUnreachable, UnexpectedAnswer
+from consumer.sync.api import Cooldown
 from consumer.sync.refresh.single_reads import SHAPES_MAX, SingleReads
 from tests.sync.conftest import World
 
@@ -30,7 +30,8 @@ class Desk:
         self.shown, self.told, self.allowed = list(shown), list[str](), allowed
         here: Any = self
         resources: Any = SimpleNamespace(orders=self)
-        self.it = SingleReads(world.app, resources, here, quota=here, cooldown=here)
+        self.cooldown = Cooldown(world.clock)
+        self.it = SingleReads(world.app, resources, here, quota=here, cooldown=self.cooldown)
 
     async def lookup(self, order_id: str) -> Any:
         """As the API's orders do."""
@@ -43,10 +44,6 @@ class Desk:
         """As a quota does."""
         self.allowed -= 1
         return self.allowed >= 0
-
-    def take(self, error: PaymentsError) -> bool:
-        """As a cooldown does."""
-        return isinstance(error, ServiceUnreachable)
 
     async def version(self, asked: Sequence[ReadRow]) -> int:
         """As answers do."""
@@ -70,39 +67,37 @@ class Desk:
 
 # case: G7
 async def test_one_that_fails_keeps_no_other_waiting_and_what_concerns_all_ends_the_round(world: World) -> None:
-    first, second = ServiceUnreachable("first"), ServiceUnreachable("second")
-    desk, this = Desk(world, {"status": "PAID"}, UnexpectedAnswer("no"), {"status": "PAID"}, first, second), Round()
-    await desk.it.work_off(iter(rows(5)), this)
+    away = ServiceUnreachable("nobody answers")
+    desk, answered = Desk(world, {"status": "PAID"}, UnexpectedAnswer("no"), {"status": "PAID"}, away), list[ReadRow]()
+    await desk.it.work_off(iter(rows(6)), answered)
     assert desk.told == ["A-0 found", "A-1 failed", "A-2 found"]
-    assert [row.object_id for row in this.answered] == ["A-0", "A-2"]
-    assert this.held_up is first
-    await desk.it.do(rows(1)[0], this)
-    assert this.held_up is first, "the first is the one that is told"
+    assert [row.object_id for row in answered] == ["A-0", "A-2"]
+    assert desk.cooldown.error is away
 
 
 # case: I10
 async def test_a_record_that_cannot_be_kept_is_put_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk, this = Desk(world, {"status": "PAID"}, {"status": "ODD"}), Round()
+    desk, answered = Desk(world, {"status": "PAID"}, {"status": "ODD"}), list[ReadRow]()
     monkeypatch.setattr(desk.it.odd, "is_whole", lambda one: one.record["status"] != "ODD")
-    await desk.it.work_off(iter(rows(2)), this)
+    await desk.it.work_off(iter(rows(2)), answered)
     assert desk.told == ["A-0 found", "A-1 put off"]
-    assert [row.object_id for row in this.answered] == ["A-0"]
+    assert [row.object_id for row in answered] == ["A-0"]
 
 
 # case: B23
 async def test_what_the_share_does_not_allow_is_left(world: World) -> None:
-    desk, this = Desk(world, {}, {}, allowed=2), Round()
-    await desk.it.work_off(iter(rows(4)), this)
-    assert [row.object_id for row in this.answered] == ["A-0", "A-1"]
+    desk, answered = Desk(world, {}, {}, allowed=2), list[ReadRow]()
+    await desk.it.work_off(iter(rows(4)), answered)
+    assert [row.object_id for row in answered] == ["A-0", "A-1"]
 
 
 # case: B22
 async def test_the_newest_shapes_of_orders_are_kept(world: World) -> None:
-    desk, this = Desk(world, *({f"field_{number}": 1} for number in range(SHAPES_MAX + 2))), Round()
+    desk, answered = Desk(world, *({f"field_{number}": 1} for number in range(SHAPES_MAX + 2))), list[ReadRow]()
     counts = []
     for row in rows(SHAPES_MAX + 2):
         before = list(desk.it.order_shapes)
-        await desk.it.do(row, this)
+        await desk.it.do(row, answered)
         counts.append(len(desk.it.order_shapes))
         assert list(desk.it.order_shapes)[:-1] == (before if len(before) < SHAPES_MAX else before[1:])
     assert counts == [*range(1, SHAPES_MAX + 1), SHAPES_MAX, SHAPES_MAX]
