@@ -48,10 +48,20 @@ async def test_payments_that_were_owed_are_told_with_their_own_time(world: World
     assert stage.report is not None
     assert not stage.report.complete
     assert (await remembered(world)).owes_payments
-    lists(world)
-    await stage._step()
+    lists(world, payments=[{"status": "SUCCEEDED"}])
+    with capture_logs() as logs:
+        assert await stage._step() == ReconcilePolicy().look_s
+    assert [one["records"] for one in logs if one["event"] == "reconcile_found_unplaced"] == [1]
     assert (stage.report.seconds, stage.report.complete) == (pytest.approx(TOOK_S, abs=0.1), True)
     assert not (await remembered(world)).owes_payments
+
+
+async def test_whose_the_payments_are_is_known_before_the_newest_are_looked_at(world: World, stage: Reconcile) -> None:
+    lists(world)
+    await stage.once()
+    began_s = world.clock.monotonic()
+    await stage._step()
+    assert world.clock.monotonic() - began_s >= TOOK_S, "it was asked"
 
 
 # case: R7
@@ -74,8 +84,21 @@ async def test_what_the_first_walk_remembers_is_said_by_that_one_alone(world: Wo
     for dry_run in (True, False, True, False):
         with capture_logs() as logs:
             await stage.once(dry_run=dry_run)
-        said += [(line["remembered"], line["adopted"]) for line in logs if line["event"] == "reconcile_baseline"]
-    assert said == [(2, 1)]
+        said.append([(one["remembered"], one["adopted"]) for one in logs if one["event"] == "reconcile_baseline"])
+    assert said == [[], [(2, 1)], [], []]
+
+
+async def test_a_dry_run_finds_nothing_absent_where_the_list_shows_all(world: World) -> None:
+    # case: B21
+    lists(world, subscriptions=[subscription(1), subscription(2)])
+    stage = reconcile(world)
+    await stage.once()
+    world.clock.advance(10)
+    absent = []
+    for shown in ([1, 2], [1], []):
+        lists(world, subscriptions=[subscription(number) for number in shown])
+        absent.append((await stage.once(dry_run=True)).absent)
+    assert absent == [0, 1, 2]
 
 
 # case: B31
