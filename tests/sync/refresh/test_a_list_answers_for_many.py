@@ -3,12 +3,14 @@ service answers; and after a walk that did not pay, the list rests."""
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from consumer.sync.refresh.policy import RefreshPolicy
+from consumer.sync.refresh.schedule import URGENT
 from tests.sync.conftest import World
 from tests.sync.reconciling import listing, order
 from tests.sync.refreshing import answers, ask, pending, refresh
@@ -62,3 +64,30 @@ def test_a_list_rests_as_long_as_its_walk_was_barren_or_once_where_it_has_paid_o
     walk: Any = SimpleNamespace(barren=barren, has_paid_off=has_paid_off, began=world.clock.now())
     lists._end(walk)
     assert lists._newest_only_until == 100 + rests * RefreshPolicy().newest_every_s
+
+
+# case: B22
+@pytest.mark.parametrize(
+    ("since_other", "first"), [(0, "subscriptions"), (URGENT - 1, "subscriptions"), (URGENT, "orders")]
+)
+async def test_the_list_of_subscriptions_comes_first_and_every_fifth_time_the_others(
+    world: World, since_other: int, first: str
+) -> None:
+    for number in range(MANY):
+        await ask(world, "subscription", f"sub_{number}")
+        await ask(world, "order", f"A-{number}")
+    world.service.lists["/v1/orders"] = listing([order(number) for number in range(MANY)])
+    world.service.lists["/v1/subscriptions"] = listing(
+        [{"id": f"sub_{one}", "status": "ACTIVE"} for one in range(MANY)]
+    )
+    stage = refresh(world)
+    stage._quota.since_other = since_other
+    await stage.once()
+    lists = [path for path in world.service.calls if path in ("/v1/orders", "/v1/subscriptions")]
+    assert lists[0] == f"/v1/{first}"
+
+
+async def test_it_runs_until_it_is_told_to_stop(world: World) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await refresh(world).run(stop)

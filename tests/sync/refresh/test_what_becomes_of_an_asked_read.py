@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from consumer.ledger.reading.observation import Observation
-from consumer.payments import Priority, ServiceUnreachable, UnexpectedAnswer
+from consumer.payments import AuthenticationError, Priority, ServiceUnreachable, UnexpectedAnswer
 from consumer.sync.api import Cooldown
 from consumer.sync.refresh.answers import TOLD, Answers
 from consumer.sync.refresh.policy import RefreshPolicy
 from tests.sync.conftest import World, counted_by
-from tests.sync.refreshing import ask, pending
+from tests.sync.refreshing import ask, pending, refresh
 
 RETRY = RefreshPolicy().retry
 
@@ -97,3 +97,16 @@ async def test_a_failure_that_says_nothing_of_the_object_is_why_it_is_due_again(
     await answers(world).failed(row, 1, error)
     [after] = await pending(world)
     assert after.code == error.code != TOLD
+
+
+# case: G7
+async def test_no_such_object_is_counted_and_who_cannot_even_be_asked_holds_all_up(world: World) -> None:
+    await ask(world, "subscription", "sub_1")
+    world.service.failing["/v1/application"] = 401
+    with pytest.raises(AuthenticationError):
+        await refresh(world).once()
+    assert counted_by(world.metrics, "reads_unreadable", "default") == 0
+    del world.service.failing["/v1/application"]
+    world.clock.advance(600)
+    await refresh(world).once()
+    assert counted_by(world.metrics, "reads_unreadable", "default") == 1
