@@ -3,6 +3,7 @@ that breaks its reading is an error of ours."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ from structlog.testing import capture_logs
 
 from consumer.broker.base import Partition, Record
 from consumer.clock import DrivenClock
-from consumer.errors import NotUnderstood
+from consumer.errors import HandlerTimeout, NotUnderstood
 from consumer.events import Event, Locators, Source, Trust, build_event
 from consumer.reason import Reason
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.ingest import ingest as module
 from consumer.work.ingest.ingest import Ingest
+from consumer.work.outcome import Failed, Outcome, Succeeded, failed
 from consumer.work.registry import Registry
 from tests.work.workshop import AT, message
 
@@ -70,3 +72,48 @@ def test_a_record_that_breaks_its_reading_is_refused_and_said(
     assert arrived == []
     assert [reason for _, reason in refused] == [Reason.NOT_UNDERSTOOD]
     assert [(line["event"], line["error"]) for line in logs] == [("record_broke_its_reading", "ValueError")] * is_said
+
+
+LATE, BROKEN, CUT = failed(HandlerTimeout()), failed(ValueError("broken")), failed(ValueError("cut"))
+
+
+# case: H4, G2
+@pytest.mark.parametrize(
+    ("broken", "known", "performed", "is_slow", "concluded"),
+    [
+        (None, None, Succeeded(), False, Succeeded()),
+        (None, None, LATE, False, LATE),
+        (None, None, Succeeded(), True, Succeeded()),
+        (None, None, LATE, True, None),
+        (BROKEN, None, Succeeded(), False, BROKEN),
+        (BROKEN, CUT, Succeeded(), False, BROKEN),
+        (None, CUT, Succeeded(), False, CUT),
+    ],
+)
+async def test_a_call_is_concluded_by_what_is_known_of_it_and_left_where_it_was_cut_off_early(
+    ingest: Ingest,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Failed | None,
+    known: Failed | None,
+    performed: Outcome,
+    is_slow: bool,
+    concluded: Outcome | None,
+) -> None:
+    ended: list[Outcome | None] = []
+
+    async def performs(*_: object) -> Outcome:
+        assert broken is known is None
+        return performed
+
+    monkeypatch.setattr(ingest, "_is_ready", lambda *_: True)
+    monkeypatch.setattr(ingest, "_perform", performs)
+    monkeypatch.setattr(ingest, "_leave", lambda *_: ended.append(None))
+    monkeypatch.setattr(ingest, "_conclude", lambda _unit, _lanes, _call, outcome, _at: ended.append(outcome))
+    call: Any = SimpleNamespace(id="call", handler=SimpleNamespace(name="shop:note"))
+    if is_slow:
+        ingest._slow_handlers.add("shop:note")
+    if known is not None:
+        ingest._cut[call.id] = known
+    nobody: Any = None
+    await ingest._handle(nobody, nobody, set(), call, broken)
+    assert ended == [concluded]
