@@ -34,9 +34,11 @@ def stage(world: World, monkeypatch: pytest.MonkeyPatch) -> Reconcile:
 async def test_how_long_it_took_and_that_it_is_complete(world: World, stage: Reconcile) -> None:
     lists(world, orders=[order(1)], payments=[{"id": "pay_1", "status": "SUCCEEDED"}])
     report = await stage.once()
-    assert (report.seconds, report.complete, report.dry_run) == (pytest.approx(TOOK_S, abs=0.1), True, False)
+    assert report.seconds == pytest.approx(TOOK_S, abs=0.1)
+    assert (report.complete, report.dry_run) == (True, False)
     dry = await stage.once(dry_run=True)
-    assert (dry.seconds, dry.complete, dry.dry_run) == (pytest.approx(TOOK_S, abs=0.1), True, True)
+    assert dry.seconds == pytest.approx(TOOK_S, abs=0.1)
+    assert (dry.complete, dry.dry_run) == (True, True)
 
 
 async def test_payments_that_were_owed_are_told_with_their_own_time(world: World, stage: Reconcile) -> None:
@@ -52,7 +54,8 @@ async def test_payments_that_were_owed_are_told_with_their_own_time(world: World
     with capture_logs() as logs:
         assert await stage._step() == ReconcilePolicy().look_s
     assert [one["records"] for one in logs if one["event"] == "reconcile_found_unplaced"] == [1]
-    assert (stage.report.seconds, stage.report.complete) == (pytest.approx(TOOK_S, abs=0.1), True)
+    assert stage.report.seconds == pytest.approx(TOOK_S, abs=0.1)
+    assert stage.report.complete
     assert not (await remembered(world)).owes_payments
 
 
