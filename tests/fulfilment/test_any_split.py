@@ -25,13 +25,13 @@ from tests.support.handling.live import Live
 from tests.support.handling.projections import START, observed, own, said, unreadable
 
 SAID_FROM = START + timedelta(hours=1)
-# `asked` counts transactions that asked.
+# `asked` counts transactions that asked; traces are named after the application.
 TABLES: dict[str, tuple[Table, tuple[str, ...]]] = {
     "orders": (ORDERS, ()),
     "checkouts": (CHECKOUTS, ()),
     "findings": (FINDINGS, ()),
     "outbox": (OutboxRow.__table__, ("seq", "event_id", "traceparent")),  # both are named after the application
-    "reads": (ReadRow.__table__, ("asked",)),
+    "reads": (ReadRow.__table__, ("asked", "traceparent")),
     "audit": (AuditRow.__table__, ("id", "hash", "previous")),
     "runs": (RunRow.__table__, ("seq",)),
 }

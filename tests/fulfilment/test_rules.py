@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from handlers.fulfilment import rules
 from handlers.fulfilment.order import Hold, Matching, Order, Proof, Reading, Registration, decimal
-from tests.support.handling.projections import START
+from handlers.pointers import TEXT_MAX_CHARS, look, look_amount, look_text, marked_as_test
+from tests.support.handling.projections import START, observed, said
 
 LATER = START + timedelta(minutes=5)
 KNOWN = Proof(event_id="drv_1", type="fulfilment.marked_paid", at=START)
@@ -296,3 +298,55 @@ def test_a_read_of_any_kind_lets_go_what_waited_for_it() -> None:
     assert rules.observed(held, Reading(version=1, status="PAID"), READ, "read").requested_at == LATER
     proved = rules.paid(Order(), KNOWN, "on")
     assert (proved.hold, proved.requested_at) == (Hold.UNMATCHED, None), "somebody who knows is not a registration"
+
+
+# --- what is looked up ------------------------------------------------------------------------------------------
+
+
+LONGEST = "x" * TEXT_MAX_CHARS
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "amount"),
+    [
+        ("A1", "A1", "A1"),
+        ("", None, ""),
+        (LONGEST, LONGEST, LONGEST),
+        (LONGEST + "y", None, LONGEST),
+        (7, "7", "(number) 7"),
+        (12.5, "12.5", "(number) 12.5"),
+        (True, None, "(bool)"),
+        (None, None, None),
+        ({"id": 1}, None, "(dict)"),
+        (["A1"], None, "(list)"),
+    ],
+)
+def test_numbers_are_texts_too_and_an_amount_that_is_none_is_told_apart(
+    value: Any, text: str | None, amount: str | None
+) -> None:
+    # case: F21, U29
+    event = said("order.paid", "evt_1", field=value)
+    assert (look_text(event, ("/field",)), look_amount(event, ("/field",))) == (text, amount)
+
+
+def test_the_first_place_that_says_it_counts() -> None:
+    event = said("order.paid", "evt_1", first={"id": "1"}, second="2", empty="")
+    assert look_text(event, ("/nothing", "/empty", "/first", "/second")) == "2"
+    assert look(event, ("/nothing", "/first", "/second")) == {"id": "1"}
+    assert look(event, ("/nothing",)) is None
+
+
+def test_of_a_read_its_record_is_looked_at() -> None:
+    read = observed("order:A1", 1, {"status": "PAID"})
+    assert look_text(read, ("/status",)) == "PAID"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_test"), [(False, True), (True, False), (None, False), ("false", False), (0, False)]
+)
+def test_only_the_very_value_marks_a_test(value: Any, is_test: bool) -> None:
+    # case: F24, A47
+    event = said("order.paid", "evt_1", livemode=value)
+    assert marked_as_test(event, ("/data/object/livemode=false",)) is is_test
+    assert marked_as_test(event, ("/data/object/livemode=true",)) is (value is True)
+    assert not marked_as_test(event, ())

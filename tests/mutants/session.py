@@ -146,8 +146,10 @@ class Judging:
         return None
 
     def _failing_anew(self, module: str, path: Path, mutation: MutationSpec) -> str | None:
-        """The same with the module imported anew: all tests that run any of its lines. Raises TestsFail."""
-        chosen = [test for test, _ in self._lines.chosen(module, self._lines.running(module))]
+        """The same with the module imported anew: all tests that run any of its lines, and new ones near it. Raises
+        TestsFail."""
+        new = self._warm.tests - self._lines.seconds.keys()
+        chosen = [test for test, _ in self._lines.chosen(module, self._lines.running(module), new)]
         limit_s = 10 + 4 * _takes_s(self._tree, tuple(chosen))
         with use_mutation(path, _operator(mutation), mutation.occurrence):
             return None if passes(self._tree, chosen, limit_s) else "imported anew"

@@ -6,14 +6,20 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+from cosmic_ray.work_item import MutationSpec
+from cosmic_ray.work_item import TestOutcome as Outcome
 from coverage import CoverageData
 
+from tests.mutants import session
 from tests.mutants.look import lines
 from tests.mutants.look.lines import AT_IMPORT, Lines, statement_lines
+from tests.mutants.session import Judging
 from tests.mutants.swap import functions_by_file, swap
 
 TEXT = """
@@ -121,6 +127,32 @@ def test_the_nearest_tests_of_a_line_are_tried_first_and_no_longer_than_the_budg
     quick, slow = f"{near}quick", f"{near}slow"
     assert tried(looked.chosen(module, running, new)) == [quick, slow, f"{far}quick", f"{near}new"]
     assert tried(looked.chosen(module, running, first={slow})) == [slow, quick, f"{far}quick"]
+
+
+def test_what_has_to_be_imported_is_judged_by_new_tests_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, asked = "handlers/pointers.py", list[Sequence[str]]()
+    (tmp_path / "handlers").mkdir()
+    (tmp_path / module).write_text("def limit():\n    return 1\n")
+    mutation = MutationSpec(module, "core/NumberReplacer", 0, (2, 11), (2, 12))
+    judging: Any = Judging.__new__(Judging)
+    judging._tree = tmp_path
+    judging._warm = SimpleNamespace(tests={"tests/access/test_old.py::test_it", "tests/access/test_new.py::test_it"})
+    judging._lines = SimpleNamespace(
+        seconds={"tests/access/test_old.py::test_it": 1.0},
+        running=lambda *_: {AT_IMPORT, "tests/access/test_old.py::test_it"},
+        chosen=lambda _, tests, new: [(one, 1.0) for one in sorted({*tests, *new} - {AT_IMPORT})],
+    )
+
+    def passes(_: Path, tests: Sequence[str], limit_s: float) -> bool:
+        asked.append(tests)
+        return "return 1" in (tmp_path / module).read_text()
+
+    monkeypatch.setattr(session, "passes", passes)
+    found = judging.judged(mutation)
+    assert found.test_outcome is Outcome.KILLED
+    assert [sorted(tests) for tests in asked] == [
+        ["tests/access/test_new.py::test_it", "tests/access/test_old.py::test_it"]
+    ] * 2
 
 
 def tried(chosen: list[tuple[str, float]]) -> list[str]:

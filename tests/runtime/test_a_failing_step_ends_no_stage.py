@@ -215,3 +215,28 @@ async def test_at_a_stop_a_step_under_way_has_a_while_to_end(
     async with asyncio.timeout(2):
         await running
     assert (stage.ended, stage.failure.code) == ([ended], code)
+
+
+def test_at_first_nothing_holds_it_up() -> None:
+    failure = StageFailure("backfill default")
+    assert (failure.error, failure.code, failure.times, failure.took_s) == (None, None, 0, 0.0)
+
+
+async def test_a_long_step_is_cut_where_it_is_told_to_stop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "STOP_GRACE_S", 0.0)
+    may_end, stop = asyncio.Event(), asyncio.Event()
+
+    async def step() -> float:
+        await may_end.wait()
+        return 3.0
+
+    waiting = asyncio.create_task(loop._until(step, stop))
+    done, _ = await asyncio.wait({waiting}, timeout=0.05)
+    assert not done, "nobody has said stop"
+    may_end.set()
+    assert await asyncio.wait_for(waiting, 10) == 3.0
+    may_end.clear()
+    waiting = asyncio.create_task(loop._until(step, stop))
+    await asyncio.sleep(0)
+    stop.set()
+    assert await asyncio.wait_for(waiting, 10) is None

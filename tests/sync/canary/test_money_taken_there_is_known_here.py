@@ -10,17 +10,18 @@ from structlog.testing import capture_logs
 
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
-from consumer.ledger.reading import sync_state
+from consumer.ledger.reading import observations, quarantine, sync_state
 from consumer.lists import bookmark as events_bookmark
 from consumer.lists.bookmark import Bookmark, ListOrder
 from consumer.lists.ends import PAGES_AT_ONCE
 from consumer.payments import PaymentsError, UnexpectedAnswer
+from consumer.reason import Reason
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, WALK, Late, Shown, Sightings
 from consumer.sync.canary.stage import AGAIN_S, BLIND_AFTER, Canary
 from consumer.sync.health.status import application_status
-from tests.sync.conftest import World, counted_by
+from tests.sync.conftest import World, counted_by, delivery
 from tests.sync.reconciling import listing, order
 from tests.sync.service import EventsList, Json
 
@@ -303,6 +304,37 @@ async def test_a_list_whose_newest_are_not_reached_for_an_hour_is_told(world: Wo
     world.clock.advance(BLIND_AFTER.total_seconds())
     with pytest.raises(UnexpectedAnswer):
         await stage.look()
+
+
+# case: B18, B27
+@pytest.mark.parametrize(("status", "is_here"), [("PAID", True), ("PENDING", False), (None, False)])
+async def test_an_order_that_a_read_showed_paid_is_here(world: World, status: str | None, is_here: bool) -> None:
+    await walked(world)
+    shows(world)
+    stage = canary(world)
+    await stage.look()
+    await recorded(world, 1, "order.observed")
+    if status is not None:
+        shown = world.app.observation("order", "A-1", 1, order(1, status))
+        async with world.database.transaction() as session:
+            await observations.keep(session, [shown.observed])
+    shows(world, orders=[order(1, "PAID")])
+    await stage.look()
+    assert set((await kept(world)).missing) == (set() if is_here else {"order:A-1"})
+
+
+# case: B27, I10
+async def test_an_event_that_was_put_aside_with_its_reason_is_here(world: World) -> None:
+    await walked(world)
+    shows(world)
+    stage = canary(world)
+    await stage.look()
+    async with world.database.transaction() as session:
+        aside = delivery(b"{}", 1, event_id="evt_1")
+        await quarantine.put(session, [(aside, Reason.NOT_UNDERSTOOD)], world.clock.now())
+    shows(world, listed=[event(1), event(2)])
+    await stage.look()
+    assert set((await kept(world)).missing) == {"event:evt_2"}
 
 
 async def test_a_missing_order_is_never_forgotten_and_an_event_not_silently(world: World) -> None:

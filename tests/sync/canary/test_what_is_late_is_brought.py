@@ -4,6 +4,7 @@ so that nobody has to."""
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.sync.canary.late_events import AGAIN_AFTER, AT_ONCE
 from consumer.sync.canary.sightings import LATE
@@ -72,5 +73,8 @@ async def test_one_that_cannot_be_had_keeps_no_other_waiting(world: World, answe
         world.service.records["/v1/events/evt_1"] = answer
     await stage.look()
     world.clock.advance(LATE_S)
-    await stage.look()
+    with capture_logs() as logs:
+        await stage.look()
+    brought = [line["event_id"] for line in logs if line["event"] == "late_event_brought"]
+    assert sorted(brought) == ["evt_0", "evt_2"]
     assert {one.id for one in await world.published()} == {"evt_0", "evt_2"}

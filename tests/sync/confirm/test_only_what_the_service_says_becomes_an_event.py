@@ -55,6 +55,7 @@ async def test_a_hint_becomes_the_event_that_the_service_returns(world: World) -
     assert event.received_at == delivery(b"", 7).received_at
     assert event.traceparent == delivery(b"").traceparent
     assert await waiting(world) == 0
+    assert counted_by(world.metrics, "confirmed", "default", "confirmed") == 1
 
 
 async def test_an_event_that_the_ledger_has_costs_no_read(world: World) -> None:

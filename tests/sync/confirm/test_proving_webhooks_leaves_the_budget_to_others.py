@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from consumer.ledger.reading import hints
 from consumer.payments import Cursor, Page
+from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.report import BackfillOptions
+from consumer.sync.backfill.stage import Backfill
+from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from tests.sync.confirming import hint, stages
-from tests.sync.conftest import Simulated, World, pass_time
+from tests.sync.conftest import Simulated, World, delivery, pass_time
 
 
 @pytest.fixture
@@ -79,3 +83,35 @@ async def test_webhooks_of_events_that_are_known_take_none_of_it(world: World, s
     before = len(service_side.attempts)
     assert await confirm.once() == 120
     assert len(service_side.attempts) == before
+
+
+async def test_what_a_walk_denies_is_settled_once_each(world: World, service_side: Simulated) -> None:
+    # case: I15, I17
+    settlement = world.settlement()
+    backfill = Backfill(world.app, settlement)
+    stage = Confirm(world.app, settlement, catch_up=CatchUp(backfill), policy=ConfirmPolicy(patience_s=0.0))
+    service_side.emit(20)
+    await backfill.once()
+    await hint(world, [f"evt_forged_{number}" for number in range(120)])
+    settled = []
+    for _ in range(20):
+        pass_time(world, service_side)
+        settled.append(await stage.once())
+    assert min(settled) == 0
+    assert sum(settled) == 120
+
+
+async def test_another_body_waits_for_what_was_published_to_be_recorded(world: World, service_side: Simulated) -> None:
+    # case: I16
+    confirm, _ = stages(world)
+    [event_id] = service_side.emit(1)
+    await hint(world, [event_id])
+    assert await confirm.once() == 1
+    other = delivery(b'{"id":"%s","type":"order.expired"}' % event_id.encode(), 9, event_id=event_id)
+    async with world.database.transaction() as session:
+        await hints.keep(session, [other], world.clock.now())
+    assert await confirm.once() == 0, "it cannot be compared yet"
+    await world.work()
+    pass_time(world, service_side)
+    world.clock.advance(600)
+    assert await confirm.once() == 1

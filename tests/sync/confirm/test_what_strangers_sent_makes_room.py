@@ -200,6 +200,7 @@ async def test_its_end_leaves_the_group(scene: Scene) -> None:
 
 # case: I15
 async def test_what_strangers_sent_is_looked_at_now_and_then(scene: Scene) -> None:
+    assert await scene.takes() == ["start"], "at first nothing is known to be too much"
     looks = []
     for seconds in (0.0, PRUNE_EVERY_S - 0.1, 0.1, 0.1):
         scene.clock.advance(seconds)

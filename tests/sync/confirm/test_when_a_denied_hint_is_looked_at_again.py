@@ -57,5 +57,6 @@ async def test_what_patience_is_over_for_is_counted_and_said_once(world: World) 
         assert await denials.store({"evt_1": 0}) == 0
         assert await denials.store({"evt_1": 1, "evt_2": 0, "evt_3": 5}) == 2
     assert counted_by(world.metrics, "confirmed", "default", "not_confirmed") == 2
+    assert counted_by(world.metrics, "quarantined", "default", "not_confirmed") == 2
     assert [(line["event"], line["deliveries"]) for line in logs] == [("deliveries_not_confirmed", 2)]
     assert await waiting(world) == 1

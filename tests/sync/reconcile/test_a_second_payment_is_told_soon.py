@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from consumer.lists.ends import PAGE, PAGES_AT_ONCE
+from consumer.sync.application import Application
+from consumer.sync.reconcile.newest_payments import HELD_MAX
 from tests.sync.conftest import World
 from tests.sync.reconciling import lists, reconcile, remembered, seen
 from tests.sync.service import Json
@@ -62,3 +65,21 @@ async def test_what_becomes_final_while_it_is_held_has_its_time_from_then_on(wor
     world.clock.advance(50)
     await stage._step()
     assert await seen(world) == [("payment:pay_1", "SUCCEEDED")]
+
+
+async def test_a_look_takes_a_version_for_all_that_it_may_show(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: A40
+    lists(world, payments=[])
+    stage, taken = reconcile(world), list[int]()
+    await stage.once()
+    versions = Application.versions
+
+    async def counted(self: Application, count: int = 1) -> int:
+        taken.append(count)
+        return await versions(self, count)
+
+    monkeypatch.setattr(Application, "versions", counted)
+    await stage._step()
+    [count] = taken
+    assert isinstance(count, int)
+    assert count >= PAGE * PAGES_AT_ONCE + HELD_MAX

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -134,3 +135,22 @@ def test_states_are_shown_in_words_that_people_read() -> None:
     assert readable(last("order", "PAID").state) == "PAID"
     assert readable("") == "no status"
     assert readable("ENDED|PAYER_CANCELED|False||", "ENDED||True||") == "ENDED, end_reason PAYER_CANCELED"
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "drift"),
+    [
+        (None, {"amount": "2"}, Drift.DETAIL),
+        (None, {"amount": "1"}, Drift.NONE),
+        (None, {"amount": "1", "note": "x"}, Drift.NONE),
+        ("", {"amount": "1", "note": "x"}, Drift.DETAIL),
+        ("", {"amount": "2"}, Drift.DETAIL),
+    ],
+)
+def test_details_are_compared_between_records_as_full_as_each_other_or_where_no_state_is_known(
+    state: str | None, more: dict[str, str], drift: Drift
+) -> None:
+    # case: B22
+    known = last("order", "PENDING", amount="1")
+    known = known if state is None else replace(known, state=state)
+    assert compare(read("order", 2, "PENDING", **more), known, {}) is drift

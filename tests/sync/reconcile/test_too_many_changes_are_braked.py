@@ -33,6 +33,25 @@ async def test_what_an_event_told_since_the_last_read_is_no_drift_and_not_braked
     assert (report.drifted, report.found[Drift.CHANGED]) == (True, 2), "no event said that these are paid"
 
 
+@pytest.mark.parametrize("walks_again", [True, False])
+async def test_what_an_event_told_before_the_last_walk_explains_no_later_change(
+    world: World, walks_again: bool
+) -> None:
+    # case: B31
+    lists(world, subscriptions=[subscription(1)])
+    stage = reconcile(world)
+    await stage.once()
+    world.clock.advance(10)
+    await recorded(world, "subscription.past_due", "sub_1")
+    world.clock.advance(10)
+    if walks_again:
+        assert (await stage.once()).drifts == 0, "the list shows it as it was"
+    world.clock.advance(10)
+    lists(world, subscriptions=[subscription(1, "PAST_DUE")])
+    report = await stage.once(dry_run=True)
+    assert report.found[Drift.CHANGED if walks_again else Drift.TOLD] == 1
+
+
 async def test_more_changes_than_allowed_are_not_made_at_all(world: World) -> None:
     # case: B31
     lists(world, subscriptions=[subscription(number) for number in range(30)])

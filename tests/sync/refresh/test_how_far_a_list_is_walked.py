@@ -3,6 +3,7 @@ where it last answered when it ran ahead of those who ask. Pure, and without a c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -84,10 +85,11 @@ def test_it_does_not_go_back_where_it_never_answered_nor_runs_ahead_nor_at_the_e
 
 def test_a_read_that_fails_waits_trebling_up_to_six_hours() -> None:
     # case: G7
-    waits = [POLICY.retry.wait_s(attempt, 0.0) for attempt in (1, 2, 3, 8, 9, 999)]
+    retry = RefreshPolicy().retry
+    waits = [retry.wait_s(attempt, 0.0) for attempt in (1, 2, 3, 8, 9, 999)]
     assert waits == [5.0, 15.0, 45.0, 10935.0, 21600.0, 21600.0]
-    assert POLICY.retry.wait_s(1, 1.0) == 4.0
-    assert POLICY.retry.attempts == 1000
+    assert retry.wait_s(1, 1.0) == 4.0
+    assert retry.attempts == 1000
 
 
 async def test_after_another_kind_four_subscriptions_come_first_again() -> None:
@@ -102,3 +104,60 @@ async def test_after_another_kind_four_subscriptions_come_first_again() -> None:
     assert (quota.since_other, quota.last_other) == (0, "session")
     assert await quota.allows("subscription")
     assert (quota.since_other, quota.last_other) == (1, "session")
+
+
+class Idle:
+    """A budget of which so many requests are nobody's, and how often that was asked."""
+
+    def __init__(self, idle: int = 0) -> None:
+        self.idle, self.asked = idle, 0
+
+    async def predict_s(self, kind: CallKind, priority: Priority) -> float:
+        """As a Budget does."""
+        assert (kind, priority) == (CallKind.READ, Priority.RECONCILE)
+        self.asked += 1
+        self.idle -= 1
+        return 0.0 if self.idle >= 0 else 1.0
+
+
+@pytest.mark.parametrize(
+    ("kinds", "allowed", "asked"),
+    [
+        # Of six requests at once four may be about others than subscriptions.
+        (["subscription"] * 8, 6, 1),
+        (["order"] * 8, 4, 1),
+        (["order", "session"] * 4, 4, 1),
+        (["order"] * 5 + ["subscription"] * 3, 6, 2),
+        (["subscription"] * 7 + ["order"] * 3, 6, 1),
+    ],
+)
+async def test_who_was_refused_asks_no_more_in_its_round(kinds: list[str], allowed: int, asked: int) -> None:
+    # case: B23
+    budget = Idle()
+    policy = replace(POLICY, per_s=3.0, burst=6, order_per_s=1.5, order_burst=4)
+    quota = ReadQuota(SteppedClock(), budget, policy)  # type: ignore[arg-type]  # all that is asked of a budget
+    assert not quota.is_spent
+    assert sum([await quota.allows(kind) for kind in kinds]) == allowed
+    assert (budget.asked, quota.is_spent) == (asked, True)
+    quota.begin()
+    assert not quota.is_spent
+    assert not await quota.allows(kinds[-1])
+    assert budget.asked == asked + 1, "in another round it is asked anew"
+
+
+async def test_beyond_its_share_it_takes_what_nobody_else_wants() -> None:
+    # case: B23
+    budget = Idle(3)
+    policy = replace(POLICY, burst=2)
+    quota = ReadQuota(SteppedClock(), budget, policy)  # type: ignore[arg-type]  # all that is asked of a budget
+    assert sum([await quota.allows("subscription") for _ in range(9)]) == 2 + 3
+
+
+@pytest.mark.parametrize(("burst", "order_burst", "allowed"), [(1, 1, 1), (1, 5, 1), (5, 1, 1), (3, 2, 2)])
+async def test_an_order_takes_of_both_shares_to_the_last(burst: int, order_burst: int, allowed: int) -> None:
+    # case: B23
+    policy = replace(POLICY, burst=burst, order_burst=order_burst)
+    quota = ReadQuota(SteppedClock(), Idle(), policy)  # type: ignore[arg-type]  # all that is asked of a budget
+    assert sum([await quota.allows("order") for _ in range(6)]) == allowed
+    quota.begin()
+    assert await quota.allows("subscription") is (burst > allowed)

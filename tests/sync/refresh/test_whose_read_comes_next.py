@@ -86,3 +86,7 @@ def test_what_a_page_has_answered_meanwhile_is_not_read_again() -> None:
     turns.begin(rows("c-0"))
     assert not turns.has_done(row("c-0")), "another round"
     assert names([one for one in [turns.next()] if one]) == "c-0", "the pages running outlast the round"
+
+
+def test_before_its_first_round_nothing_waits() -> None:
+    assert Turns().next() is None

@@ -17,6 +17,7 @@ from consumer.broker import Broker
 from consumer.clock import DrivenClock
 from consumer.errors import HandlerTimeout, LedgerUnavailable
 from consumer.ledger import Database
+from consumer.ledger.handling import events, runs
 from consumer.plugin import Context, Event, Handler, handles
 from consumer.retry import Failure
 from consumer.work.dispatch import dispatcher as module
@@ -235,7 +236,7 @@ async def test_a_ledger_that_cannot_be_claimed_from_is_said_once_until_it_can(mo
 
     monkeypatch.setattr(desk.it, "_database", ledger)
     monkeypatch.setattr(desk.it._clock, "sleep", sleeps)
-    monkeypatch.setattr(module.runs, "next_due", next_due)
+    monkeypatch.setattr(runs, "next_due", next_due)
     with capture_logs() as logs:
         assert [await desk.it._claim() for _ in range(3)] == [0, 0, 0]
     assert naps == [module.RETRY_S] * 2
@@ -265,9 +266,9 @@ async def test_who_found_less_than_there_is_room_for_has_caught_up_and_knows_whe
     begun: list[str] = []
     monkeypatch.setattr(desk.it, "_database", ledger)
     monkeypatch.setattr(desk.it, "_start", lambda handler, one: begun.append(one.run.event_id))
-    monkeypatch.setattr(module.runs, "next_due", next_due)
-    monkeypatch.setattr(module.runs, "claim", claims)
-    monkeypatch.setattr(module.events, "load", loads)
+    monkeypatch.setattr(runs, "next_due", next_due)
+    monkeypatch.setattr(runs, "claim", claims)
+    monkeypatch.setattr(events, "load", loads)
     assert await desk.it._claim() == found
     assert begun == [one.event_id for one in claimed]
     assert desk.it._upcoming == [due[NOTE.name]]
@@ -286,7 +287,7 @@ async def test_what_waits_is_given_back_for_each_reason_alone(monkeypatch: pytes
         back.append((worker, ids))
 
     monkeypatch.setattr(desk.it, "_database", ledger)
-    monkeypatch.setattr(module.runs, "give_back", gives_back)
+    monkeypatch.setattr(runs, "give_back", gives_back)
     desk.it._busy[SHIP.name] = SHIP.concurrency
     run = result(SLIP).run
     desk.it._take(SHIP, [Claimed(run=run, event=order_paid(1), at_s=clock.monotonic())])
@@ -357,7 +358,7 @@ async def test_a_projection_that_was_paused_since_its_claim_is_given_back(monkey
         back.append((ids, worker))
 
     monkeypatch.setattr(desk.it, "_database", ledger)
-    monkeypatch.setattr(module.runs, "give_back", gives_back)
+    monkeypatch.setattr(runs, "give_back", gives_back)
     await desk.it._work(NOTE, run, order_paid(1))
     assert back == [([run.id], "w")]
     assert desk.it._claimed == {}

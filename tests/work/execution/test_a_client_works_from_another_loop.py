@@ -143,3 +143,11 @@ async def test_the_http_session_is_the_workers_where_it_has_one_and_else_of_the_
     assert len(seen) == 1
     assert (seen[0] is http) is has_one
     assert isinstance(seen[0], aiohttp.ClientSession) is not has_one
+
+
+async def test_on_its_own_loop_it_is_awaited_there_and_shows_itself_as_what_it_stands_for() -> None:
+    client, here = Client(), asyncio.get_running_loop()
+    proxy = LoopProxy(client, here)
+    assert repr(proxy) == repr(client)
+    assert await proxy.orders.lookup("A-1") == {"order_id": "A-1"}
+    assert [number async for number in proxy.orders.iterate()] == [0, 1, 2, 3, 4]

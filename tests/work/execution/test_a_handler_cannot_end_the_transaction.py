@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 
 from consumer.broker import Broker
 from consumer.ledger import Database
-from consumer.plugin import Context, Event, handles
+from consumer.plugin import Context, Event, Reject, handles
+from consumer.work.execution.savepoint import in_savepoint
+from consumer.work.outcome import Failed, Outcome, Succeeded, failed
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -57,3 +62,64 @@ async def test_a_savepoint_of_its_own_is_the_handlers(sqlite_ledger: Database, b
         await eventually(lambda: shop.all_succeeded(1), within_s=30)
     async with sqlite_ledger.reading() as session:
         assert (await session.execute(text("SELECT type FROM events"))).scalars().all() == ["order.paid"]
+
+
+# --- what takes no more -----------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A session whose transaction takes no statement any more; `did` is what was done with its savepoint."""
+
+    def __init__(self, dialect: str) -> None:
+        self.did: list[str] = []
+        self._bind = SimpleNamespace(dialect=SimpleNamespace(name=dialect))
+
+    def get_bind(self) -> Any:
+        """As a session does."""
+        return self._bind
+
+    async def flush(self) -> None:
+        """As a session does."""
+        self.did.append("flush")
+
+    async def begin_nested(self) -> Broken:
+        """As a session does: here it is the savepoint as well."""
+        self.did.append("savepoint")
+        return self
+
+    async def execute(self, _: object) -> None:
+        """As a session does."""
+        raise RuntimeError("current transaction is aborted")
+
+    async def rollback(self) -> None:
+        """As a savepoint does."""
+        self.did.append("rollback")
+
+    async def commit(self) -> None:
+        """As a savepoint does."""
+        self.did.append("commit")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "outcome", "end"),
+    [
+        ("postgresql", Succeeded(), ["flush", "rollback"]),
+        ("sqlite", Succeeded(), ["flush", "commit"]),
+        ("postgresql", failed(Reject("no")), ["rollback"]),
+        ("sqlite", failed(Reject("no")), ["rollback"]),
+    ],
+)
+async def test_its_handler_has_failed_and_what_it_wrote_is_undone(
+    dialect: str, outcome: Outcome, end: list[str]
+) -> None:
+    session: Any = Broken(dialect)
+
+    async def transactional(*_: object, limit_s: float) -> Outcome:
+        assert limit_s == 3.0
+        return outcome
+
+    executor: Any = SimpleNamespace(transactional=transactional)
+    given: Any = None
+    found = await in_savepoint(session, executor, given, given, given, limit_s=3.0)
+    assert session.did == ["flush", "savepoint", *end]
+    assert isinstance(found, Failed) is (end[-1] == "rollback")

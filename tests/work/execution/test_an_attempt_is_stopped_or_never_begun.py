@@ -10,7 +10,7 @@ import pytest
 
 from consumer.plugin import Context, Event, declared, handles
 from consumer.work.execution.loop_call import CANCELLED, DISPLACED, ENDED, LoopCall
-from consumer.work.outcome import Outcome, Succeeded
+from consumer.work.outcome import Failed, Outcome, Succeeded
 
 
 @handles("order.paid", name="test:any")
@@ -107,3 +107,15 @@ async def test_where_the_handler_lives_elsewhere_by_then_who_moves_it_hears_of_i
 
 async def test_a_loop_that_has_ended_settles_it_at_once() -> None:
     assert Attempt(line=Line(is_over=True)).call.future.result() == ENDED
+
+
+async def test_what_breaks_on_its_way_is_its_failure() -> None:
+    async def breaks(_: object) -> Outcome:
+        raise ValueError("nobody has thought of this")
+
+    attempt = Attempt()
+    attempt.call._attempt = breaks
+    await attempt.line.work_off()
+    found = attempt.call.future.result()
+    assert isinstance(found, Failed)
+    assert "nobody has thought of this" in (found.failure.reason or "")

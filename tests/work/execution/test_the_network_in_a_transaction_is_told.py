@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from consumer.broker import Broker
 from consumer.ledger import Database
-from consumer.plugin import Context, Event, handles
+from consumer.plugin import Context, Event, Handler, handles
+from consumer.work.execution import network_in_transaction
+from consumer.work.execution.executor import Executor
+from consumer.work.outcome import Succeeded
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -43,3 +49,21 @@ async def test_the_line_that_connects_is_named_once(sqlite_ledger: Database, bro
     told = [line for line in logs if line["event"] == "network_in_transaction"]
     assert [(one["handler"], one["to"]) for one in told] == [("test:connects", f"127.0.0.1:{port}")]
     assert told[0]["where"] == f"{FILE}:{call.__code__.co_firstlineno + 1} in call"
+
+
+# case: H11
+@pytest.mark.parametrize(("module", "is_told"), [("asyncpg.connection", False), ("shop.asyncpg", True)])
+async def test_what_the_ledger_itself_connects_is_not_told(module: str, is_told: bool) -> None:
+    names: dict[str, Any] = {"__name__": module, "socket": socket}
+    exec("def resolve():\n    socket.getaddrinfo('127.0.0.1', 5432)", names)
+
+    async def projects(event: Event, ctx: Context) -> None:
+        names["resolve"]()
+
+    handler = Handler(name="test:projects", types=("*",), function=projects, transactional=True)
+    given: Any = None
+    with capture_logs() as logs, network_in_transaction.told():
+        outcome = await Executor().transactional(handler, order_paid(1), given)
+    assert outcome == Succeeded()
+    told = [line for line in logs if line["event"] == "network_in_transaction"]
+    assert [one["to"] for one in told] == (["127.0.0.1:5432"] if is_told else [])

@@ -15,11 +15,13 @@ from consumer.clock import DrivenClock
 from consumer.errors import BrokerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers, runs
-from consumer.ledger.tables import HandlerRow
+from consumer.ledger.tables import HandlerRow, RunStatus
 from consumer.plugin import Context, Event, handles
 from consumer.work.dispatch.breaker import Breaker
+from consumer.work.execution.loop_pool import Harm
 from tests.support.ports import eventually
 from tests.work.rounds.test_a_round_takes_stores_and_commits import FIRST, Bench
+from tests.work.telling.test_the_figures_are_what_happened import result
 from tests.work.workshop import Workshop
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -162,3 +164,15 @@ async def test_a_poll_that_succeeds_after_all_was_committed_ends_what_was_told()
     assert bench.told() == "broker_unavailable"
     await bench.poll([])
     assert bench.told() is None
+
+
+# case: H4, R10
+async def test_its_parts_are_told_what_concerns_them(shop: Workshop) -> None:
+    worker = shop.worker()
+    for _ in range(3):
+        worker._watchdog._on_cut(Harm(handler="test:note", seconds=5.0, at="here"))
+    assert "test:note" in worker._dispatcher._hung
+    assert worker._pauser.unstored == {"test:note"}
+    for status, wakes in ((RunStatus.SUCCEEDED, False), (RunStatus.RETRYING, False), (RunStatus.DEAD, True)):
+        worker._dispatcher._observe(result(status, "rejected"))
+        assert worker._dead_letters._wake.is_set() is wakes

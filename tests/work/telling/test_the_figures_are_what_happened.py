@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 
 import pytest
@@ -164,3 +165,54 @@ def test_what_waits_to_go_out_and_to_be_read_is_shown_with_its_age(page: Page) -
     assert (page.says("outbox_waiting"), page.says("outbox_oldest_seconds")) == (7, 12.5)
     assert [page.says("lag_records", topic="t", partition=one) for one in ("0", "1")] == [5, 0]
     assert [page.says("lag_seconds", topic="t", partition=one) for one in ("0", "1")] == [2.5, 0]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_way_of_each_event_is_told_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch, is_told: bool) -> None:
+    told: list[tuple[object, ...]] = []
+    monkeypatch.setattr(observer, "is_told", lambda: is_told)
+    monkeypatch.setattr(observer, "tell", lambda step, event, **more: told.append((step, event.id, more)))
+    page = Page()
+    page.observer.batch(
+        taken(run("evt_1", RunStatus.SUCCEEDED), run("evt_2", RunStatus.DEAD), recorded=(order_paid(1), order_paid(2))),
+        [],
+        0.1,
+    )
+    recorded = [(step, name, more["runs"]) for step, name, more in told]  # type: ignore[index]  # what is told
+    assert recorded == (
+        [
+            ("event_recorded", "evt_1", {HANDLER: "succeeded"}),
+            ("event_recorded", "evt_2", {HANDLER: "dead"}),
+        ]
+        if is_told
+        else []
+    )
+    told.clear()
+    page.observer.run(result(RunStatus.DEAD, "rejected", "ship.py:3"))
+    assert told == [
+        ("handler_ended", "evt_1", {"handler": HANDLER, "status": "dead", "code": "rejected", "reason": "rejected",
+                                    "where": "ship.py:3"})
+    ]  # fmt: skip
+
+
+def test_a_line_about_a_failure_in_a_batch_says_on_whose_way_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    about: list[str | None] = []
+
+    def notes(event: Event | None) -> AbstractContextManager[None]:
+        about.append(event.id if event is not None else None)
+        return nullcontext()
+
+    monkeypatch.setattr(observer, "_about", notes)
+    page = Page()
+    page.observer.batch(
+        taken(
+            run("evt_1", RunStatus.SUCCEEDED),
+            run("evt_2", RunStatus.DEAD, code="rejected"),
+            run("evt_3", RunStatus.RETRYING, code="retry_later"),
+            recorded=(order_paid(1), order_paid(2)),
+            again=(order_paid(3),),
+        ),
+        [],
+        0.1,
+    )
+    assert about == [None, "evt_2", "evt_3"]

@@ -340,3 +340,19 @@ def test_so_many_causes_are_looked_at(links: int, expected: bool) -> None:
         outer.__cause__ = error
         error = outer
     assert is_unreachable(error) is expected
+
+
+def test_failures_are_alike_that_came_through_the_same_functions_of_files_of_the_same_name() -> None:
+    def fingerprint(file: str, function: str = "ship") -> str:
+        names: dict[str, Callable[[], None]] = {}
+        exec(compile(f"def {function}():\n    raise ValueError('no')", file, "exec"), names)
+        try:
+            names[function]()
+        except ValueError as error:
+            return failed(error).fingerprint
+        raise AssertionError
+
+    here = fingerprint("/srv/shop/ship.py")
+    assert fingerprint("/home/other/shop/ship.py") == here, "installed elsewhere"
+    assert fingerprint("/srv/shop/post.py") != here
+    assert fingerprint("/srv/shop/ship.py", "send") != here

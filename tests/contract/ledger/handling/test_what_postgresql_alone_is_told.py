@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import registry
 
 from consumer.ledger.handling import runs
 from consumer.ledger.tables import RunStatus
@@ -22,8 +22,9 @@ class Nothing(list[Any]):
 class Listening:
     """A session that remembers what it was told."""
 
-    def __init__(self, dialect: Any) -> None:
-        self.dialect, self.told = dialect, list[Any]()
+    def __init__(self, dialect: str) -> None:
+        self.dialect: Any = registry.load(dialect)()
+        self.told: list[Any] = []
 
     def get_bind(self) -> Any:
         """As a session does."""
@@ -47,7 +48,7 @@ def claimed(number: int) -> runs.ClaimedRun:
 
 
 async def test_what_is_finished_is_locked_first_and_in_the_order_of_its_key() -> None:
-    for dialect, locks in ((postgresql.dialect(), True), (sqlite.dialect(), False)):
+    for dialect, locks in (("postgresql", True), ("sqlite", False)):
         session: Any = Listening(dialect)
         await runs.finish(session, [finish(claimed(1)), finish(claimed(2), RunStatus.SUCCEEDED)], worker="w", now=NOW)
         assert session.words(0).startswith("SELECT") is locks
@@ -57,7 +58,7 @@ async def test_what_is_finished_is_locked_first_and_in_the_order_of_its_key() ->
 
 
 async def test_the_oldest_of_each_handler_is_one_probe_of_the_index_each() -> None:
-    session: Any = Listening(postgresql.dialect())
+    session: Any = Listening("postgresql")
     assert await runs.oldest_due(session) == {}
     assert len(session.told) == 1
     told = session.words(0, literal_binds=True)

@@ -232,6 +232,7 @@ async def test_a_real_loop_that_was_given_up_ends_what_still_runs_on_it_when_it_
         loop.call(blocked.set)
         loop.call(holds)
 
+    assert loop.beats == 0
     loop.start()
     (thread,) = [one for one in threading.enumerate() if one.name == "given up"]
     assert loop.call(blocks)
