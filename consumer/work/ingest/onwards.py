@@ -1,6 +1,7 @@
-"""Onwards: which of the derived events may be taken where they are emitted, without the way through the log. Pure.
+"""Onwards: which of the derived events may be taken where they are emitted, without the way through the log (decision
+1). Pure.
 
-See decision 1. Only what the log would bring to this worker, after nothing else: of its cause's own key, whose events come to nobody
+Only what the log would bring to this worker, after nothing else: of its cause's own key, whose events come to nobody
 else; due; of no plan, whose pace is its own; and behind nothing of its key that goes by the log.
 """
 
