@@ -9,9 +9,8 @@ Three ways, each slower and safer than the one before; a batch takes the first t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import chain
@@ -21,20 +20,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker.base import Partition, Record
 from consumer.clock import Clock
-from consumer.errors import LedgerBehind, LedgerError, NotUnderstood
-from consumer.events import Delivery, Event, Locators, Source, Trust
+from consumer.errors import LedgerBehind, LedgerError
+from consumer.events import Delivery, Event, Locators, Source
 from consumer.ledger import Database, log_positions
-from consumer.ledger.archiving import bodies
 from consumer.ledger.handling import events, outbox, runs
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.runs import Lane, Run
-from consumer.ledger.log_positions import Place
 from consumer.ledger.reading import heard, quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
 from consumer.reason import Reason
 from consumer.telemetry.way import on_the_way_of, on_the_way_of_all
-from consumer.wire import SEED, is_replay, plan_of, unpack_event
+from consumer.wire import SEED
 from consumer.work.derived import derived_event
 from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
@@ -42,7 +39,9 @@ from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut
 from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.ingest import onwards, replayed
+from consumer.work.ingest.arrivals import Stretch, decode, event_delivery, heard_late, stretch_of
 from consumer.work.ingest.claiming import NO_ROOM, Claiming, Room
+from consumer.work.ingest.other_bodies import other_bodies
 from consumer.work.ingest.replayed import Replayed
 from consumer.work.ingest.rolling_deploy import RollingDeploy
 from consumer.work.ingest.slow_handlers import SlowHandlers
@@ -51,10 +50,6 @@ from consumer.work.outcome import Failed, Outcome, Succeeded, failed, has_timed_
 from consumer.work.registry import Registry
 from consumer.work.transition import attempt_row, transition_after
 from consumer.work.unit_of_work import Incoming, UnitOfWork, finished, skipped, waiting
-
-NAME_CHARS = 100
-Stretch = Mapping[Place, tuple[int | None, int]]
-"""From which offset (None: wherever) up to before which one records lead in each partition."""
 
 _log = structlog.get_logger(__name__)
 
@@ -128,8 +123,8 @@ class Ingest:
         batch is stored then, or, singly, whole events of it are: taking the same batch again is always safe.
         """
         self._cut.clear()
-        arrived, refused = self._decode(records)
-        stretch = _stretch(records, loose)
+        arrived, refused = decode(records, self._locators)
+        stretch = stretch_of(records, loose)
         if self._way is Way.TOGETHER:
             try:
                 return await self._store(arrived, refused, Way.TOGETHER, stretch=stretch)
@@ -179,35 +174,6 @@ class Ingest:
                 _log.exception("event_cannot_be_stored", application=event.application)
             return await self._store([], [(event_delivery(event), Reason.NOT_STORABLE)], Way.SINGLY)
 
-    def _decode(self, records: Sequence[Record]) -> tuple[list[Incoming], list[tuple[Delivery, Reason]]]:
-        arrived: dict[EventKey, Incoming] = {}
-        refused: list[tuple[Delivery, Reason]] = []
-        for record in records:
-            application = record.key.decode("utf-8", "replace").partition("/")[0]
-            locators = self._locators.get(application)
-            if locators is None:
-                refused.append((_as_delivery(record, application), Reason.UNKNOWN_APPLICATION))
-                continue
-            try:
-                event = unpack_event(record.key, record.value, record.headers, locators)
-            except Exception as error:  # noqa: BLE001 - anybody may have written the record; it keeps none waiting
-                if not isinstance(error, NotUnderstood):
-                    _log.error("record_broke_its_reading", application=application, error=type(error).__name__)
-                refused.append((_as_delivery(record, application), Reason.NOT_UNDERSTOOD))
-                continue
-            heard_at = event.received_at if event.source is Source.WEBHOOK else None
-            incoming = Incoming(event, plan_of(record.headers), heard_at)
-            first = arrived.setdefault(incoming.id, incoming)
-            if first is not incoming:
-                others = () if event.raw == first.event.raw else (event,)
-                arrived[incoming.id] = replace(
-                    first,
-                    plan=incoming.plan if is_replay(incoming.plan) else first.plan,
-                    heard_at=first.heard_at or heard_at,
-                    others=(*first.others, *others),
-                )
-        return list(arrived.values()), refused
-
     async def _store(
         self,
         arrived: Sequence[Incoming],
@@ -222,7 +188,7 @@ class Ingest:
             if stretch:
                 await _must_follow(session, stretch)
             new = await events.record(session, [incoming.event for incoming in arrived], unit.now)
-            others = await self._other_bodies(session, arrived, new)
+            others = await other_bodies(session, arrived, new)
             await quarantine.put(session, [*refused, *others], unit.now)
             fresh = [incoming for incoming in arrived if incoming.id in new]
             await outbox.arrived(session, [one.id for one in fresh if one.event.source is Source.RELAY])
@@ -234,7 +200,9 @@ class Ingest:
             calls += _calls(registry, fresh, new)
             derived: Sequence[Incoming] = ()
             if way is Way.TOGETHER:
-                derived = await self._handle_onwards(session, unit, lanes, registry, calls)
+                derived = await self._handle_onwards(
+                    session, unit, lanes, registry, calls, onwards.EVENTS_MAX - len(arrived)
+                )
             else:
                 for call in chain.from_iterable(calls):
                     await self._handle(session, unit, lanes, call, broken)
@@ -242,7 +210,7 @@ class Ingest:
             await unit.store(session)
             recorded = {one.id: one.event for one in (*fresh, *derived)}
             claimed = await self._claiming.claim(session, unit.runs, recorded) if stretch else ()
-            await heard.note(session, _heard_late(arrived, new, unit.now))
+            await heard.note(session, heard_late(arrived, new, unit.now))
             await log_positions.keep(session, {place: end for place, (_, end) in (stretch or {}).items()})
         return Taken(
             recorded=list(recorded.values()),
@@ -255,25 +223,6 @@ class Ingest:
             claimed=claimed,
         )
 
-    async def _other_bodies(
-        self, session: AsyncSession, arrived: Sequence[Incoming], new: Mapping[EventKey, int]
-    ) -> list[tuple[Delivery, Reason]]:
-        """Signed webhooks whose event is recorded with another body: kept beside it, once each (case I16). A body that
-        was read tells more or less than a webhook's: there, only what both state is compared."""
-        again = [event for one in arrived for event in (*one.others, *(() if one.id in new else (one.event,)))]
-        again = [event for event in again if event.trust is Trust.SIGNED]
-        if not again:
-            return []
-        names = [(one.application, one.id) for one in again]
-        known = await events.load(session, names)
-        hashes = await bodies.digests(session, names)
-        others = []
-        for event in again:
-            first = known.get((event.application, event.id))
-            if first is not None and _contradicts(event, first, hashes.get((event.application, event.id))):
-                others.append((_other_body(event), Reason.OTHER_BODY))
-        return others
-
     async def _handle_onwards(
         self,
         session: AsyncSession,
@@ -281,25 +230,27 @@ class Ingest:
         lanes: set[Lane],
         registry: Registry,
         calls: Sequence[Sequence[Call]],
+        room: int,
     ) -> Sequence[Incoming]:
-        """All of them, then what they emitted, and what that led to: events that are new here and came by no log."""
+        """All of them, then what they emitted, and what that led to: events that are new here and came by no log, at
+        most `room`."""
         taken: list[Incoming] = []
         await self._handle_together(session, unit, lanes, calls)
         for _ in range(self._generations):
             if not unit.emitted:
                 break
-            fresh, new = await self._take_emitted(session, unit)
+            fresh, new = await self._take_emitted(session, unit, room - len(taken))
             taken += fresh
             # Their keys are those of their causes: what blocks these is known.
             await self._handle_together(session, unit, lanes, _calls(registry, fresh, new))
         return taken
 
     async def _take_emitted(
-        self, session: AsyncSession, unit: UnitOfWork
+        self, session: AsyncSession, unit: UnitOfWork, room: int
     ) -> tuple[Sequence[Incoming], Mapping[EventKey, int]]:
         """What was emitted goes into the outbox; of what need not go by the log, the events that are new here, and
         their numbers."""
-        rows = await unit.emit(session, onwards.at_hand(unit.emitted, unit.now))
+        rows = await unit.emit(session, onwards.at_hand(unit.emitted, unit.now, room))
         derived = [Incoming(derived_event(row)) for row in rows]
         new = await events.record(session, [one.event for one in derived], unit.now)
         return [one for one in derived if one.id in new], new
@@ -430,81 +381,10 @@ def _calls(registry: Registry, fresh: Sequence[Incoming], new: Mapping[EventKey,
     return [[Call(handler, one, new[one.id]) for handler in registry.wanting(one.event.type)] for one in fresh]
 
 
-def _stretch(records: Sequence[Record], loose: frozenset[Partition]) -> Stretch:
-    """From where to where the records lead in each partition; they come in order. Pure."""
-    found: dict[Place, tuple[int | None, int]] = {}
-    for record in records:
-        place = (record.partition.topic, record.partition.number)
-        start, _ = found.get(place, (None if record.partition in loose else record.offset, 0))
-        found[place] = (start, record.offset + 1)
-    return found
-
-
 async def _must_follow(session: AsyncSession, stretch: Stretch) -> None:
     starts = {place: start for place, (start, _) in stretch.items() if start is not None}
     if behind := await log_positions.behind(session, starts):
         raise LedgerBehind(behind)
-
-
-def _contradicts(event: Event, first: Event, sha256: str | None) -> bool:
-    """`sha256`: of the first's body, which may lie in an archive. Pure."""
-    if first.trust is Trust.SIGNED:
-        return bodies.digest(event.raw) != sha256
-    if event.type not in (first.type, "unknown.type"):
-        return True
-    names = ("order_id", "subscription_id", "object_id")
-    stated = [(getattr(event, name), getattr(first, name)) for name in names]
-    return any(None not in pair and pair[0] != pair[1] for pair in stated)
-
-
-def _other_body(event: Event) -> Delivery:
-    """The same body is kept once, however often it comes."""
-    with on_the_way_of(event):
-        _log.warning("other_body_of_a_known_event", application=event.application)
-    return replace(event_delivery(event), id="other:" + hashlib.sha256(event.raw).hexdigest()[:40])
-
-
-def _heard_late(arrived: Sequence[Incoming], new: Mapping[EventKey, int], now: datetime) -> dict[str, datetime]:
-    """When the newest webhook of each application came whose event is not recorded as a webhook's: a walk was
-    quicker, and nothing else would tell that it was heard (O1). No later than `now`: whoever received it may have a
-    clock that is ahead. Pure."""
-    found: dict[str, datetime] = {}
-    for one in arrived:
-        is_first = one.id in new and one.event.source is Source.WEBHOOK
-        if one.heard_at is not None and not is_first:
-            at = min(one.heard_at, now)
-            found[one.event.application] = max(at, found.get(one.event.application, at))
-    return found
-
-
-def _as_delivery(record: Record, application: str) -> Delivery:
-    place = f"{record.partition.topic}/{record.partition.number}/{record.offset}"
-    return Delivery(
-        application=application[:64],
-        id=place[-100:],
-        raw=record.value,
-        received_at=record.published_at,
-    )
-
-
-def event_delivery(event: Event) -> Delivery:
-    """The event as a delivery to be kept raw, by its delivery's id, or else by its own: another event never has it."""
-    return Delivery(
-        application=event.application,
-        id=event.delivery_id or _named_by(event.id),
-        raw=event.raw,
-        received_at=event.received_at,
-        event_id=event.id,
-    )
-
-
-def _named_by(event_id: str) -> str:
-    """At most 100 characters without a NUL, as the quarantine keeps names; what does not fit ends in a digest."""
-    name = f"event/{event_id}"
-    if len(name) <= NAME_CHARS and "\0" not in name:
-        return name
-    digest = hashlib.sha256(event_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{name.replace(chr(0), '')[: NAME_CHARS - 33]}/{digest}"
 
 
 def _sum(parts: Sequence[Taken]) -> Taken:

@@ -1,4 +1,5 @@
-"""Onwards: which of the derived events may be taken where they are emitted, without the way through the log. Pure.
+"""Onwards: which of the derived events may be taken where they are emitted, without the way through the log (decision
+1). Pure.
 
 Only what the log would bring to this worker, after nothing else: of its cause's own key, whose events come to nobody
 else; due; of no plan, whose pace is its own; and behind nothing of its key that goes by the log.
@@ -14,14 +15,15 @@ from consumer.ledger.handling.outbox import Emitted
 
 GENERATIONS = 4
 """So many times what is taken may lead to more that is taken; the rest goes by the log."""
-TAKEN_MAX = 1000
-"""No more of one generation: a transaction has an end."""
+EVENTS_MAX = 200
+"""No more events in one transaction than a full batch has: others wait for its end, and where batches are full nobody
+is quicker by it."""
 
 
-def at_hand(emitted: Sequence[Emitted], now: datetime) -> list[Emitted]:
-    """The same, in their order; those that may be taken here and now are not `by_log`. What is on its way already, the
-    outbox knows."""
-    found, left = [], TAKEN_MAX
+def at_hand(emitted: Sequence[Emitted], now: datetime, room: int) -> list[Emitted]:
+    """The same, in their order; those that may be taken here and now, at most `room`, are not `by_log`. What is on its
+    way already, the outbox knows."""
+    found, left = [], room
     behind: set[tuple[str, str]] = set()
     for one in emitted:
         lane = (one.cause.application, one.emission.key)

@@ -18,7 +18,9 @@ from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler
 from consumer.retry import Failure
-from consumer.work.ingest.ingest import Ingest, Taken, _as_delivery, _contradicts, _heard_late, _stretch, _sum
+from consumer.work.ingest.arrivals import as_delivery, heard_late, stretch_of
+from consumer.work.ingest.ingest import Ingest, Taken, _sum
+from consumer.work.ingest.other_bodies import contradicts
 from consumer.work.ingest.slow_handlers import SlowHandlers
 from consumer.work.ingest.waves import Call, Waves
 from consumer.work.outcome import Failed, Outcome, Succeeded, failed
@@ -136,9 +138,9 @@ def record(partition: int, offset: int) -> Record:
 # case: O7
 def test_records_lead_from_their_first_to_behind_their_last() -> None:
     records = [record(0, 4), record(1, 9), record(0, 6)]
-    assert _stretch(records, frozenset()) == {("t", 0): (4, 7), ("t", 1): (9, 10)}
-    assert _stretch(records, frozenset({Partition("t", 0)})) == {("t", 0): (None, 7), ("t", 1): (9, 10)}
-    kept = _as_delivery(record(1, 9), "x" * 99)
+    assert stretch_of(records, frozenset()) == {("t", 0): (4, 7), ("t", 1): (9, 10)}
+    assert stretch_of(records, frozenset({Partition("t", 0)})) == {("t", 0): (None, 7), ("t", 1): (9, 10)}
+    kept = as_delivery(record(1, 9), "x" * 99)
     assert (kept.application, kept.id, kept.raw, kept.received_at) == ("x" * 64, "t/1/9", b"raw", AT)
 
 
@@ -152,27 +154,27 @@ def test_the_newest_webhook_that_is_not_the_first_to_tell_is_noted_and_no_later_
     first, listed = heard(1, AT + 8 * MINUTE), heard(2, AT + 3 * MINUTE, source=Source.BACKFILL)
     again = [heard(3, AT + MINUTE), heard(4, AT + 2 * MINUTE)]
     new = {first.id: 1, listed.id: 2}
-    assert _heard_late([first], new, now) == {}
-    assert _heard_late([first, *again], new, now) == {"default": AT + 2 * MINUTE}
-    assert _heard_late([listed, *again], new, now) == {"default": AT + 3 * MINUTE}
-    assert _heard_late([heard(5, None)], {}, now) == {}
-    assert _heard_late([heard(6, AT + 10 * MINUTE)], {}, now) == {"default": now}
+    assert heard_late([first], new, now) == {}
+    assert heard_late([first, *again], new, now) == {"default": AT + 2 * MINUTE}
+    assert heard_late([listed, *again], new, now) == {"default": AT + 3 * MINUTE}
+    assert heard_late([heard(5, None)], {}, now) == {}
+    assert heard_late([heard(6, AT + 10 * MINUTE)], {}, now) == {"default": now}
 
 
 # case: I16
 def test_a_body_says_something_else_where_both_state_a_thing() -> None:
     signed = order_paid(1)
     digest = sha256(signed.raw).hexdigest()
-    assert not _contradicts(signed, signed, digest)
-    assert _contradicts(replace(signed, raw=b"{}"), signed, digest)
+    assert not contradicts(signed, signed, digest)
+    assert contradicts(replace(signed, raw=b"{}"), signed, digest)
     read = replace(signed, trust=Trust.READ, raw=b"other")
-    assert not _contradicts(signed, read, None)
-    assert not _contradicts(replace(signed, type="unknown.type"), read, None)
-    assert _contradicts(replace(signed, type="order.expired"), read, None)
+    assert not contradicts(signed, read, None)
+    assert not contradicts(replace(signed, type="unknown.type"), read, None)
+    assert contradicts(replace(signed, type="order.expired"), read, None)
     for name in ("order_id", "subscription_id", "object_id"):
-        assert not _contradicts(replace(signed, **{name: None}), replace(read, **{name: "x"}), None)  # type: ignore[arg-type]  # by name
-        assert not _contradicts(replace(signed, **{name: "x"}), replace(read, **{name: "x"}), None)  # type: ignore[arg-type]  # by name
-        assert _contradicts(replace(signed, **{name: "y"}), replace(read, **{name: "x"}), None)  # type: ignore[arg-type]  # by name
+        assert not contradicts(replace(signed, **{name: None}), replace(read, **{name: "x"}), None)  # type: ignore[arg-type]  # by name
+        assert not contradicts(replace(signed, **{name: "x"}), replace(read, **{name: "x"}), None)  # type: ignore[arg-type]  # by name
+        assert contradicts(replace(signed, **{name: "y"}), replace(read, **{name: "x"}), None)  # type: ignore[arg-type]  # by name
 
 
 def test_parts_are_one_batch_together() -> None:

@@ -10,7 +10,7 @@ import pytest
 from consumer.ledger import Database
 from consumer.ledger.reading import quarantine
 from consumer.reason import Reason
-from consumer.work.ingest.ingest import NAME_CHARS, event_delivery
+from consumer.work.ingest.arrivals import NAME_CHARS, event_delivery
 from tests.work.workshop import AT, order_paid
 
 LONG = "e" * 240

@@ -22,7 +22,7 @@ from consumer.plugin import Context, Emission, Reject, declared, derived_id, han
 from consumer.wire import SEED, pack_event, unpack_event
 from consumer.work.derived import derived_event
 from consumer.work.ingest import onwards
-from consumer.work.ingest.onwards import GENERATIONS, TAKEN_MAX
+from consumer.work.ingest.onwards import EVENTS_MAX, GENERATIONS
 from consumer.work.outbound.relay import Relay
 from tests.support.handling.live import Live
 from tests.support.ports import eventually
@@ -235,7 +235,7 @@ def test_behind_one_that_goes_by_the_log_all_of_its_key_go_there() -> None:
         return Emitted(emission=emission, cause=service_event("evt_1", "order.paid", "a"), handler="h", **given)
 
     def by_log(given: Sequence[Emitted]) -> list[bool]:
-        found = onwards.at_hand(given, AT)
+        found = onwards.at_hand(given, AT, room=5)
         assert [one.emission for one in found] == [one.emission for one in given]
         return [one.by_log for one in found]
 
@@ -244,8 +244,17 @@ def test_behind_one_that_goes_by_the_log_all_of_its_key_go_there() -> None:
     assert by_log([emitted(1, mine, plan="rpl_1"), emitted(2, mine)]) == [True, True]
     assert by_log([emitted(1, mine, not_before=AT + timedelta(days=1)), emitted(2, mine)]) == [True, False]
     assert by_log([emitted(1, mine, not_before=AT)]) == [False]
-    many = by_log([emitted(number, mine) for number in range(TAKEN_MAX + 2)])
-    assert many == [False] * TAKEN_MAX + [True] * 2
+    many = by_log([emitted(number, mine) for number in range(7)])
+    assert many == [False] * 5 + [True] * 2
+
+
+# case: F1
+async def test_a_transaction_has_no_more_events_than_a_full_batch(database: Database) -> None:
+    shop = live(database, emitting(), ship)
+    taken = await shop.arrive(*[order_paid(number) for number in range(EVENTS_MAX - 2)])
+    assert (len(taken.recorded), taken.emitted) == (EVENTS_MAX, EVENTS_MAX - 4)
+    await shop.relay()
+    assert len(await runs(database)) == EVENTS_MAX - 2
 
 
 # case: F1, H1

@@ -1,0 +1,112 @@
+"""Arrivals: what a batch of records says: events, each once; what is none; and where in the log they lay. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import structlog
+
+from consumer.broker.base import Partition, Record
+from consumer.errors import NotUnderstood
+from consumer.events import Delivery, Event, Locators, Source
+from consumer.ledger.handling.events import EventKey
+from consumer.ledger.log_positions import Place
+from consumer.reason import Reason
+from consumer.wire import is_replay, plan_of, unpack_event
+from consumer.work.unit_of_work import Incoming
+
+NAME_CHARS = 100
+Stretch = Mapping[Place, tuple[int | None, int]]
+"""From which offset (None: wherever) up to before which one records lead in each partition."""
+
+_log = structlog.get_logger(__name__)
+
+
+def decode(
+    records: Sequence[Record], locators_of: Mapping[str, Locators]
+) -> tuple[list[Incoming], list[tuple[Delivery, Reason]]]:
+    """The events in these records, each once, and what is none, with its reason. Pure."""
+    arrived: dict[EventKey, Incoming] = {}
+    refused: list[tuple[Delivery, Reason]] = []
+    for record in records:
+        application = record.key.decode("utf-8", "replace").partition("/")[0]
+        locators = locators_of.get(application)
+        if locators is None:
+            refused.append((as_delivery(record, application), Reason.UNKNOWN_APPLICATION))
+            continue
+        try:
+            event = unpack_event(record.key, record.value, record.headers, locators)
+        except Exception as error:  # noqa: BLE001 - anybody may have written the record; it keeps none waiting
+            if not isinstance(error, NotUnderstood):
+                _log.error("record_broke_its_reading", application=application, error=type(error).__name__)
+            refused.append((as_delivery(record, application), Reason.NOT_UNDERSTOOD))
+            continue
+        heard_at = event.received_at if event.source is Source.WEBHOOK else None
+        incoming = Incoming(event, plan_of(record.headers), heard_at)
+        first = arrived.setdefault(incoming.id, incoming)
+        if first is not incoming:
+            others = () if event.raw == first.event.raw else (event,)
+            arrived[incoming.id] = replace(
+                first,
+                plan=incoming.plan if is_replay(incoming.plan) else first.plan,
+                heard_at=first.heard_at or heard_at,
+                others=(*first.others, *others),
+            )
+    return list(arrived.values()), refused
+
+
+def stretch_of(records: Sequence[Record], loose: frozenset[Partition]) -> Stretch:
+    """From where to where the records lead in each partition; they come in order. Pure."""
+    found: dict[Place, tuple[int | None, int]] = {}
+    for record in records:
+        place = (record.partition.topic, record.partition.number)
+        start, _ = found.get(place, (None if record.partition in loose else record.offset, 0))
+        found[place] = (start, record.offset + 1)
+    return found
+
+
+def heard_late(arrived: Sequence[Incoming], new: Mapping[EventKey, int], now: datetime) -> dict[str, datetime]:
+    """When the newest webhook of each application came whose event is not recorded as a webhook's: a walk was
+    quicker, and nothing else would tell that it was heard (O1). No later than `now`: whoever received it may have a
+    clock that is ahead. Pure."""
+    found: dict[str, datetime] = {}
+    for one in arrived:
+        is_first = one.id in new and one.event.source is Source.WEBHOOK
+        if one.heard_at is not None and not is_first:
+            at = min(one.heard_at, now)
+            found[one.event.application] = max(at, found.get(one.event.application, at))
+    return found
+
+
+def as_delivery(record: Record, application: str) -> Delivery:
+    """A record that is no event, to be kept raw by its place in the log."""
+    place = f"{record.partition.topic}/{record.partition.number}/{record.offset}"
+    return Delivery(
+        application=application[:64],
+        id=place[-100:],
+        raw=record.value,
+        received_at=record.published_at,
+    )
+
+
+def event_delivery(event: Event) -> Delivery:
+    """The event as a delivery to be kept raw, by its delivery's id, or else by its own: another event never has it."""
+    return Delivery(
+        application=event.application,
+        id=event.delivery_id or _named_by(event.id),
+        raw=event.raw,
+        received_at=event.received_at,
+        event_id=event.id,
+    )
+
+
+def _named_by(event_id: str) -> str:
+    """At most 100 characters without a NUL, as the quarantine keeps names; what does not fit ends in a digest."""
+    name = f"event/{event_id}"
+    if len(name) <= NAME_CHARS and "\0" not in name:
+        return name
+    digest = hashlib.sha256(event_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{name.replace(chr(0), '')[: NAME_CHARS - 33]}/{digest}"
