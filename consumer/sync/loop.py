@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from consumer.clock import Clock, rest
+from consumer.clock import Clock, rest, until_tick
 from consumer.errors import ConsumerError, code_of
 from consumer.payments import AuthenticationError, CircuitOpen
 from consumer.retry import Lasting, RetryPolicy
@@ -92,7 +92,7 @@ class Stage(ABC):
                 if wait_s is None:
                     return
                 self.failure.well()
-            await rest(self._clock, wait_s, stop, self.wake)
+            await rest(self._clock, until_tick(self._clock, wait_s), stop, self.wake)
 
 
 async def _until(step: Callable[[], Coroutine[Any, Any, float]], stop: asyncio.Event) -> float | None:
