@@ -86,6 +86,10 @@ SQLITE_LOG: Final[Mapping[str, Cause]] = {
     "SQLITE_CORRUPT": _LOG_CORRUPT,
     "SQLITE_NOTADB": _LOG_CORRUPT,
 }
+LOG_INCOMPATIBLE: Final = Cause(
+    errors.LogIncompatible, "run the version that wrote it, or put CONSUMER_BROKER_URL right"
+)
+_VERSION = Cause(errors.BrokerIncompatible, "run brokers of Apache Kafka 3 or 4")
 _SASL = Cause(errors.BrokerLoginRefused, "put CONSUMER_KAFKA_SASL_USERNAME, _PASSWORD and _MECHANISM right")
 _REPLICAS = Cause(errors.LogNotReplicated, "bring the missing brokers back: fewer replicas are in sync than needed")
 KAFKA: Final[Mapping[str, Cause]] = {
@@ -104,6 +108,10 @@ KAFKA: Final[Mapping[str, Cause]] = {
     "UnsupportedSaslMechanismError": _SASL,
     "AuthenticationMethodNotSupported": _SASL,
     "IllegalSaslStateError": _SASL,
+    "IncompatibleBrokerVersion": _VERSION,
+    "UnrecognizedBrokerVersion": _VERSION,
+    "NotImplementedError": _VERSION,
+    "UnsupportedVersionError": _VERSION,
     "NotEnoughReplicasError": _REPLICAS,
     "NotEnoughReplicasAfterAppendError": _REPLICAS,
     "KafkaStorageError": Cause(errors.LogDiskFull, "look at the broker's disk and its own log"),
@@ -119,7 +127,9 @@ DATABASE_TLS: Final = Cause(errors.DatabaseTlsFailed, "check the server's certif
 def every() -> Iterator[Cause]:
     """Each cause once, for the operator's table."""
     tables = (SQLSTATES, SQLITE, SQLITE_LOG, KAFKA)
-    yield from dict.fromkeys([*(cause for table in tables for cause in table.values()), TLS, DATABASE_TLS, SLOW])
+    yield from dict.fromkeys(
+        [*(cause for table in tables for cause in table.values()), TLS, DATABASE_TLS, SLOW, LOG_INCOMPATIBLE]
+    )
 
 
 def cure_of(code: str) -> str | None:

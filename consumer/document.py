@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate
 from typing import Any, Final
 
 import orjson
 
 DEPTH_MAX: Final = 64
 """Containers within containers; what lies deeper reads as null. The service's own records need four."""
-VALUES_MAX: Final = 50_000
+VALUES_MAX: Final = 20_000
 VOUCHED_MAX: Final = 150_000
 """So many lists and objects in one document that anybody may send, or that the service vouches for: more are refused
 before they are made. Where it is odd, so many values and texts too, which are looked through one by one. A hundred
 listed records have a few thousand, and forty thousand when each is as odd as can be."""
+TEXTS_MAX: Final = 40_000
+ODD_MAX: Final = 5_000
+"""In what anybody may send: so many texts, and so many values and texts where it is odd. A megabyte within these bounds
+holds up its reader for a few milliseconds; an event of the service has some dozens."""
 TOKENS_MAX: Final = 4_000_000
 """Brackets and quotes that `shallow` looks at."""
 NUMBER_MAX_CHARS: Final = 64
@@ -28,11 +33,11 @@ NUMBER_MAX_CHARS: Final = 64
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACED: Final = "\ufffd"
 _HIGH, _LOW = rb"[dD][89abAB][0-9a-fA-F]{2}", rb"[dD][c-fC-F][0-9a-fA-F]{2}"
-_NO_CHARACTER = re.compile(rb"\\u(?:0000|%b(?!\\u%b)|(?<!\\u[dD][89abAB]..\\u)%b)" % (_HIGH, _LOW, _LOW), re.DOTALL)
+_HALF = re.compile(rb"\\u(?:%b(?!\\u%b)|(?<!\\u[dD][89abAB]..\\u)%b)" % (_HIGH, _LOW, _LOW), re.DOTALL)
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
 """A text that never ends is one token too: sought anew from each quote in it, it takes the square of its length."""
 _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
+_STEPS: Final = bytes.maketrans(b"[{]}", bytes(step % 256 for step in (1, 1, -1, -1)))
 _NO_BRACKETS: Final = bytes(one for one in range(256) if one not in _STEP)
 
 
@@ -43,17 +48,20 @@ def parse(raw: bytes, *, tolerant: bool = False) -> Any:
     UTF-8, bare control characters, NaN, and any depth are taken too. What everybody may send is looked at as a whole
     here, value by value only where it is odd and short: a megabyte of brackets holds up nobody.
     """
-    text, most = _characters(raw), VOUCHED_MAX if tolerant else VALUES_MAX
-    brackets = _brackets(text) if text.count(b"[") + text.count(b"{") > DEPTH_MAX else b""
-    if len(brackets) > 2 * most:
+    text, most = _without_nul(raw), VOUCHED_MAX if tolerant else VALUES_MAX
+    if not tolerant and _quotes(text) > 2 * TEXTS_MAX:
+        raise ValueError("too many texts")
+    steps = _steps(text) if text.count(b"[") + text.count(b"{") > DEPTH_MAX else b""
+    if len(steps) > 2 * most:
         raise ValueError("too many containers")
+    odd_max = VOUCHED_MAX if tolerant else ODD_MAX
     try:
-        document = orjson.loads(text)
+        document = _fast(text, odd_max)
     except orjson.JSONDecodeError:
-        _check_few(text, most)
+        _check_few(text, odd_max)
         return _storable_value(_slowly(text, tolerant=tolerant))
-    if _is_deep(brackets):
-        _check_few(text, most)
+    if max(accumulate(memoryview(steps).cast("b")), default=0) > DEPTH_MAX:
+        _check_few(text, odd_max)
         return _storable_value(document)
     return document
 
@@ -66,7 +74,21 @@ def storable(text: str, max_chars: int | None = None) -> str:
 def shallow(raw: bytes) -> bytes | None:
     """The same JSON with null in place of what lies deeper than `DEPTH_MAX`; None when that is too much to look through
     (a second, at most). It looks at each bracket and text, so no event loop should wait for it."""
-    return None if len(_brackets(raw)) + raw.count(b'"') > TOKENS_MAX else _without_depth(raw)
+    return None if len(_steps(raw)) + raw.count(b'"') > TOKENS_MAX else _without_depth(raw)
+
+
+def _fast(raw: bytes, halves_max: int) -> Any:
+    """JSON by the fast reader, with U+FFFD in place of escapes that are half a surrogate pair."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        halves = raw.count(rb"\ud") + raw.count(rb"\uD")
+        if halves > halves_max:
+            raise ValueError("too many surrogates") from None
+        if not halves or b"\0" in raw:
+            raise
+    escaped = raw.replace(rb"\\", b"\0\0")  # an escaped backslash escapes nothing
+    return orjson.loads(_HALF.sub(rb"\\ufffd", escaped).replace(b"\0\0", rb"\\"))
 
 
 def _slowly(raw: bytes, *, tolerant: bool) -> Any:
@@ -112,27 +134,24 @@ def _storable_value(value: Any, depth: int = 0) -> Any:
     return {storable(name): _storable_value(one, depth + 1) for name, one in value.items()}
 
 
-def _characters(raw: bytes) -> bytes:
-    """The same JSON with U+FFFD in place of escapes that are no character: NUL, and half a surrogate pair."""
-    if b"\0" in raw or not any(one in raw for one in (rb"\u0000", rb"\ud", rb"\uD")):
+def _without_nul(raw: bytes) -> bytes:
+    """The same JSON with U+FFFD in place of NUL's escape."""
+    if b"\\" not in raw or rb"\u0000" not in raw or b"\0" in raw:
         return raw
-    escaped = raw.replace(rb"\\", b"\0\0")  # an escaped backslash escapes nothing
-    return _NO_CHARACTER.sub(rb"\\ufffd", escaped).replace(b"\0\0", rb"\\")
+    escaped = raw.replace(rb"\\", b"\0\0")
+    return escaped.replace(rb"\u0000", rb"\ufffd").replace(b"\0\0", rb"\\")
 
 
-def _brackets(raw: bytes) -> bytes:
-    """What of this JSON opens and closes lists and objects, all as `[` and `]`."""
+def _quotes(raw: bytes) -> int:
+    """How many quotes begin and end texts; at least half of them, where texts end in a backslash."""
+    found = raw.count(b'"')
+    return found if found <= 2 * TEXTS_MAX else found - raw.count(rb"\"")
+
+
+def _steps(raw: bytes) -> bytes:
+    """What of this JSON opens and closes lists and objects, in or out: a signed byte each."""
     outside_texts = raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
-    return b"".join(outside_texts).translate(_SQUARE, _NO_BRACKETS)
-
-
-def _is_deep(brackets: bytes) -> bool:
-    """Whether any of these lies deeper than `DEPTH_MAX`."""
-    for _ in range(DEPTH_MAX):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"")
-    return bool(brackets)
+    return b"".join(outside_texts).translate(_STEPS, _NO_BRACKETS)
 
 
 def _check_few(raw: bytes, most: int) -> None:

@@ -362,6 +362,15 @@ class BodiesArchived(ArchiveError):
     code = "bodies_archived"
 
 
+# --- the process ---------------------------------------------------------------------------------------------
+
+
+class RoleSlow(ConsumerError):
+    """The process gets too little of a processor, or something blocks its loop again and again."""
+
+    code = "role_slow"
+
+
 # --- the broker ----------------------------------------------------------------------------------------------
 
 
@@ -382,6 +391,12 @@ class BrokerLoginRefused(BrokerUnavailable):
     """The broker refuses this user, password or mechanism."""
 
     code = "broker_login_refused"
+
+
+class BrokerIncompatible(BrokerUnavailable):
+    """The broker speaks no version of its protocol that we speak."""
+
+    code = "broker_incompatible"
 
 
 class BrokerTlsFailed(BrokerUnavailable):
@@ -448,6 +463,12 @@ class LogCorrupt(BrokerError):
     """The embedded log's file is damaged or is not a log."""
 
     code = "log_corrupt"
+
+
+class LogIncompatible(BrokerError):
+    """The embedded log's file is of a newer version, or somebody else's database."""
+
+    code = "log_incompatible"
 
 
 class BrokerUrlInvalid(BrokerError):

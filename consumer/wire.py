@@ -233,7 +233,7 @@ def _own_event(
     source: Source,
     received_at: datetime,
 ) -> Event:
-    document = parse_json(value)
+    document = parse_json(value, tolerant=True)
     event: Event = Event(
         application=application,
         id=event_id,

@@ -28,7 +28,6 @@ def kept_and_raised() -> Iterator[str]:
 
 
 OF_ONE_ROUND = {
-    "refresh/stage.py: raise this.held_up",  # the round ends with it
     "outside/session.py: raise answer.error",  # what a test of a handler's author plans, once for each answer
 }
 

@@ -22,6 +22,7 @@ from consumer import __version__
 from consumer.clock import Clock, SharedClock, until_tick
 from consumer.errors import ConsumerError, LedgerUnavailable, again, code_of
 from consumer.ledger import Database, processes
+from consumer.ledger.engine.applied import SchemaWatch
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Proof, Pulse
 from consumer.retry import Lasting
@@ -34,6 +35,8 @@ FIRST_BEATS, FIRST_BEAT_S = 20, 0.5
 LIMIT_S = 10.0
 LAST_WORD_WITHIN_S = 3.0
 REMEMBERED_BEATS = 24
+WITHOUT_LEDGER = frozenset({"serve"})
+"""Its heartbeat is all that it writes there: whatever the tables are, it takes webhooks."""
 NOT_DURABLE = frozenset({"not_durable", "busy", "failed", "unproved_full"})
 
 _log = structlog.get_logger(__name__)
@@ -48,6 +51,8 @@ class Heartbeat:
         self.roles: set[str] = set()
         self.told: dict[str, Callable[[], ConsumerError | None]] = {}
         self.said: dict[tuple[str, str], Callable[[], str | None]] = {}
+        self._schema = SchemaWatch()
+        self.told["schema"] = self._schema.refusal
         self._url = url
         self._readiness = readiness
         self._metrics = metrics
@@ -96,13 +101,17 @@ class Heartbeat:
         self._database = self._database or Database(self._url, pool_size=1, create=False)
         return self._database
 
+    async def beat(self) -> None:
+        """Tell the ledger now. Where it cannot be told, that is told with the next beat that can be."""
+        await self._try(self._beat)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then says that it ends."""
         try:
             for beats in count():
                 if stop.is_set():
                     break
-                await self._try(self._beat)
+                await self.beat()
                 is_new = beats < FIRST_BEATS and (self._was is None or not self._was[0])
                 try:
                     async with asyncio.timeout(until_tick(self._clock, FIRST_BEAT_S if is_new else BEAT_EVERY_S)):
@@ -138,12 +147,14 @@ class Heartbeat:
     async def _beat(self) -> None:
         ready, _, checks = await self._readiness.answers()
         problems = self._readiness.problems
-        refused = {name: error for name, ask in self.told.items() if (error := ask()) is not None}
         self._show(problems)
-        proofs = {name: _proof(problems.get(name)) for name in checks}
-        proofs |= {name: Proof(code=error.code, reason=error.sentence()) for name, error in refused.items()}
         async with self._own().transaction() as session:
             await self._follow(session)
+            if self.roles - WITHOUT_LEDGER:
+                await self._schema.look(session)
+            refused = {name: error for name, ask in self.told.items() if (error := ask()) is not None}
+            proofs = {name: _proof(problems.get(name)) for name in checks}
+            proofs |= {name: Proof(code=error.code, reason=error.sentence()) for name, error in refused.items()}
             now = await shared_time(session)
             if self._started_at is None:
                 self._started_at = now

@@ -18,7 +18,7 @@ from consumer.errors import AnotherLeads, ArchiveWaits, ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.archiving import passes
 from consumer.ledger.engine.database_time import shared_time
-from consumer.sync.leader import Leader
+from consumer.runtime.leader import Leader
 from consumer.telemetry.metrics import Metrics
 
 ROLE: Final = "archive"

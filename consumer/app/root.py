@@ -29,6 +29,7 @@ from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import require_current
 from consumer.ledger.engine.database import user_of
+from consumer.ledger.engine.database_time import drive
 from consumer.ledger.processes import BROKEN, HANDLERS, PREFIX, READS, SIGNATURES, USER, worker_id
 from consumer.settings import Role, Settings
 from consumer.telemetry.descriptors import Descriptors
@@ -92,6 +93,7 @@ class App:
             clock=self.clock,
             process=self._process,
         )
+        self._heartbeat.told["loop"] = self._watch.slow
 
     async def __aenter__(self) -> Self:
         self._watch.start()
@@ -225,6 +227,13 @@ class App:
         from consumer.ledger.engine import schema
 
         await schema.upgrade(self.database)
+
+    async def drive(self, ahead_s: float) -> None:
+        """The ledger's time is so much ahead of its database's, for all who use it; `demo` and `dev` only. This process
+        says at once that it lives by then, too. Raises LedgerError."""
+        async with self.database.transaction() as session:
+            await drive(session, ahead_s)
+        await self._heartbeat.beat()
 
     async def _connect(self, broker: Broker, stop: asyncio.Event) -> None:
         """Connect and see to the topics, for as long as it takes; then keep still."""

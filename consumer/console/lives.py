@@ -1,6 +1,10 @@
 """Lives: what processes tell by how they live, and the workers by what they run: one answer for `status` and for the
-alerts. A role that dies and is started again and again; workers that run different handlers; roles whose topics are
-others. Pure."""
+alerts. A role that dies and is started again and again; workers that run different handlers; roles of different
+versions; roles whose topics are others. Pure.
+
+While a deploy rolls, roles of two versions live side by side, and that is no finding: each step of it begins a process.
+Where none has begun for a while, whoever is of another version than the one that began last was left behind.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
+from consumer.errors import SchemaOutdated
 from consumer.ledger.processes import DIED, HANDLERS, PREFIX, Process
 
 GONE_AFTER: Final = timedelta(seconds=30)
@@ -20,8 +25,8 @@ DEATHS_MIN: Final = 2
 STEADY_MIN: Final = timedelta(minutes=1)
 STEADY_MAX: Final = timedelta(minutes=10)
 APART_FOR: Final = timedelta(seconds=10)
-MIXED_FOR: Final = timedelta(minutes=15)
-"""A rolling deploy has workers of both sorts for so long, and that is no finding."""
+MIXED_FOR: Final = timedelta(minutes=5)
+"""A deploy takes no longer from one step to the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +49,17 @@ class Mixed:
     lacking: Process
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeftBehind:
+    """`older`: those that live of another version than `newest`, the one that began last."""
+
+    newest: Process
+    older: tuple[Process, ...]
+
+
 def is_living(one: Process, now: datetime) -> bool:
-    """Whether it was neither stopped nor lost."""
-    return one.stopped_at is None and now - one.seen_at <= GONE_AFTER
+    """Whether it was neither stopped nor lost; one that said that it dies is dead."""
+    return one.stopped_at is None and DIED not in one.said and now - one.seen_at <= GONE_AFTER
 
 
 def loops(processes: Sequence[Process], now: datetime) -> list[Loop]:
@@ -70,7 +83,14 @@ def _loop(played: Sequence[Process], now: datetime) -> Loop | None:
     if newest not in died and newest.seen_at - newest.started_at >= steady:
         return None
     going_on = [one for one in played if is_living(one, now) and one.started_at < chain[0].started_at]
+    if going_on and all(_waits_for_migration(one) for one in chain) and now - chain[0].started_at < MIXED_FOR:
+        return None
     return Loop(role=newest.role, deaths=len(chain), last=chain[-1], alone=not going_on)
+
+
+def _waits_for_migration(one: Process) -> bool:
+    """A new version that comes before its migration ends until that was run, and the old ones go on."""
+    return one.said.get(DIED, "").startswith(SchemaOutdated.code)
 
 
 def _has_died(one: Process, played: Sequence[Process], now: datetime) -> bool:
@@ -99,18 +119,28 @@ def apart(processes: Sequence[Process], now: datetime) -> dict[str, Process]:
     return found if len(found) > 1 else {}
 
 
+def left_behind(processes: Sequence[Process], now: datetime) -> LeftBehind | None:
+    """Who is of another version than the one that began last, when no deploy is under way; None where all are alike."""
+    living = [one for one in processes if is_living(one, now)]
+    newest = max(living, key=lambda one: one.started_at, default=None)
+    if newest is None or _is_deploying(living, now):
+        return None
+    older = tuple(one for one in living if one.version != newest.version)
+    return LeftBehind(newest=newest, older=older) if older else None
+
+
 def mixed(processes: Sequence[Process], now: datetime) -> Mixed | None:
     """Workers that run different handlers, for longer than a deploy takes; None where all run the same. Those of a
     version that says nothing of it are left out."""
-    settled = [
-        one
-        for one in processes
-        if one.role == "work" and HANDLERS in one.said and is_living(one, now) and now - one.started_at >= MIXED_FOR
-    ]
-    sets = [frozenset(one.said[HANDLERS].split()) for one in settled]
-    if all(one == other for one, other in pairwise(sets)):
+    workers = [one for one in processes if one.role == "work" and HANDLERS in one.said and is_living(one, now)]
+    sets = [frozenset(one.said[HANDLERS].split()) for one in workers]
+    if all(one == other for one, other in pairwise(sets)) or _is_deploying(workers, now):
         return None
     every = frozenset[str]().union(*sets)
-    lacking = min(zip(sets, settled, strict=True), key=lambda one: (len(one[0]), one[1].process))
+    lacking = min(zip(sets, workers, strict=True), key=lambda one: (len(one[0]), one[1].process))
     some = every - frozenset.intersection(*sets)
-    return Mixed(workers=len(settled), handlers=tuple(sorted(some)), lacking=lacking[1])
+    return Mixed(workers=len(workers), handlers=tuple(sorted(some)), lacking=lacking[1])
+
+
+def _is_deploying(living: Sequence[Process], now: datetime) -> bool:
+    return any(now - one.started_at < MIXED_FOR for one in living)

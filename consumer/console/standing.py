@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from consumer.console.lives import apart, loops, mixed
+from consumer.console.lives import apart, left_behind, loops, mixed
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 
@@ -20,6 +20,7 @@ CODES: Final = frozenset(
         "unproved_fills",
         "role_restarts",
         "workers_differ",
+        "versions_differ",
         "prefixes_differ",
     }
 )
@@ -35,6 +36,7 @@ def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process
         "unproved_fills": bool(filling(figures, unproved_max_bytes)),
         "role_restarts": bool(loops(processes, figures.at)),
         "workers_differ": mixed(processes, figures.at) is not None,
+        "versions_differ": left_behind(processes, figures.at) is not None,
         "prefixes_differ": bool(apart(processes, figures.at)),
     }
     return frozenset(code for code, holds in found.items() if holds)

@@ -7,7 +7,20 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Table, Text, UniqueConstraint, false, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
 from sqlmodel import Field
 
 from consumer.columns import PackedBytes, TableRow, UtcDateTime, serial
@@ -186,7 +199,8 @@ class DeadLetterRow(LedgerRow, table=True):
 
 
 class OutboxRow(LedgerRow, table=True):
-    """A derived event to be published; unique by (application, event_id), as the event will be."""
+    """A derived event to be published; unique by (application, event_id), as the event will be. `on_way`: it comes by
+    the log, and has not come yet; null for what was taken where it was emitted, or came."""
 
     __tablename__ = "outbox"
     __table_args__ = (
@@ -197,6 +211,8 @@ class OutboxRow(LedgerRow, table=True):
               sqlite_where=text("published_at IS NULL")),
         Index("ix_outbox_plan", "plan", "seq", postgresql_where=text("plan IS NOT NULL"),
               sqlite_where=text("plan IS NOT NULL")),
+        Index("ix_outbox_on_way", "application", "key", postgresql_where=text("on_way"),
+              sqlite_where=text("on_way = 1")),
     )  # fmt: skip
 
     seq: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
@@ -212,11 +228,14 @@ class OutboxRow(LedgerRow, table=True):
     handler: str = Field(sa_column=Column(String(HANDLER_CHARS), nullable=False))
     plan: str | None = Field(default=None, sa_column=Column(String(64)))
     traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
+    on_way: bool | None = Field(default=None, sa_column=Column(Boolean))
 
 
 class ReadRow(LedgerRow, table=True):
     """A read that handlers asked for, coalesced per object. `asked` counts the requests, so that one that comes in
-    while the read is under way is not lost; `again_at` is the earliest time that those asked for since it began."""
+    while the read is under way is not lost; `again_at` is the earliest time that those asked for since it began.
+    `asked_after`: the newest version of a read when it was last asked for; only a newer one is an answer.
+    `traceparent`: of what wants it soonest."""
 
     __tablename__ = "reads"
     __table_args__ = (Index("ix_reads_due", "due_at"),)
@@ -225,11 +244,13 @@ class ReadRow(LedgerRow, table=True):
     kind: str = Field(sa_column=Column(String(20), primary_key=True))
     object_id: str = Field(sa_column=Column(String(255), primary_key=True))
     asked: int = Field(default=1, sa_column=Column(Integer, nullable=False))
+    asked_after: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
     due_at: datetime = time_column()
     again_at: datetime | None = time_column(nullable=True)
     attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     code: str | None = Field(default=None, sa_column=Column(String(60)))
     created_at: datetime = time_column()
+    traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
 
 
 class ObservationRow(LedgerRow, table=True):

@@ -24,7 +24,7 @@ from consumer.payments.errors import (
 from consumer.payments.models import SESSION_CANCELED, SESSION_OPEN, Acknowledgement, CheckoutSession, Order
 from consumer.payments.requests import order_id as checked_order_id
 from consumer.payments.requests import path_id, session_body
-from consumer.payments.terms import differing
+from consumer.payments.terms import costs_otherwise, differing, priced_elsewhere
 
 ROUTE = "/v1/checkout-sessions"
 
@@ -176,6 +176,8 @@ class CheckoutSessions:
         remembered = None if session.id is None else await self._caller.terms.of(session.id)
         if others := differing(asked, session.raw, remembered):
             raise SessionMismatch(session=session, differing=others)
+        if priced_elsewhere(asked, session.raw, remembered):
+            await self._check_price(asked["price_id"], session)
         if session.id is None or session.status not in (SESSION_OPEN, None):
             raise LinkUnavailable(session=session, reason=UnexpectedAnswer("the session returned is not open"))
         try:
@@ -185,6 +187,16 @@ class CheckoutSessions:
         if linked.url is None:
             raise LinkUnavailable(session=session, reason=UnexpectedAnswer("the reissue brought no link"))
         return linked
+
+    async def _check_price(self, price_id: str, session: CheckoutSession) -> None:
+        """Nothing else tells whether this session sells that price. One that cannot be read leaves it open, and nobody
+        is sent to pay."""
+        try:
+            answer = await self._caller.read("/v1/prices/{id}", f"/v1/prices/{path_id(price_id)}")
+        except PaymentsError as error:
+            raise LinkUnavailable(session=session, reason=error) from error
+        if costs_otherwise(answer.document, session.raw):
+            raise SessionMismatch(session=session, differing=("price_id",))
 
     def _is_lapsed(self, session: CheckoutSession) -> bool:
         return session.expires_at is not None and session.expires_at <= self._caller.clock.now()

@@ -20,6 +20,8 @@ TERMS: Final = ("mode", "order_id", "price_id", "amount", "customer_reference", 
 KEPT_S: Final = 90_000.0
 BUCKETS: Final = 4096
 BUCKET_MAX: Final = 500
+PRICE_AMOUNTS: Final = ("amount", "unit_amount")
+"""Where a price may say what it asks for: its record is not documented."""
 
 
 def differing(
@@ -27,8 +29,8 @@ def differing(
 ) -> tuple[str, ...]:
     """The names of the terms that are others than asked for. `remembered`: `fingerprints` of the session's own create,
     None where we know of none. A null is the word of the service unless we know better. A term that the answer leaves
-    out, and of which we know nothing (its create was made elsewhere), cannot be compared: the price of an answer that
-    shows its amount alone is one."""
+    out, and of which we know nothing (its create was made elsewhere), cannot be compared; of a price, see
+    `priced_elsewhere`."""
     return tuple(name for name in TERMS if _differs(name, _plain(name, asked.get(name)), shown, remembered))
 
 
@@ -39,6 +41,22 @@ def _differs(name: str, wanted: str | None, shown: Mapping[str, Any], remembered
     if remembered is not None:
         return remembered.get(name) != (None if wanted is None else _fingerprint(name, wanted))
     return wanted is not None and name in shown and shown[name] is None
+
+
+def priced_elsewhere(asked: Mapping[str, Any], shown: Mapping[str, Any], remembered: Mapping[str, str] | None) -> bool:
+    """Whether only the price itself can tell if it is that sale: a price was asked for, the session shows its amount
+    alone, and its create was made elsewhere."""
+    if remembered is not None or _plain("price_id", shown.get("price_id")) is not None:
+        return False
+    return asked.get("price_id") is not None and _plain("amount", shown.get("amount")) is not None
+
+
+def costs_otherwise(price: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
+    """Whether this price, of which a session sells one, is another amount than the session shows. Of a price whose
+    record says no amount that is not known; neither is which of two prices of one amount was sold."""
+    amounts = (_plain("amount", price.get(name)) for name in PRICE_AMOUNTS)
+    amount = next((one for one in amounts if one is not None), None)
+    return amount is not None and amount != _plain("amount", shown.get("amount"))
 
 
 def fingerprints(asked: Mapping[str, Any]) -> dict[str, str]:

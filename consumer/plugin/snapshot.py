@@ -60,7 +60,7 @@ def observation_type(kind: SnapshotKind) -> str:
 def snapshot_in(raw: bytes, *, application: str, kind: SnapshotKind, object_id: str, at: datetime) -> Snapshot | None:
     """What an observation's raw bytes hold, or None for what is not an observation; `at` stands in for its time."""
     try:
-        data = parse_json(raw).get("data")
+        data = parse_json(raw, tolerant=True).get("data")
     except NotUnderstood:
         return None
     if not isinstance(data, dict):

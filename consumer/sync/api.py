@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from consumer.clock import Clock
 from consumer.errors import again
 from consumer.events import Locators
 from consumer.payments import (
+    ApiError,
     AuthenticationError,
     BudgetExhausted,
     CallKind,
@@ -22,6 +24,7 @@ from consumer.payments import (
 
 HELD_UP_S: Final = 30.0
 LOOK_AGAIN_S: Final = 5.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,17 @@ class ApplicationApi:
     async def predict_s(self, pages: int) -> float:
         """Seconds that many pages of a walk take within the budget, if nothing more urgent asks."""
         return await self.client.budget.predict_s(CallKind.READ, Priority.BACKFILL, pages)
+
+
+async def shown(reading: Awaitable[T]) -> T | None:
+    """What a single read shows; None where the service refuses it: it has no such object, or not for us. A read that
+    failed and may come through the next time says nothing of the object: it is raised."""
+    try:
+        return await reading
+    except ApiError as error:
+        if error.retryable:
+            raise
+        return None
 
 
 def held_up_s(error: PaymentsError) -> float | None:
@@ -63,23 +77,24 @@ def held_up_s(error: PaymentsError) -> float | None:
 
 
 class Cooldown:
-    """Keeps one application's calls back after a failure that concerns all of them."""
+    """Keeps one application's calls back after a failure that concerns all of them. `error`: that failure, the first
+    since `check` went through."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._error: PaymentsError | None = None
+        self.error: PaymentsError | None = None
         self._until = 0.0
 
     def check(self) -> None:
         """Raise the failure again while it holds."""
-        if self._error is not None and self._clock.monotonic() < self._until:
-            raise again(self._error)
-        self._error = None
+        if self.error is not None and self._clock.monotonic() < self._until:
+            raise again(self.error)
+        self.error = None
 
     def take(self, error: PaymentsError) -> bool:
         """Whether this failure concerns all calls; it holds from now on if it does."""
         seconds = held_up_s(error)
         if seconds is None:
             return False
-        self._error, self._until = error, self._clock.monotonic() + seconds
+        self.error, self._until = self.error or error, self._clock.monotonic() + seconds
         return True

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -14,11 +14,14 @@ from consumer.clock import Clock
 from consumer.errors import LeaseLost
 from consumer.events import Locators
 from consumer.ledger import Database
-from consumer.ledger.reading import read_requests, sync_state
+from consumer.ledger.reading import read_requests
+from consumer.ledger.reading.observation import ObjectKind, Observation
+from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import PaymentsClient
 from consumer.sync.api import ApplicationApi
-from consumer.sync.observation import ObjectKind, Observation
 from consumer.telemetry.metrics import Metrics
+
+S = TypeVar("S", bound=KeptState)
 
 
 def _no_lead() -> int:
@@ -51,8 +54,15 @@ class Application:
         """Where facts lie in its bodies."""
         return self.api.locators
 
-    def observation(self, kind: ObjectKind, object_id: str, version: int, record: Mapping[str, Any]) -> Observation:
-        """A record of its that was read just now."""
+    def observation(
+        self,
+        kind: ObjectKind,
+        object_id: str,
+        version: int,
+        record: Mapping[str, Any],
+        traceparent: str | None = None,
+    ) -> Observation:
+        """A record of its that was read just now, maybe because what is of this trace asked for it."""
         return Observation(
             application=self.name,
             kind=kind,
@@ -60,6 +70,7 @@ class Application:
             version=version,
             read_at=self.clock.now(),
             record=record,
+            traceparent=traceparent,
         )
 
     async def versions(self, count: int = 1) -> int:
@@ -72,11 +83,11 @@ class Application:
         age = self.metrics.bookmark_seconds.labels(self.name)
         age.set_function(lambda: max(0.0, (self.clock.now() - at).total_seconds()))
 
-    async def kept(self, walk: str) -> dict[str, Any] | None:
-        """What the ledger keeps of it under this name, if anything. Raises LedgerError."""
+    async def kept(self, kind: type[S]) -> S:
+        """What the ledger keeps of it; a fresh one where it keeps nothing. Raises LedgerError."""
         async with self.database.reading() as session:
-            return await sync_state.load(session, self.name, walk)
+            return await kind.of(session, self.name)
 
-    async def keep(self, session: AsyncSession, walk: str, state: Mapping[str, Any]) -> None:
+    async def keep(self, session: AsyncSession, state: KeptState) -> None:
         """Keep that, as the leader. Raises LedgerError, LeaseLost."""
-        await sync_state.keep(session, self.name, walk, state, token=self.token(), now=self.clock.now())
+        await state.keep(session, self.name, token=self.token(), now=self.clock.now())

@@ -6,12 +6,14 @@ With the wrong application's credentials every list would show somebody else's o
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Final
 
 import structlog
 
 from consumer.errors import WrongApplication
 from consumer.events import first
+from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import ApiError, Priority, ServerError
 from consumer.sync.api import held_up_s
 from consumer.sync.application import Application
@@ -21,6 +23,14 @@ LOG = structlog.get_logger()
 WALK: Final = "identity"
 # The service shows none of the application record's fields: where its own id may be.
 ID_PLACES: Final = ("/id", "/app_id", "/application_id", "/application/id", "/data/id")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner(KeptState, walk=WALK):
+    """Whose data they are: the app id of the credentials, and the application's own id where the service shows one."""
+
+    app_id: str | None = None
+    service_id: str | None = None
 
 
 class Identity:
@@ -36,8 +46,8 @@ class Identity:
         `priority` is how urgently it is asked: a command that has time waits a 429 out, as its walk does (case B24).
         """
         application = self._app.name
-        kept = await self._app.kept(WALK)
-        known: dict[str, str | None] = {"app_id": self._app.client.credentials.app_id}
+        kept = await self._app.kept(Owner)
+        known = Owner(app_id=self._app.client.credentials.app_id)
         self._compare(kept, known)
         try:
             record = await self._app.client.with_priority(priority).application.retrieve()
@@ -47,15 +57,15 @@ class Identity:
             LOG.warning("identity_not_read", application=application, code=error.code)
             return
         shown = first(record.raw, ID_PLACES)
-        known["service_id"] = str(shown) if isinstance(shown, str | int) else None
+        known = replace(known, service_id=str(shown) if isinstance(shown, str | int) else None)
         self._compare(kept, known)
-        if kept is None and remember:
+        if kept == Owner() and remember:
             async with self._app.database.transaction() as session:
-                await self._app.keep(session, WALK, known)
+                await self._app.keep(session, known)
 
-    def _compare(self, kept: dict[str, Any] | None, known: dict[str, str | None]) -> None:
-        application = self._app.name
-        differing = [name for name, value in known.items() if kept and value and kept.get(name) not in (None, value)]
+    def _compare(self, kept: Owner, known: Owner) -> None:
+        application, before = self._app.name, asdict(kept)
+        differing = [name for name, value in asdict(known).items() if value and before[name] not in (None, value)]
         self._app.metrics.wrong_application.labels(application).set(1 if differing else 0)
         if differing:
             raise WrongApplication(

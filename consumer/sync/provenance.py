@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
 
 import structlog
 
 from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, locate, parse_json
+from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, first, locate, parse_json
 from consumer.reason import Reason
 
 LOG = structlog.get_logger()
+
+_OBJECTS: Final = ("object_id", "order_id", "subscription_id", "customer")
+AMOUNT_CHARS: Final = 64
+_AMOUNTS: Final = ("/data/object/amount", "/data/amount", "/object/amount", "/amount")
 
 
 def as_read(raw: bytes, locators: Locators, *, application: str, received_at: datetime, broke: str) -> Event | None:
@@ -41,26 +48,32 @@ def as_webhook(event: Event, delivery: Delivery) -> Event:
 
 
 def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str, ...]:
-    """Which of id, type and object id the delivery states otherwise than the service (a sign of forgery, I16, U28).
+    """What the delivery states otherwise than the service, by name: id, type, and of the object its ids, customer and
+    amount (a sign of forgery, I16, U28).
 
-    What the delivery leaves out is no difference: a thin body may name the event only.
+    What the delivery leaves out is no difference: a thin body may name the event only. Neither is what else of an
+    object changes while it lives.
     """
     try:
-        claimed = locate(parse_json(delivery.raw), locators)
+        document = parse_json(delivery.raw)
+        claimed = locate(document, locators)
     except NotUnderstood:
         return ("body",)
-    found = []
-    if claimed.id != event.id:
-        found.append("id")
-    if claimed.type not in (event.type, "unknown.type"):
-        found.append("type")
-    if (
-        claimed.type == event.type
-        and claimed.object_id is not None
-        and event.object_id not in (None, claimed.object_id)
-    ):
-        found.append("object_id")
-    return tuple(found)
+    found = [] if claimed.id == event.id else ["id"]
+    if claimed.type != event.type:
+        return (*found, *([] if claimed.type == "unknown.type" else ["type"]))
+    stated = {name: (getattr(claimed, name), getattr(event, name)) for name in _OBJECTS}
+    stated["amount"] = (_amount(document), _amount(event.data) if event.raw else None)  # archived: it has no body
+    return (*found, *(name for name, pair in stated.items() if None not in pair and pair[0] != pair[1]))
+
+
+def _amount(document: Mapping[str, Any]) -> Decimal | None:
+    """The amount that it states, or None."""
+    try:
+        found = Decimal(str(first(document, _AMOUNTS))[:AMOUNT_CHARS])
+    except ArithmeticError:
+        return None
+    return found if found.is_finite() else None
 
 
 def other_body(delivery: Delivery) -> Delivery:

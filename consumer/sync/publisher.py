@@ -10,7 +10,7 @@ from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event
 from consumer.ledger.engine.chunks import portions
-from consumer.sync.observation import Observation, reduced
+from consumer.ledger.reading.observation import Observation, reduced
 from consumer.telemetry import way
 from consumer.wire import pack_event
 

@@ -18,13 +18,16 @@ from consumer.clock import Clock, rest
 from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
 from consumer.ledger.leases import LEASE_S
+from consumer.lists.progress import Progress
 from consumer.payments import Priority
+from consumer.runtime.leader import Leader
+from consumer.runtime.loop import REFUSED, StageFailure
 from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.canary.stage import EVERY_S, Canary
 from consumer.sync.confirm.hints import GROUP, MAX_BYTES, HintConsumer
@@ -32,8 +35,6 @@ from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
 from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity
-from consumer.sync.leader import Leader
-from consumer.sync.loop import REFUSED, StageFailure
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile import state as reconcile_state
 from consumer.sync.reconcile.drift import DriftReport

@@ -7,7 +7,8 @@ the other has to know: which ids were published a short while ago, and when a we
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 import structlog
 
@@ -22,6 +23,10 @@ from consumer.telemetry import way
 
 LOG = structlog.get_logger()
 
+BESIDE_MAX: Final = 20
+"""Other bodies of the events of a batch that are compared with the record; all are kept and counted."""
+SKEW: Final = timedelta(minutes=5)  # between the clock of who receives and ours
+
 
 class Settlement:
     """Settles the hints of one application.
@@ -34,6 +39,7 @@ class Settlement:
         self._app = app
         self._publisher = publisher
         self.published = PublishedIds()
+        self._compared = PublishedIds()
         self.heard_at: datetime | None = None
 
     async def settle(
@@ -62,8 +68,10 @@ class Settlement:
             if event.id not in too_large:
                 way.tell("event_published", event, source=event.source.value, by_hint=event.id in hints)
         settled = {event_id: one for event_id, one in hints.items() if event_id not in too_large}
-        judged = {event.id: self._differs(settled[event.id], event) for event in events if event.id in settled}
-        await self._forget(settled, judged)
+        known = {event.id: event for event in events if event.id in settled}
+        judged = {event_id: self._differs(settled[event_id], event) for event_id, event in known.items()}
+        for delivery in await self._forget(settled, judged):
+            self._differs(delivery, known[str(delivery.event_id)])
         return refused
 
     def _differs(self, delivery: Delivery, event: Event) -> bool:
@@ -81,17 +89,19 @@ class Settlement:
             )
         return bool(differs)
 
-    async def _forget(self, hints: Mapping[str, Delivery], judged: Mapping[str, bool]) -> None:
+    async def _forget(self, hints: Mapping[str, Delivery], judged: Mapping[str, bool]) -> list[Delivery]:
         """Forget these hints. A body that states something else than the record (`judged`) is kept beside it, if it was
-        not when it came (case I16); by one that does not, what comes later under its id is judged."""
+        not when it came (case I16); by one that does not, what comes later under its id is judged. Returns the other
+        bodies that came while these waited: they wait no longer either."""
         if not hints:
-            return
+            return []
         now = self._app.clock.now()
         agreeing = [hints[event_id] for event_id, differs in judged.items() if not differs]
         others = [hints[event_id] for event_id, differs in judged.items() if differs]
         async with self._app.database.transaction() as session:
             await ledger_hints.drop(session, [(self._app.name, event_id) for event_id in sorted(hints)])
             await ledger_hints.remember(session, agreeing)
+            beside = await quarantine.other_bodies(session, self._app.name, sorted(judged), BESIDE_MAX)
             there = {one.id for one in await ledger_hints.differing(session, others)}
             others = [other_body(one) for one in others if one.id not in there]
             await quarantine.put(session, [(other, Reason.OTHER_BODY) for other in others], now)
@@ -99,3 +109,8 @@ class Settlement:
             self._app.metrics.quarantined.labels(self._app.name, Reason.OTHER_BODY).inc(len(others))
         received_at = max(one.received_at for one in hints.values())
         self.heard_at = max(received_at, self.heard_at or received_at)
+        self._compared.add([other_body(hints[event_id]).id for event_id in judged])
+        came = [row for row in beside if row.created_at >= hints[str(row.event_id)].received_at - SKEW]
+        new = [quarantine.as_delivery(row) for row in came if row.delivery_id not in self._compared]
+        self._compared.add([one.id for one in new])
+        return new

@@ -19,6 +19,7 @@ from consumer.work.execution.executor import Executor
 from consumer.work.execution.loop_pool import Harm, LoopPool
 from consumer.work.execution.watchdog import Watchdog
 from consumer.work.ingest.ingest import Ingest
+from consumer.work.ingest.onwards import GENERATIONS
 from consumer.work.observer import Observer
 from consumer.work.outbound.dead_letters import DeadLetters
 from consumer.work.outbound.relay import Relay
@@ -71,6 +72,7 @@ def build_worker(
         clock=clock,
         worker=name,
         room=lambda handler, new: dispatcher.room(handler, new),
+        generations=GENERATIONS,
     )
     dispatcher = Dispatcher(
         database=database,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 import orjson
+from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import Event
@@ -19,6 +22,7 @@ from consumer.ledger.handling.runs import Attempt, Run
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import AuditNote, Context, Handler, ReadRequest
+from consumer.telemetry.way import onwards
 from consumer.work.transition import Transition
 
 
@@ -41,7 +45,8 @@ class Incoming:
 
 @dataclass
 class UnitOfWork:
-    """What a transaction is going to store."""
+    """What a transaction is going to store. `relayed`: how many of the derived events it stored are due for the
+    relay."""
 
     now: datetime
     runs: list[Run] = field(default_factory=list)
@@ -50,6 +55,7 @@ class UnitOfWork:
     reads: dict[str, list[ReadRequest]] = field(default_factory=dict)
     notes: list[Noted] = field(default_factory=list)
     dead_in_a_row: Counter[str] = field(default_factory=Counter)
+    relayed: int = 0
 
     def add(self, run: Run) -> None:
         """A run as it is to be stored."""
@@ -68,10 +74,18 @@ class UnitOfWork:
         await runs.add(session, self.runs, self.now)
         await runs.add_attempts(session, self.attempts)
         await dead.bury(session, [run.id for run in self.runs if run.status is RunStatus.DEAD], self.now)
-        await outbox.put(session, self.emitted, self.now)
+        await self.emit(session, self.emitted)
         for application in sorted(self.reads):
             await read_requests.ask(session, application, self.reads[application], self.now)
         await audit.add(session, self.notes)
+
+    async def emit(self, session: AsyncSession, emitted: Sequence[Emitted]) -> Sequence[Row[Any]]:
+        """Put these, which are all that was emitted since, into the outbox; returns the rows of those that must be
+        taken in this transaction."""
+        self.emitted = []
+        taken = await outbox.put(session, emitted, self.now)
+        self.relayed += sum(one.is_due(self.now) for one in emitted) - len(taken)
+        return taken
 
     def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None = None) -> None:
         """What a handler that succeeded asked for; what it emitted belongs to the same plan."""
@@ -79,7 +93,8 @@ class UnitOfWork:
             Emitted(emission=one, cause=event, handler=handler.name, plan=plan) for one in ctx.emissions
         )
         if ctx.reads:
-            self.reads.setdefault(event.application, []).extend(ctx.reads)
+            asked = [replace(one, traceparent=onwards(event)) for one in ctx.reads]
+            self.reads.setdefault(event.application, []).extend(asked)
         self.notes.extend(_noted(note, handler, event, self.now) for note in ctx.notes)
 
 

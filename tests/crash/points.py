@@ -129,6 +129,30 @@ def work_points(subscription: str, broker: str) -> list[Point]:
     ]
 
 
+def onward_points(subscription: str, broker: str) -> list[Point]:
+    """Between any two steps of what is taken with its cause, from its emission to its effect's mark and to the log."""
+    ingest, ledger, dispatcher = "consumer.work.ingest.ingest", "consumer.ledger", "consumer.work.dispatch.dispatcher"
+    return [
+        Point("emitted, not put", f"{ingest}:Ingest._take_emitted", "before"),
+        Point("put, not recorded", f"{ledger}.handling.outbox:put", "after"),
+        Point("recorded beside its cause, not handled", f"{ingest}:Ingest._take_emitted", "after"),
+        Point("recorded beside its cause, not handled", f"{ingest}:Ingest._take_emitted", "after", 3),
+        Point("handled, not stored", f"{ingest}:Ingest._handle_onwards", "after"),
+        Point("claimed, not committed", f"{ledger}.handling.runs:claim_new", "after"),
+        Point("claimed, not committed", f"{ledger}.handling.runs:claim_new", "after", 3),
+        Point("committed, not handed over", f"{dispatcher}:Dispatcher.take", "before"),
+        Point("committed, not handed over", f"{dispatcher}:Dispatcher.take", "before", 3),
+        Point("handed over", f"{dispatcher}:Dispatcher.take", "after", 3),
+        Point("committed, offset not", f"{subscription}.commit", "before", 2),
+        Point("before its effect", "tests.crash.shop:act", "before", 2),
+        Point("after its effect", "tests.crash.shop:act", "after", 2),
+        Point("its mark not written", "consumer.work.dispatch.result_writer:ResultWriter.flush", "before"),
+        Point("its mark written, not committed", f"{ledger}.handling.runs:finish", "after"),
+        Point("done, not published", f"{broker}.publish_many", "before"),
+        Point("done and published, not marked", f"{broker}.publish_many", "after"),
+    ]
+
+
 SYNC_POINTS = [
     Point("deliveries polled", "consumer.sync.confirm.hints:HintConsumer._store", "before"),
     Point("hints written, not committed", "consumer.ledger.reading.hints:keep", "after"),

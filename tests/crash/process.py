@@ -14,8 +14,8 @@ from typing import Any
 
 from consumer.app import App, root
 from consumer.broker import Broker, EmbeddedBroker, KafkaBroker
+from consumer.runtime.leader import Leader
 from consumer.settings import Role, load_settings
-from consumer.sync.leader import Leader
 from consumer.telemetry.logs import configure_logging
 from consumer.work.dispatch import dispatcher
 from consumer.work.outbound import relay

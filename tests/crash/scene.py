@@ -22,7 +22,7 @@ from consumer.settings import Role, load_settings
 from consumer.wire import pack_delivery
 from tests.crash.points import Point
 from tests.crash.process import role_process
-from tests.crash.shop import FILE
+from tests.crash.shop import FILE, STEADY
 from tests.support.load import SECRET
 from tests.support.ports import eventually
 from tests.work.workshop import AT, message
@@ -51,6 +51,13 @@ class Scene:
         self.database = Database(database_url)
         # Nobody answers whether there are such orders, so each that only a signature vouches for has a timer.
         self._timers = ORDERS
+
+    def smoothly(self) -> None:
+        """No first try fails, nobody is asked about orders, and each thing said is a batch: what follows from it is
+        taken with it."""
+        options = '{"fulfilment": {"matching": "off"}}'
+        self.environ |= {STEADY: "yes", "CONSUMER_WORK_BATCH": "1", "CONSUMER_HANDLER_OPTIONS": options}
+        self._timers = 0
 
     async def prepare(self, broker: Broker, *, as_deliveries: bool = False) -> None:
         """The schema, the topics, and everything that is said, once: as checked events, or as deliveries that nobody

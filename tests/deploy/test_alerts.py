@@ -196,6 +196,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerHandlersGone", "handlers_gone"),
             ("ConsumerRoleRestarts", "role_restarts"),
             ("ConsumerWorkersDiffer", "workers_differ"),
+            ("ConsumerVersionsDiffer", "versions_differ"),
             ("ConsumerPrefixesDiffer", "prefixes_differ"),
             ("ConsumerPlanHalfApplied", "plan_half_applied"),
             ("ConsumerPluginsBroken", "plugins_broken"),

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 import orjson
 
+from consumer.lists.bookmark import WALK
 from consumer.sandbox.scenarios.stage import Stage as Shop
-from consumer.sync.backfill.bookmark import WALK
 from consumer.sync.reconcile.policy import ReconcilePolicy
 from tests.drills.scene import Drill, Scene, drill, nothing
 from tests.support.ports import eventually

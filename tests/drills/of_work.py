@@ -172,6 +172,17 @@ async def _deploy_half(scene: Scene) -> None:
     )
 
 
+async def _forget_one(scene: Scene) -> None:
+    """A second worker is of the version before, and nobody began for longer than a deploy takes."""
+    second = scene.found.process("work", "work-2")
+    await scene.join("work-2", second)
+    scene.in_ledger(
+        "CREATE TRIGGER drill AFTER UPDATE ON processes BEGIN UPDATE processes SET started_at = "
+        f"{LONG_AGO}, version = iif(new.pid = {second.pid}, '0.0.9', new.version) "
+        "WHERE process = new.process AND role = new.role; END"
+    )
+
+
 async def _end_the_old(scene: Scene) -> None:
     scene.in_ledger("DROP TRIGGER drill")
     await scene.stop("work-2")
@@ -189,6 +200,7 @@ WORK: tuple[Drill, ...] = (
         strike=_die_again_and_again, cure=_live, names=("NAME",),
     ),
     drill("a worker lacks a handler", "WorkersDiffer", strike=_deploy_half, cure=_end_the_old),
+    drill("a worker is of an older version", "VersionsDiffer", strike=_forget_one, cure=_end_the_old),
     drill("the warehouse is away", "HandlerWaiting", strike=_close_warehouse, cure=_open_warehouse),
     drill("a handler gave up", "DeadRuns", strike=_no_paper, cure=_paper, names=("NAME",)),
     drill(

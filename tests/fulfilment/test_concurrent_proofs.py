@@ -74,9 +74,10 @@ async def _until_taken(worker: Live, batch: Sequence[Event]) -> None:
     """As a worker does: what the database cut short comes again."""
     for _ in range(5):
         try:
-            return await worker.arrive(*batch)
+            await worker.arrive(*batch)
         except LedgerUnavailable:
             continue
+        return
     raise AssertionError("a batch never came through")
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from consumer.payments import SessionMismatch
+from consumer.payments import LinkUnavailable, ResourceNotFound, SessionMismatch
 from tests.payments.support import (
     SESSION_FIELDS,
     Bench,
     Reply,
     ScriptedService,
     bench,
+    error_reply,
     scripted_service,
     session_json,
 )
@@ -52,6 +53,57 @@ async def test_a_price_for_an_amount_is_another_sale(b: Bench, service: Scripted
     asked = {**BY_PRICE, "price_id": "svc_price_fifty"}
     assert await again(b, service, asked, amount="10.50", price_id=None) == ("price_id",)
     assert await again(b, service, SESSION_FIELDS, amount=None, price_id="svc_price_fifty") == ("price_id", "amount")
+
+
+@pytest.mark.parametrize(
+    ("price", "names"),
+    [
+        ({"amount": "50"}, ("price_id",)),
+        ({"amount": "10.500000"}, ()),
+        ({"unit_amount": "50"}, ("price_id",)),
+        ({"unit_amount": "10.50"}, ()),
+        ({}, ()),
+        ({"amount": None, "unit_amount": 50}, ()),
+    ],
+)
+async def test_a_price_is_read_where_nothing_else_tells_what_is_sold(
+    b: Bench, service: ScriptedService, price: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    """The session was created elsewhere and shows its amount alone. A price that says none cannot be compared."""
+    # case: C18, U24
+    asked = {**BY_PRICE, "price_id": "svc_price_fifty"}
+    service.will(
+        Reply(200, session_json(url=None, amount="10.50")), Reply(200, {"id": "svc_price_fifty", **price}), LINKED
+    )
+    if names:
+        with pytest.raises(SessionMismatch) as caught:
+            await b.client.checkout_sessions.create_from(asked)
+        assert caught.value.differing == names
+    else:
+        assert (await b.client.checkout_sessions.create_from(asked)).url is not None
+    assert [(one.method, one.path) for one in service.seen][1] == ("GET", "/v1/prices/svc_price_fifty")
+    assert len(service.seen) == (2 if names else 3)
+
+
+async def test_a_price_that_cannot_be_read_sends_nobody_to_pay(b: Bench, service: ScriptedService) -> None:
+    # case: C18, U24
+    asked = {**BY_PRICE, "price_id": "svc_price_gone"}
+    service.will(Reply(200, session_json(url=None, amount="10.50")), error_reply(404, "not_found"))
+    with pytest.raises(LinkUnavailable) as caught:
+        await b.client.checkout_sessions.create_from(asked)
+    assert isinstance(caught.value.reason, ResourceNotFound)
+    assert [one.method for one in service.seen] == ["POST", "GET"], "no link was asked for"
+
+
+async def test_no_price_is_read_where_the_sale_is_known(b: Bench, service: ScriptedService) -> None:
+    # case: U24
+    asked = {**BY_PRICE, "price_id": "svc_price_fifty"}
+    assert await again(b, service, asked, amount="50.00", price_id="svc_price_fifty") == ()
+    assert await again(b, service, asked) == ()
+    service.will(Reply(200, session_json()))
+    await b.client.checkout_sessions.create_from(asked)
+    assert await again(b, service, asked, amount="50.00") == ()
+    assert {one.method for one in service.seen} == {"POST"}
 
 
 async def test_another_customer_is_another_sale(b: Bench, service: ScriptedService) -> None:

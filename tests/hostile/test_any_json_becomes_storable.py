@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given, settings
 
-from consumer.document import DEPTH_MAX, VALUES_MAX, VOUCHED_MAX, parse, storable
+from consumer.document import DEPTH_MAX, ODD_MAX, TEXTS_MAX, VALUES_MAX, VOUCHED_MAX, parse, storable
 from consumer.errors import NotUnderstood
-from consumer.events import parse_json, parse_time
+from consumer.events import Locators, parse_json, parse_time
+from consumer.ledger.reading.observation import Observation
+from consumer.plugin.snapshot import snapshot_in
+from consumer.wire import pack_event, unpack_event
 from tests.hostile.texts import ODD_TEXTS, texts, values, written
 
 
@@ -123,6 +132,73 @@ def test_a_megabyte_that_is_odd_is_refused_at_once(raw: bytes, tolerant: bool) -
         parse(raw, tolerant=tolerant)
     with pytest.raises(NotUnderstood):
         parse_json(raw, tolerant=tolerant)
+
+
+REFERENCE = b"[%b]" % b",".join(b'{"k%d":1,"j%d":[]}' % (number, number) for number in range(10_000))
+"""Twenty thousand containers, read by the library alone: some 3 ms."""
+WITHIN = 6
+"""So many times as long as that the worst megabyte may take (seen: 3; before the bounds 10)."""
+SIZES = (70, 700, ODD_MAX // 3, VALUES_MAX - 2, TEXTS_MAX - 2, MEGABYTE)
+"""Parts of a megabyte: also as many as are just let in."""
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    """The thread's own seconds, of the quickest of three."""
+    took = []
+    gc.disable()
+    try:
+        for _ in range(3):
+            began = time.thread_time()
+            with suppress(ValueError):
+                work()
+            took.append(time.thread_time() - began)
+    finally:
+        gc.enable()
+    return min(took)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"[]", b"{}", b'""', b"1e9", b'{"":[]}', '"\u00e9"'.encode(), b"[" * 60 + b"]" * 60, b"[" * 70 + b"]" * 70,
+        rb'"\u0000"', rb'"\ud800"', rb'"\ude00"', rb'"\\u0000["', rb'"\""', rb'"\\"', b'{"a":{"b":1}}', b"1e999",
+        b"NaN",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_a_megabyte_of_anything_is_read_or_refused_in_a_few_milliseconds(part: bytes) -> None:
+    # case: I10
+    """Whatever a stranger sends holds up the others of the event loop for no longer; also what is just let in."""
+    most = WITHIN * cpu_s(lambda: orjson.loads(REFERENCE))
+    for size in SIZES:
+        raw = b"[%b]" % b",".join([part] * min(size, MEGABYTE // (len(part) + 1)))
+        raw += b" " * (MEGABYTE - len(raw))
+        assert cpu_s(partial(parse, raw)) < most, size
+
+
+def test_so_many_values_and_texts_are_read_and_no_more() -> None:
+    for part, most in ((b"[]", VALUES_MAX - 1), (b'""', TEXTS_MAX), (rb'"a\"b"', TEXTS_MAX)):
+        assert len(parse(b"[%b]" % b",".join([part] * most))) == most
+        with pytest.raises(ValueError, match=r"too many"):
+            parse(b"[%b]" % b",".join([part] * (most + 1)))
+    for part in (rb'"\ud800"', b"[" * DEPTH_MAX + b"]" * DEPTH_MAX, b"1e999"):
+        assert parse(b"[%b]" % b",".join([part] * 30))
+        with pytest.raises(ValueError, match=r"too"):
+            parse(b"[%b]" % b",".join([part] * (ODD_MAX + 1)))
+
+
+def test_what_we_wrote_ourselves_is_bounded_as_what_the_service_vouches_for() -> None:
+    # case: U1
+    """An order whose record has more values than a stranger may send is paid all the same."""
+    record = {"order_id": "A-1", "status": "PAID", "lines": [[]] * (VALUES_MAX + 1)}
+    at = datetime.now(UTC)
+    seen = Observation(application="default", kind="order", object_id="A-1", version=7, record=record, read_at=at)
+    packed = pack_event(seen.event())
+    event = unpack_event(packed.key, packed.value, packed.headers, Locators())
+    assert event.order_id == "A-1"
+    found = snapshot_in(event.raw, application="default", kind="order", object_id="A-1", at=at)
+    assert found is not None
+    assert found.status == "PAID"
 
 
 def test_what_is_odd_and_short_costs_no_more_than_its_values() -> None:

@@ -15,9 +15,9 @@ from consumer.ledger import Database
 from consumer.ledger.handling import runs
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import observations
+from consumer.ledger.reading.observation import ObjectKind, Observation
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import derived_id
-from consumer.sync.observation import ObjectKind, Observation
 from tests.support.handling.projections import START, Projections, own, said
 
 FULFILMENT, ACCESS = "handlers.fulfilment.handler", "handlers.access.handler"

@@ -15,17 +15,26 @@ FAST = (
 """How pytest is told which tests judge, beside their places."""
 Places = tuple[str, ...]
 EVERYWHERE: Places = ("tests", "handlers")
+PLAYED = (
+    "consumer/work",
+    "consumer/sync",
+    "consumer/checks",
+    "consumer/lists",
+    "consumer/runtime",
+    "consumer/ledger",
+    "handlers",
+)
+"""The folders that are played."""
 LEFT_OUT = ("__init__.py", "*/migrations/*", "*/tests/*", "handlers/template/*", "*/metrics.py")
 HANDLING = "tests/contract/ledger/handling"
 READING = "tests/contract/ledger/reading"
-BACKFILL = "tests/sync/backfill"
 REFRESH = "tests/sync/refresh"
 TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/work/transition.py", ("tests/work/test_what_becomes_of_a_run.py",)),
     ("consumer/work/pausing/rules.py", ("tests/work/pausing",)),
     ("consumer/work/pausing/*", ("tests/work/pausing", "tests/work/execution")),
     ("consumer/sync/refresh/schedule.py", (f"{REFRESH}/test_whose_read_comes_next.py", REFRESH)),
-    ("consumer/sync/backfill/bookmark.py", (f"{BACKFILL}/test_what_a_bookmark_concludes.py",)),
+    ("consumer/lists/bookmark.py", ("tests/lists/test_what_a_bookmark_concludes.py",)),
     ("handlers/access/rules.py", ("tests/access/test_rules.py", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
     ("handlers/fulfilment/rules.py", ("tests/fulfilment/test_rules.py",)),
     ("consumer/work/outbound/*", ("tests/work/outbound",)),
@@ -40,6 +49,9 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/sync/reconcile/*", ("tests/sync/reconcile", "tests/sync")),
     ("consumer/sync/canary/*", ("tests/sync/canary", "tests/sync")),
     ("consumer/sync/*", ("tests/sync",)),
+    ("consumer/checks/*", ("tests/checks",)),
+    ("consumer/runtime/*", ("tests/runtime", "tests/sync")),
+    ("consumer/lists/*", ("tests/lists", "tests/sync/backfill")),
     ("consumer/ledger/handling/runs*.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
     ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),
     ("handlers/access/*", ("tests/access", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
@@ -47,13 +59,14 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "handlers/fulfilment/*",
         ("tests/fulfilment", "tests/hostile/test_what_is_paid_is_compared_with_the_newest_registration.py"),
     ),
+    ("handlers/books.py", ("tests/invariants",)),
     ("handlers/*", ("tests/access", "tests/fulfilment")),
 )
 DECISIVE = (
     "consumer/work/transition.py",
     "consumer/work/pausing/rules.py",
     "consumer/sync/refresh/schedule.py",
-    "consumer/sync/backfill/bookmark.py",
+    "consumer/lists/bookmark.py",
     "consumer/ledger/reading/read_requests.py",
     "handlers/access/rules.py",
     "handlers/access/ending.py",
@@ -64,11 +77,7 @@ DECISIVE = (
 
 def modules(asked: list[str]) -> list[str]:
     """The modules that these names (files, folders, patterns) mean, as paths below the checkout; all without a name."""
-    every = sorted(
-        path.relative_to(ROOT).as_posix()
-        for folder in ("consumer/work", "consumer/sync", "consumer/ledger", "handlers")
-        for path in (ROOT / folder).rglob("*.py")
-    )
+    every = sorted(path.relative_to(ROOT).as_posix() for folder in PLAYED for path in (ROOT / folder).rglob("*.py"))
     every = [one for one in every if tests_of(one) and not any(fnmatch(one, f"*{left}") for left in LEFT_OUT)]
     if not asked:
         return [*DECISIVE, *(one for one in every if one not in DECISIVE)]
@@ -84,22 +93,28 @@ def tests_of(module: str) -> tuple[str, ...]:
     return next((tests for pattern, tests in TESTS if fnmatch(module, pattern)), ())
 
 
-def places(asked: Iterable[str], modules: Iterable[str]) -> Places:
+def places(asked: Iterable[str], modules: Iterable[str], *, near: bool = False) -> Places:
     """Where the tests are that judge: everywhere, or for what was asked for by name the tests mirroring these modules,
-    and those that import one, or what they share with others that do. A mutant that others alone would notice is called
-    a survivor then, never the reverse."""
+    and those that import one, or what they share with others that do (`near`: the mirror alone). A mutant that others
+    alone would notice is called a survivor then, never the reverse."""
+    mirror = {place for module in modules for place in _narrowest(tests_of(module))}
+    if near:
+        return _without_inner(mirror)
     if not list(asked):
         return EVERYWHERE
     names = {_dotted(one) for one in modules}
     names |= {_dotted(one) for one, text in _fast_files() if not _is_test(one) and _imports(text, names)}
-    near = {place for module in modules for place in _narrowest(tests_of(module))}
-    near |= {one for one, text in _fast_files() if _is_test(one) and _imports(text, names)}
-    return tuple(sorted(one for one in near if not any(_is_in(one, other) for other in near)))
+    importing = {one for one, text in _fast_files() if _is_test(one) and _imports(text, names)}
+    return _without_inner(mirror | importing)
+
+
+def _without_inner(places: set[str]) -> Places:
+    return tuple(sorted(one for one in places if not any(is_in(one, other) for other in places)))
 
 
 def _narrowest(places: Places) -> set[str]:
     """Without the folders that another of these lies in: what they hold beside it tests the whole stage, slowly."""
-    return {one for one in places if not any(_is_in(other, one) for other in places)}
+    return {one for one in places if not any(is_in(other, one) for other in places)}
 
 
 @functools.cache
@@ -107,7 +122,7 @@ def _fast_files() -> list[tuple[str, str]]:
     """The tests, and what they share beside what most of them do: by their paths, with their texts."""
     every = [path for folder in EVERYWHERE for path in (ROOT / folder).rglob("*.py") if path.name != "conftest.py"]
     named = [(path.relative_to(ROOT).as_posix(), path.read_text()) for path in every]
-    return [(name, text) for name, text in named if not _is_in(name, "tests/deploy", "tests/mutants", "tests/support")]
+    return [(name, text) for name, text in named if not is_in(name, "tests/deploy", "tests/mutants", "tests/support")]
 
 
 def _is_test(name: str) -> bool:
@@ -122,5 +137,6 @@ def _dotted(path: str) -> str:
     return path.removesuffix(".py").replace("/", ".")
 
 
-def _is_in(name: str, *folders: str) -> bool:
+def is_in(name: str, *folders: str) -> bool:
+    """Whether this file or folder lies in one of these."""
     return any(name.startswith(f"{one}/") for one in folders)

@@ -19,7 +19,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import past
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import observations
-from consumer.sync.observation import ObjectKind, Observation
+from consumer.ledger.reading.observation import ObjectKind, Observation
 from tests.access.test_rebuild import live_in, rebuild
 from tests.support.desk import Desk
 from tests.support.handling.live import Live

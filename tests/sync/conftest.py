@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from consumer.broker import EmbeddedBroker, Message, Record, TopicConfig
 from consumer.events import Delivery, Event, Locators, Source
 from consumer.ledger import Database
 from consumer.ledger.handling import events
-from consumer.ledger.reading import heard
+from consumer.ledger.reading import heard, sync_state
 from consumer.payments import Attempt, Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sandbox import Sandbox, SandboxConfig
@@ -113,6 +114,11 @@ class World:
     def settlement(self, publisher: EventPublisher | None = None) -> Settlement:
         """Where hints are settled; the stages that are to know of each other share one."""
         return Settlement(self.app, publisher or self.publisher)
+
+    async def kept(self, walk: str) -> dict[str, Any] | None:
+        """What the ledger keeps of a stage under this name, as it is stored."""
+        async with self.database.reading() as session:
+            return await sync_state.load(session, "default", walk)
 
     async def deliver(self, *deliveries: Delivery) -> None:
         """Publish deliveries as receive does."""

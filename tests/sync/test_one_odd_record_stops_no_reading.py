@@ -14,19 +14,19 @@ from structlog.testing import capture_logs
 from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event, Source, Trust
-from consumer.ledger.reading import hints, observations, quarantine, read_requests, sync_state
+from consumer.ledger.reading import hints, observation, observations, quarantine, read_requests, sync_state
+from consumer.lists.bookmark import WALK, Bookmark, Resume
 from consumer.payments import EMPTY_PAGES_MAX, EventRecord, Page, UnexpectedAnswer
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
-from consumer.sync import observation, publisher
-from consumer.sync.backfill.bookmark import WALK, Bookmark, Resume
+from consumer.sync import publisher
 from consumer.sync.publisher import EventPublisher
+from tests.lists.scripted_list import Follower, ScriptedList
 from tests.sync.backfilling import backfill
 from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
 from tests.sync.conftest import EVENTS, World, counted_by, delivery
 from tests.sync.reconciling import baselined, lists, reconcile
 from tests.sync.refreshing import answers, ask, pending, refresh
-from tests.sync.scripted_list import Follower, ScriptedList
 
 
 def nested(levels: int) -> Any:
@@ -272,11 +272,12 @@ async def test_a_read_asked_for_in_a_day_is_not_due_at_once(world: World) -> Non
     await ask(world, "order", "A1")
     async with world.database.transaction() as session:
         [row] = await read_requests.due(session, now, 10, "default", "order")
+        version = await read_requests.next_version(session)
         await read_requests.begin(session, [row])
     await ask(world, "order", "A1", after_s=86_400)
     await ask(world, "order", "A1", after_s=3_600)
     async with world.database.transaction() as session:
-        await read_requests.done(session, [row], now)
+        await read_requests.done(session, [row], version, now)
     [left] = await pending(world)
     assert left.due_at == now + timedelta(hours=1)
 
@@ -288,10 +289,11 @@ async def test_a_read_asked_for_at_once_while_one_is_under_way_is_made(world: Wo
     await ask(world, "order", "A2")
     async with world.database.transaction() as session:
         rows = await read_requests.due(session, now, 10, "default", "order")
+        version = await read_requests.next_version(session)
         await read_requests.begin(session, rows)
     await ask(world, "order", "A1")
     async with world.database.transaction() as session:
-        await read_requests.done(session, rows, now)
+        await read_requests.done(session, rows, version, now)
         assert [row.object_id for row in await read_requests.due(session, now, 10, "default", "order")] == ["A1"]
 
 
@@ -304,8 +306,9 @@ async def test_what_was_asked_between_looking_and_beginning_is_not_lost(world: W
         session.expunge(row)
         request = ReadRequest(kind="order", object_id="A1", not_before=now + timedelta(hours=1))
         await read_requests.ask(session, "default", [request], now)
+        version = await read_requests.next_version(session)
         await read_requests.begin(session, [row])
-        await read_requests.done(session, [row], now)
+        await read_requests.done(session, [row], version, now)
     [left] = await pending(world)
     assert left.due_at <= now + timedelta(hours=1)
 

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker import EmbeddedBroker
+from consumer.checks.certificate import Certifier
 from consumer.clock import SystemClock
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
@@ -22,7 +23,6 @@ from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.checks.certificate import Certifier
 from consumer.sync.confirm.stage import ConfirmPolicy
 from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, delivery

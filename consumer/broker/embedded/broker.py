@@ -73,7 +73,7 @@ class EmbeddedBroker:
         self._watches = False
 
     async def start(self) -> None:
-        """Open or create the file. Raises BrokerUnavailable, LogCorrupt, BrokerError (somebody else's file)."""
+        """Open or create the file. Raises BrokerUnavailable, LogCorrupt, LogIncompatible."""
         if self._file is not None:
             return
         file = LogFile(self._path, max_pending=self._max_pending, max_pending_bytes=self._max_pending_bytes)

@@ -23,7 +23,15 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from consumer.broker.embedded.schema import SCHEMA, append_rows, data_version, give_room_back, take_room
 from consumer.causes import of_log_file
-from consumer.errors import BrokerError, BrokerUnavailable, LogDiskFull, LogNotOpened, LogReplaced, again
+from consumer.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    LogDiskFull,
+    LogIncompatible,
+    LogNotOpened,
+    LogReplaced,
+    again,
+)
 
 T = TypeVar("T")
 
@@ -100,7 +108,7 @@ class LogFile:
         return self._write_failure is not None
 
     async def open(self) -> None:
-        """Open or create the file. Raises BrokerUnavailable, LogCorrupt, or BrokerError for somebody else's file."""
+        """Open or create the file. Raises BrokerUnavailable, LogCorrupt, LogIncompatible."""
         loop = asyncio.get_running_loop()
         self._writer = await loop.run_in_executor(self._writing, self._connect)
         self._reader = await loop.run_in_executor(self._reading, self._connect)
@@ -328,9 +336,9 @@ class LogFile:
             (owner,) = connection.execute("PRAGMA application_id").fetchone()
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             if tables and owner != APPLICATION_ID:
-                raise BrokerError("the file is a database, but not a log", path=str(self.path))
+                raise LogIncompatible("the file is a database, but not a log", path=str(self.path))
             if version > SCHEMA_VERSION:
-                raise BrokerError("the log was written by a newer version", path=str(self.path), version=version)
+                raise LogIncompatible("the log was written by a newer version", path=str(self.path), version=version)
             if not tables:
                 for statement in SCHEMA:
                     connection.execute(statement)

@@ -19,7 +19,8 @@ MEMBER_GONE_S = 30.0
 
 
 def inspect_groups(path: Path, groups: Mapping[str, str]) -> list[GroupReport]:
-    """Group to topic; a topic that is not there is left out. Raises BrokerUnavailable, LogCorrupt, BrokerError."""
+    """Group to topic; a topic that is not there is left out. Raises BrokerUnavailable, LogCorrupt,
+    LogIncompatible."""
     if not path.exists() or path.stat().st_size == 0:
         return []
     try:

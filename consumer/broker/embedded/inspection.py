@@ -17,7 +17,7 @@ REMEDY = "consumer serve | work | sync (the first one to start makes it)"
 
 
 def inspect(path: Path, topics: Sequence[TopicConfig]) -> list[TopicReport]:
-    """How each topic stands. Raises BrokerUnavailable, LogCorrupt, BrokerError for somebody else's file."""
+    """How each topic stands. Raises BrokerUnavailable, LogCorrupt, LogIncompatible."""
     if not path.exists() or path.stat().st_size == 0:
         return [TopicReport(name=topic.name, partitions=None, remedies=(REMEDY,)) for topic in topics]
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from consumer.app.root import STOP_SLACK_S
 from consumer.cli.developing.simulator import sandbox_config, tell_running
 from consumer.cli.output import Output
 from consumer.cli.process import announce, at_sandbox, run_until, say_stopped, stop_on_signals
-from consumer.clock import SystemClock
-from consumer.errors import UsageError
+from consumer.clock import SystemClock, rest
+from consumer.errors import LedgerError, UsageError
 from consumer.sandbox import Sandbox, SandboxClock, SandboxConfig, SandboxError
 from consumer.settings import Settings
+
+LOOK_EVERY_S = 0.2
 
 
 async def develop(settings: Settings, output: Output, data: Path, sandbox_port: int, *, reload: bool = False) -> None:
@@ -30,7 +33,7 @@ async def develop(settings: Settings, output: Output, data: Path, sandbox_port: 
             settings = at_sandbox(settings, sandbox.base_url)
             clock = SandboxTime(sandbox.engine.clock)
         app = await stack.enter_async_context(App(settings, clock=clock))
-        await build_everything(app, work=not reload)
+        await build_everything(app, work=not reload, clock=sandbox.engine.clock if sandbox is not None else None)
         if sandbox is not None:
             sandbox.set_webhook_url(f"{app.public_url}/webhooks/default")
         if reload:
@@ -38,6 +41,33 @@ async def develop(settings: Settings, output: Output, data: Path, sandbox_port: 
         announce(app, output, {"sandbox_url": sandbox.base_url if sandbox is not None else None})
         await run_until(stop, app, settings)
     say_stopped()
+
+
+class Timekeeper:
+    """The ledger's time is the simulator's, also after that was driven: so commands go by it, too."""
+
+    def __init__(self, app: App, clock: SandboxClock) -> None:
+        self._app = app
+        self._clock = clock
+        self._told_s: float | None = None
+
+    async def tell(self) -> None:
+        """What the simulator's time is now. Raises LedgerError."""
+        ahead_s = self._clock.offset_s
+        if ahead_s != self._told_s:
+            await self._app.drive(ahead_s)
+            self._told_s = ahead_s
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        while not stop.is_set():
+            with suppress(LedgerError):  # told the next time
+                await self.tell()
+            await rest(self._app.machine, LOOK_EVERY_S, stop)
+
+    async def check(self) -> bool:
+        """Whether the ledger knows it."""
+        return self._told_s == self._clock.offset_s
 
 
 class SandboxTime(SystemClock):
@@ -59,9 +89,16 @@ async def started(stack: AsyncExitStack, config: SandboxConfig) -> Sandbox:
         raise UsageError(f"the sandbox cannot start: {error}") from error
 
 
-async def build_everything(app: App, *, work: bool = True) -> None:
-    """All roles, in the order in which they must be there; without `work` somebody else handles events."""
+async def build_everything(app: App, *, work: bool = True, clock: SandboxClock | None = None) -> None:
+    """All roles, in the order in which they must be there; without `work` somebody else handles events. `clock`: the
+    simulator's, which the ledger then goes by."""
     await app.upgrade()
+    if clock is None:
+        await app.drive(0.0)
+    else:
+        keeper = Timekeeper(app, clock)
+        await keeper.tell()
+        app.beside(keeper.run, "clock", STOP_SLACK_S, check=keeper.check)
     await app.internal(console=True)
     if work:
         await app.work()

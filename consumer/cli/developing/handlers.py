@@ -73,7 +73,8 @@ def list_handlers(as_json: Json = False) -> None:
     )  # fmt: skip
     for row in rows:
         if row["paused"]:
-            output.line(f"paused: {row['name']}: by {row['paused_by']}: {row['paused_reason']}")
+            since = f"{row['paused_at']:%Y-%m-%d %H:%M} UTC"
+            output.line(f"paused: {row['name']}: since {since} by {row['paused_by']}: {row['paused_reason']}")
         elif row["waiting_since"]:
             since = f"{row['waiting_since']:%Y-%m-%d %H:%M} UTC"
             output.line(
@@ -164,9 +165,10 @@ def resume(name: Name, reason: Reason, as_json: Json = False) -> None:
 
 
 def _state(row: HandlerRow | None) -> dict[str, Any]:
-    """Whether it is paused (by whom, why), and whether it waits for what it depends on."""
+    """Whether it is paused (since when, by whom, why), and whether it waits for what it depends on."""
     return {
         "paused": row is not None and row.paused_at is not None,
+        "paused_at": row.paused_at if row else None,
         "paused_by": row.paused_by if row else None,
         "paused_reason": row.paused_reason if row else None,
         "waiting_since": row.waiting_since if row else None,

@@ -13,6 +13,9 @@ import typer
 from consumer.app import App, log_parts
 from consumer.app.syncing import opened_apis
 from consumer.broker import open_broker
+from consumer.checks import doctor as sync_doctor
+from consumer.checks.discovery import Proposal
+from consumer.checks.doctor import Check, Grade
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import looking, run
@@ -23,9 +26,6 @@ from consumer.ledger.engine.applied import require_current
 from consumer.ledger.engine.database_time import shared_clock
 from consumer.settings import ApplicationSettings, Authenticity, Role, Settings, load_settings
 from consumer.sync.api import ApplicationApi
-from consumer.sync.checks import doctor as sync_doctor
-from consumer.sync.checks.discovery import Proposal
-from consumer.sync.checks.doctor import Check, Grade
 
 ROLES = (Role.SERVE, Role.WORK, Role.SYNC, Role.CONSOLE)
 

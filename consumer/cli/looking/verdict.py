@@ -22,8 +22,8 @@ from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 from consumer.replay.begun import begun
+from consumer.runtime.loop import REFUSED
 from consumer.sync.health.status import ApplicationStatus
-from consumer.sync.loop import REFUSED
 from handlers.fulfilment.store import REQUESTED
 
 OVERDUE_STUCK_S = 300.0

@@ -34,9 +34,9 @@ from consumer.ledger.archiving.bodies import Brought
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.leases import LEASE_S
 from consumer.ledger.processes import worker_id
+from consumer.runtime.leader import Leader
 from consumer.settings import Settings
 from consumer.settings.values import age
-from consumer.sync.leader import Leader
 
 T = TypeVar("T")
 

@@ -13,6 +13,7 @@ import orjson
 import typer
 
 from consumer.app.syncing import Syncing, open_syncing
+from consumer.checks.certificate import Certifier, faults
 from consumer.cli.output import Output
 from consumer.cli.process import settings_for
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar
@@ -20,7 +21,6 @@ from consumer.document import printable
 from consumer.errors import UsageError
 from consumer.settings import Role
 from consumer.sync.api import ApplicationApi
-from consumer.sync.checks.certificate import Certifier, faults
 
 DOUBTS: Final = {
     "list_does_not_reach_back": "the service's list begins after --since, and we received events from before it",

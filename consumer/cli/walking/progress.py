@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from consumer.document import printable
-from consumer.sync.backfill import report
+from consumer.lists import progress as walk_progress
 
 PREDICT_PAGES = 1000
 SAY_EVERY_S = 10.0
 
 
-def remaining_s(progress: report.Progress, page_s: float) -> float | None:
+def remaining_s(progress: walk_progress.Progress, page_s: float) -> float | None:
     """Seconds that a walk still takes: by its pace so far, and at least what the budget leaves for its pages.
 
     `page_s`: seconds per page within the budget. None while nobody can tell. Pure.
@@ -72,7 +72,7 @@ class ProgressBar:
     ) -> None:
         self._bar.stop()
 
-    def walked(self, progress: report.Progress) -> None:
+    def walked(self, progress: walk_progress.Progress) -> None:
         """A page was walked."""
         left_s = remaining_s(progress, self._page_s)
         if self.first_prediction_s is None:

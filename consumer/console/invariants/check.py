@@ -19,9 +19,9 @@ from consumer.events import parse_time
 from consumer.ledger import Database
 from consumer.ledger.handling import requests, runs
 from consumer.ledger.reading import observations
+from consumer.ledger.reading.observation import PAID, status_of
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import derived_id
-from consumer.sync.observation import PAID, status_of
 from handlers import books
 from handlers.access.policy import Policy
 from handlers.access.rules import OperatorSource

@@ -10,8 +10,8 @@ from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.reading import observations
+from consumer.ledger.reading.observation import ObjectKind, Observation, observation_id, status_of
 from consumer.ledger.reading.observations import Observed
-from consumer.sync.observation import ObjectKind, Observation, observation_id, status_of
 
 if TYPE_CHECKING:
     from consumer.sync.reconcile.lists import ServiceLists

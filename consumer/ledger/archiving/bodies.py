@@ -235,7 +235,7 @@ async def _take_sent(session: AsyncSession, sent: Sequence[dict[str, Any]]) -> N
     if news:
         connection = await session.connection()
         mine = (_OUTBOX.c.application == bindparam("mine"), _OUTBOX.c.event_id == bindparam("of"))
-        await connection.execute(update(_OUTBOX).where(*mine).values(published_at=bindparam("at")), news)
+        await connection.execute(update(_OUTBOX).where(*mine).values(published_at=bindparam("at"), on_way=None), news)
 
 
 async def _take_unsent(session: AsyncSession, waiting: Sequence[dict[str, Any]]) -> None:

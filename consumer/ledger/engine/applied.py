@@ -5,12 +5,14 @@ what is wrong."""
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Table, select
+from sqlalchemy import Table, func, select
 from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.errors import LedgerError
+from consumer.errors import ConsumerError, LedgerError, SchemaIncompatible
 from consumer.ledger.engine.branches import branches
 from consumer.ledger.engine.database import Database, translated
 from consumer.ledger.engine.shape import missing_of
@@ -48,3 +50,25 @@ async def lacks_nothing(database: Database) -> bool:
         if error.retryable:
             raise
         return False
+
+
+class SchemaWatch:
+    """Whether the tables still give what this version needs, while a role of it runs: another version's migration may
+    have come since its start. Each is noted in a table, which is all that is asked until one was."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, datetime | None] | None = None
+        self._refusal: ConsumerError | None = None
+
+    def refusal(self) -> ConsumerError | None:
+        """What the last look found; None while the tables suit."""
+        return self._refusal
+
+    async def look(self, session: AsyncSession) -> None:
+        """Compare, where a migration was run or taken back since the last look. Raises LedgerError."""
+        count, newest = (await session.execute(select(func.count(), func.max(_REVISIONS.c.applied_at)))).one()
+        if (count, newest) == self._seen:
+            return
+        lacking = await (await session.connection()).run_sync(missing_of, branches().keys())
+        self._refusal = SchemaIncompatible(lacking=",".join(lacking)) if lacking else None
+        self._seen = (count, newest)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
-from sqlalchemy import text
+from sqlalchemy import Table, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import SharedClock
+from consumer.columns import insert_into
 from consumer.ledger.engine.database import Database
+from consumer.ledger.tables import BudgetRow
+
+_BUDGETS: Table = BudgetRow.__table__
+DRIVEN: Final = "driven_clock_ahead_s"
+_AHEAD: Final = "(SELECT value FROM budgets WHERE name = :driven)"
+_ON_A_SERVER: Final = text(f"SELECT clock_timestamp(), {_AHEAD}")
+_IN_A_FILE: Final = text(f"SELECT strftime('%Y-%m-%dT%H:%M:%f+00:00', 'now'), {_AHEAD}")
 
 
 async def database_time(session: AsyncSession) -> datetime | None:
@@ -21,13 +30,21 @@ async def database_time(session: AsyncSession) -> datetime | None:
 
 
 async def shared_time(session: AsyncSession) -> datetime:
-    """The time that everybody with this database agrees on: the server's; on SQLite that of its one machine."""
-    found = await database_time(session)
-    if found is not None:
-        return found
-    # Raw: func.now() is whole seconds. Asked of SQLite, so that no process brings a clock of its own.
-    told = await session.scalar(text("SELECT strftime('%Y-%m-%dT%H:%M:%f+00:00', 'now')"))
-    return datetime.fromisoformat(str(told))
+    """The time that everybody with this database agrees on: the server's; on SQLite that of its one machine. Where a
+    simulator's time is driven, it is ahead by as much as was told with `drive`. Raises LedgerError."""
+    # Raw: func.now() is the time at which PostgreSQL's transaction began, and whole seconds of SQLite. Both are asked,
+    # so that no process brings a clock of its own.
+    is_server = session.get_bind().dialect.name == "postgresql"
+    found, ahead_s = (await session.execute(_ON_A_SERVER if is_server else _IN_A_FILE, {"driven": DRIVEN})).one()
+    now = found if isinstance(found, datetime) else datetime.fromisoformat(str(found))
+    return now.astimezone(UTC) + timedelta(seconds=float(ahead_s or 0.0))
+
+
+async def drive(session: AsyncSession, ahead_s: float) -> None:
+    """From now on this ledger's time is so much ahead of its database's, as the simulator's is. Never in production."""
+    insert = insert_into(_BUDGETS, session.get_bind().dialect.name).values(name=DRIVEN, value=str(ahead_s))
+    told = {"value": insert.excluded.value}
+    await session.execute(insert.on_conflict_do_update(index_elements=["name"], set_=told))
 
 
 async def shared_clock(database: Database) -> SharedClock:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into, unindexed
 from consumer.events import Event, Source, Trust
-from consumer.ledger.engine.chunks import matching
+from consumer.ledger.engine.chunks import CHUNK, matching, portions
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered
 from consumer.ledger.tables import EventRow, RunRow
 
@@ -117,18 +117,17 @@ def to_event(row: EventRow | Row[Any]) -> Event:
 
 
 async def told(session: AsyncSession, application: str, keys: Sequence[str]) -> Mapping[str, Mapping[str, datetime]]:
-    """Aggregate to the types of its events, each with when the newest was received. At most a few hundred keys at
-    once; one without any event is not in it."""
-    if not keys:
-        return {}
-    statement = (
-        select(_EVENTS.c.key, _EVENTS.c.type, func.max(_EVENTS.c.received_at))
-        .where(unindexed(_EVENTS.c.application) == application, among(_EVENTS.c.key, keys))
-        .group_by(_EVENTS.c.key, _EVENTS.c.type)
-    )
+    """Aggregate to the types of its events, each with when the newest was received; one without any event is not in
+    it."""
     found: dict[str, dict[str, datetime]] = {}
-    for key, event_type, received_at in await session.execute(statement):
-        found.setdefault(key, {})[event_type] = received_at
+    for some in portions(keys, CHUNK):
+        statement = (
+            select(_EVENTS.c.key, _EVENTS.c.type, func.max(_EVENTS.c.received_at))
+            .where(unindexed(_EVENTS.c.application) == application, among(_EVENTS.c.key, some))
+            .group_by(_EVENTS.c.key, _EVENTS.c.type)
+        )
+        for key, event_type, received_at in await session.execute(statement):
+            found.setdefault(key, {})[event_type] = received_at
     return found
 
 

@@ -1,4 +1,8 @@
-"""The outbox: derived events, stored with what caused them and published by the relay afterwards."""
+"""The outbox: derived events, stored with what caused them and published by the relay afterwards.
+
+Those of a key are taken in the order in which they were emitted. So who would take one where it is emitted is told
+whether another of its key is on its way by the log.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import Executable, Row, Table, bindparam, select, update
+from sqlalchemy import Boolean, Executable, Row, Table, bindparam, case, literal_column, null, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, among_given, insert_into, unindexed
 from consumer.events import Event
+from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.tables import OutboxRow
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from consumer.plugin import Emission
 
 _OUTBOX: Table = OutboxRow.__table__
+_BEFORE: Table = OutboxRow.__table__.alias("before")  # type: ignore[assignment]  # an alias has the table's columns
 
 WINDOW = 2000
 
@@ -33,28 +39,83 @@ _LONGEST_FIRST = select(_OUTBOX.c.not_before).where(*_IS_DUE).order_by(_OUTBOX.c
 _WHOLE = select(_OUTBOX).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
 _LONGEST = select(_OUTBOX.c.seq).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
 _MARK = update(_OUTBOX).where(among_given(_OUTBOX.c.seq, "b_numbers"))
+_ARRIVED = update(_OUTBOX).where(
+    among_given(_OUTBOX.c.event_id, "b_event_ids"), _OUTBOX.c.application == bindparam("b_application")
+)
 _seq = attrgetter("seq")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Emitted:
-    """A derived event with the event, the handler and the plan (if any) it came from."""
+    """A derived event with the event, the handler and the plan (if any) it came from. `by_log`: nobody takes it
+    beforehand."""
 
     emission: Emission
     cause: Event
     handler: str
     plan: str | None = None
+    by_log: bool = True
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether it goes at once."""
+        return self.emission.not_before is None or self.emission.not_before <= now
 
 
-async def put(session: AsyncSession, emitted: Sequence[Emitted], now: datetime) -> None:
-    """Store derived events; one with the same id is there already and stays (it is the same event)."""
-    if emitted:
-        await session.execute(_putting(session.get_bind().dialect.name), [_values(one, now) for one in emitted])
+async def put(session: AsyncSession, emitted: Sequence[Emitted], now: datetime) -> Sequence[Row[Any]]:
+    """Store derived events; one with the same id is there already and stays (it is the same event). Returns those that
+    the caller must take in this transaction, as rows of `OutboxRow`'s columns: new, not `by_log`, and none of their key
+    is on its way."""
+    if not emitted:
+        return ()
+    dialect, rows = session.get_bind().dialect.name, [_values(one, now) for one in emitted]
+    if all(one.by_log for one in emitted):
+        await session.execute(_putting(dialect), rows)
+        return ()
+    asked = [
+        {"by_log": one.by_log, "of_application": row["application"], "of_key": row["key"], "by_then": now}
+        for row, one in zip(rows, emitted, strict=True)
+    ]
+    given = [row | more for row, more in zip(rows, asked, strict=True)]
+    return [row for row in await session.execute(_putting_some(dialect), given) if not row.on_way]
 
 
 @cache
 def _putting(dialect: str) -> Executable:
-    return insert_into(_OUTBOX, dialect).on_conflict_do_nothing(index_elements=["application", "event_id"])
+    insert = insert_into(_OUTBOX, dialect).values({**_GIVEN, "on_way": true()})
+    return insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
+
+
+@cache
+def _putting_some(dialect: str) -> Executable:
+    waits = or_(bindparam("by_log", type_=Boolean), _FIRST_ON_WAY.is_not(None))
+    insert = insert_into(_OUTBOX, dialect).values({**_GIVEN, "on_way": case((waits, true()), else_=null())})
+    return insert.on_conflict_do_nothing(index_elements=["application", "event_id"]).returning(*_OUTBOX.c)
+
+
+_GIVEN = {
+    name: bindparam(name, type_=_OUTBOX.c[name].type)
+    for name in ("application", "event_id", "type", "key", "data", "not_before", "created_at", "cause", "handler",
+                 "plan", "traceparent")
+}  # fmt: skip
+# Asked by the insert itself, after the handlers: what they have locked lets nobody emit for the key in between. Each
+# parameter stands there once: SQLAlchemy numbers those of many rows anew.
+_FIRST_ON_WAY = (
+    select(_BEFORE.c.seq)
+    .where(
+        _BEFORE.c.on_way,
+        _BEFORE.c.application == bindparam("of_application"),
+        _BEFORE.c.key == bindparam("of_key"),
+        _BEFORE.c.not_before <= bindparam("by_then", type_=_OUTBOX.c.not_before.type),
+    )
+    .limit(literal_column("1"))
+    .scalar_subquery()
+)
+
+
+async def arrived(session: AsyncSession, events: Sequence[EventKey]) -> None:
+    """These have come by the log."""
+    for (application,), ids in grouped(((application,), event_id) for application, event_id in events):
+        await session.execute(_ARRIVED, {"b_application": application, "b_event_ids": ids, "on_way": None})
 
 
 def _values(one: Emitted, now: datetime) -> dict[str, object]:

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
 from consumer.events import Source
+from consumer.ledger.engine.chunks import CHUNK, portions
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
 
@@ -59,7 +60,8 @@ async def derived_open(
     session: AsyncSession, application: str, causes: Container[str], now: datetime
 ) -> Mapping[str, str]:
     """Which of these events derived other events whose work is not done, and the worst state of it; what is due and not
-    yet published counts as retrying. One level. Reads open runs and what waits only, by their partial indexes."""
+    yet published, nor taken where it was emitted, counts as retrying. One level. Reads open runs and what waits only,
+    by their partial indexes."""
     found: dict[str, str] = {}
     for status in WORST_FIRST:
         derived_from = select(_OUTBOX.c.cause).where(
@@ -71,7 +73,12 @@ async def derived_open(
         async for (of,) in await session.stream(open_):
             if of in causes:
                 found.setdefault(of, status)
-    waits = and_(text("outbox.published_at IS NULL"), _OUTBOX.c.not_before <= now)
+    event = select(_EVENTS.c.seq).where(
+        _EVENTS.c.application == _OUTBOX.c.application, _EVENTS.c.id == _OUTBOX.c.event_id
+    )
+    waits = and_(
+        text("outbox.published_at IS NULL"), _OUTBOX.c.not_before <= now, event.scalar_subquery().is_(None)
+    )  # fmt: skip
     async for (cause,) in await session.stream(
         select(_OUTBOX.c.cause)
         .where(unindexed(_OUTBOX.c.application) == application, waits)
@@ -83,21 +90,20 @@ async def derived_open(
 
 
 async def delivered_only(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Mapping[str, Outcome]:
-    """The same for events whose delivery waits to be confirmed, or lies in quarantine. At most a few hundred ids at
-    once."""
-    if not event_ids:
-        return {}
-    ids = list(event_ids)
-    kept = await session.scalars(
-        select(_QUARANTINE.c.event_id).where(
-            unindexed(_QUARANTINE.c.application) == application, among(_QUARANTINE.c.event_id, ids)
+    """The same for events whose delivery waits to be confirmed, or lies in quarantine."""
+    found: dict[str, Outcome] = {}
+    for some in portions(event_ids, CHUNK):
+        kept = await session.scalars(
+            select(_QUARANTINE.c.event_id).where(
+                unindexed(_QUARANTINE.c.application) == application, among(_QUARANTINE.c.event_id, some)
+            )
         )
-    )
-    found = {event_id: Outcome(Source.WEBHOOK, QUARANTINED) for event_id in kept}
-    waiting = await session.scalars(
-        select(_HINTS.c.event_id).where(_HINTS.c.application == application, among(_HINTS.c.event_id, ids))
-    )
-    return found | {event_id: Outcome(Source.WEBHOOK, UNCONFIRMED) for event_id in waiting}
+        found |= {event_id: Outcome(Source.WEBHOOK, QUARANTINED) for event_id in kept}
+        waiting = await session.scalars(
+            select(_HINTS.c.event_id).where(_HINTS.c.application == application, among(_HINTS.c.event_id, some))
+        )
+        found |= {event_id: Outcome(Source.WEBHOOK, UNCONFIRMED) for event_id in waiting}
+    return found
 
 
 async def quarantined_deliveries(

@@ -144,11 +144,11 @@ async def newest(session: AsyncSession, application: str, limit: int) -> Sequenc
 
 
 async def ids_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[str]:
-    """Which of these events have a hint that still waits. At most a few hundred ids at once."""
-    if not event_ids:
-        return []
-    where = (_HINTS.c.application == application) & among(_HINTS.c.event_id, event_ids)
-    return list(await session.scalars(select(_HINTS.c.event_id).where(where)))
+    """Which of these events have a hint that still waits."""
+    found: list[str] = []
+    for these in _these((application, one) for one in event_ids):
+        found += await session.scalars(select(_HINTS.c.event_id).where(these))
+    return found
 
 
 async def put_off(session: AsyncSession, keys: Sequence[EventKey], next_at: datetime, *, counted: bool) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Table, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
-from consumer.ledger.engine.chunks import matching
+from consumer.ledger.engine.chunks import CHUNK, matching, portions
 from consumer.ledger.tables import ObservationRow
 
 _OBSERVATIONS: Table = ObservationRow.__table__
@@ -47,12 +47,13 @@ async def keep(session: AsyncSession, observed: Sequence[Observed]) -> None:
 
 
 async def last(session: AsyncSession, application: str, kind: str, object_ids: Sequence[str]) -> dict[str, Observed]:
-    """Object id to its last published observation. At most a few hundred ids at once."""
-    if not object_ids:
-        return {}
+    """Object id to its last published observation."""
     where = (_OBSERVATIONS.c.application == application) & (_OBSERVATIONS.c.kind == kind)
-    rows = await session.execute(select(_OBSERVATIONS).where(where, among(_OBSERVATIONS.c.object_id, object_ids)))
-    return {row["object_id"]: Observed(**row) for row in rows.mappings()}
+    found: dict[str, Observed] = {}
+    for some in portions(object_ids, CHUNK):
+        rows = await session.execute(select(_OBSERVATIONS).where(where, among(_OBSERVATIONS.c.object_id, some)))
+        found |= {row["object_id"]: Observed(**row) for row in rows.mappings()}
+    return found
 
 
 async def which(session: AsyncSession, keys: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
+import orjson
 from sqlalchemy import Table, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into, unindexed
 from consumer.events import Delivery
 from consumer.ledger.engine.chunks import CHUNK, portions
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered, up_to
@@ -117,6 +118,31 @@ async def newest(
     for word in stored_as(reason):  # each by the index of reasons, newest first
         found += (await session.execute(statement.where(_QUARANTINE.c.reason == word))).scalars()
     return sorted(found, key=lambda row: -row.id)[:limit]
+
+
+async def other_bodies(
+    session: AsyncSession, application: str, event_ids: Sequence[str], limit: int
+) -> Sequence[QuarantineRow]:
+    """What lies here as another body of one of these events, in no order. At most a few hundred ids at once."""
+    if not event_ids:
+        return []
+    mine = (unindexed(_QUARANTINE.c.application) == application) & (
+        unindexed(_QUARANTINE.c.reason) == Reason.OTHER_BODY.value
+    )
+    statement = select(QuarantineRow).where(among(_QUARANTINE.c.event_id, event_ids), mine).limit(limit)
+    return (await session.execute(statement)).scalars().all()
+
+
+def as_delivery(row: QuarantineRow) -> Delivery:
+    """The delivery that lies here."""
+    return Delivery(
+        application=row.application,
+        id=row.delivery_id,
+        raw=row.raw,
+        received_at=row.received_at,
+        headers=orjson.loads(row.headers),
+        event_id=row.event_id,
+    )
 
 
 async def drop(session: AsyncSession, seen: Sequence[QuarantineRow]) -> frozenset[int]:

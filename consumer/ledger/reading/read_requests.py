@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _READS: Table = ReadRow.__table__
 _SEQUENCES: Table = SequenceRow.__table__
 READ_VERSION = "read_version"
+_NEWEST_VERSION = func.coalesce(
+    select(_SEQUENCES.c.value).where(_SEQUENCES.c.name == READ_VERSION).scalar_subquery(), 0
+)
 
 
 async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRequest], now: datetime) -> None:
@@ -29,20 +32,23 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
     read under way does not swallow a request that came after it began. What the failures of earlier requests left
     (their waits, and that one was told so) does not count for it: it is answered anew."""
     # One row per object and statement (ON CONFLICT DO UPDATE must not touch a row twice), in key order (no deadlock).
-    wanted: dict[tuple[str, str], datetime] = {}
+    wanted: dict[tuple[str, str], tuple[datetime, str | None]] = {}
     for request in requests:
         at = request.not_before or now
         key = (request.kind, request.object_id)
-        wanted[key] = min(at, wanted.get(key, at))
+        if key not in wanted or at < wanted[key][0]:
+            wanted[key] = (at, request.traceparent)
     if not wanted:
         return
-    insert = insert_into(_READS, session.get_bind().dialect.name)
-    asked_for = insert.excluded.due_at
+    insert = insert_into(_READS, session.get_bind().dialect.name).values(asked_after=_NEWEST_VERSION)
+    asked_for, newest = insert.excluded.due_at, insert.excluded.asked_after
     statement = insert.on_conflict_do_update(
         index_elements=["application", "kind", "object_id"],
         set_={
             "asked": _READS.c.asked + 1,
+            "asked_after": case((newest > _READS.c.asked_after, newest), else_=_READS.c.asked_after),
             "due_at": _earlier(asked_for, _READS.c.due_at),
+            "traceparent": case((asked_for < _READS.c.due_at, insert.excluded.traceparent), else_=_READS.c.traceparent),
             "again_at": _earlier(asked_for, func.coalesce(_READS.c.again_at, asked_for)),
             "attempts": 0,
             "code": None,
@@ -58,8 +64,9 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
             "again_at": at,
             "attempts": 0,
             "created_at": now,
+            "traceparent": traceparent,
         }
-        for (kind, object_id), at in sorted(wanted.items())
+        for (kind, object_id), (at, traceparent) in sorted(wanted.items(), key=lambda one: one[0])
     ]
     await session.execute(statement, rows)
 
@@ -107,12 +114,21 @@ async def oldest_due(session: AsyncSession, now: datetime, application: str) -> 
 
 
 async def due_of(
-    session: AsyncSession, application: str, kind: str, object_ids: Sequence[str], now: datetime
+    session: AsyncSession,
+    application: str,
+    kind: str,
+    object_ids: Sequence[str],
+    now: datetime,
+    *,
+    version: int | None = None,
 ) -> Sequence[ReadRow]:
-    """The reads of these objects that are to be done now. At most a few hundred ids at once."""
+    """The reads of these objects that are to be done now; with a version, those that were asked for before the read of
+    that version began, which may answer them. At most a few hundred ids at once."""
     if not object_ids:
         return []
     one = (_READS.c.application == application) & (_READS.c.kind == kind) & (_READS.c.due_at <= now)
+    if version is not None:
+        one &= _READS.c.asked_after < version
     return (await session.execute(select(ReadRow).where(one, among(_READS.c.object_id, object_ids)))).scalars().all()
 
 
@@ -123,11 +139,11 @@ async def begin(session: AsyncSession, reads: Sequence[ReadRow]) -> None:
         await session.execute(update(_READS).where(these).values(again_at=None))
 
 
-async def done(session: AsyncSession, reads: Sequence[ReadRow], now: datetime) -> None:
-    """These were answered, as they were asked for. One that was asked for again since `begin` stays, due when that was
-    asked for: a read "in a day" is no read now. At most a few hundred at once."""
+async def done(session: AsyncSession, reads: Sequence[ReadRow], version: int, now: datetime) -> None:
+    """These were answered by the read of this version, as they were asked for. One that was asked for again since it
+    began stays, due when that was asked for: a read "in a day" is no read now. At most a few hundred at once."""
     for these in _as_asked(reads):
-        await session.execute(delete(_READS).where(these))
+        await session.execute(delete(_READS).where(these, _READS.c.asked_after < version))
     due_at = case((_READS.c.again_at > now, _READS.c.again_at), else_=now)
     for still in _objects(reads):
         await session.execute(update(_READS).where(still).values(due_at=due_at, attempts=0, code=None))
@@ -158,6 +174,7 @@ async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, cod
             _READS.c.kind == read.kind,
             _READS.c.object_id == read.object_id,
             _READS.c.asked == read.asked,
+            _READS.c.asked_after == read.asked_after,
         )
         .values(due_at=due_at, attempts=_READS.c.attempts + 1, code=code)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Final, Self
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -17,11 +17,29 @@ from consumer.ledger.reading import heard
 from consumer.ledger.tables import BookmarkRow
 
 _BOOKMARKS: Table = BookmarkRow.__table__
+ANYBODY: Final = 0
+"""A token below any leader's: what is kept under it is a note of whoever came by, and no claim to lead."""
 _ADAPTERS: dict[type[KeptState], TypeAdapter[Any]] = {}
 
 
 class KeptState:
-    """What a frozen dataclass inherits that is kept here: its fields as JSON, times in ISO 8601."""
+    """What a frozen dataclass inherits that is kept here: its fields as JSON, times in ISO 8601. `walk`: under which
+    name, given with the base class; none for what is only a part of another, or is kept elsewhere."""
+
+    walk: ClassVar[str]
+
+    def __init_subclass__(cls, *, walk: str = "") -> None:
+        super().__init_subclass__()
+        cls.walk = walk
+
+    @classmethod
+    async def of(cls, session: AsyncSession, application: str) -> Self:
+        """As it is kept of this application; a fresh one where nothing is."""
+        return cls.load(await load(session, application, cls.walk))
+
+    async def keep(self, session: AsyncSession, application: str, *, now: datetime, token: int = ANYBODY) -> None:
+        """Store it. Raises LeaseLost as `keep` below does."""
+        await keep(session, application, self.walk, self.dump(), token=token, now=now)
 
     def dump(self) -> dict[str, Any]:
         """As JSON."""

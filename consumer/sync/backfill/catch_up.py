@@ -6,8 +6,8 @@ from contextlib import aclosing
 from enum import StrEnum
 from typing import Final
 
+from consumer.lists.bookmark import ListOrder
 from consumer.payments import Priority
-from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.backfill.stage import Backfill
 

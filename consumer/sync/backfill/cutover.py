@@ -14,14 +14,35 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import UsageError
-from consumer.events import Event, parse_time
-from consumer.ledger.reading import sync_state
+from consumer.events import Event
+from consumer.ledger.reading.sync_state import KeptState
 from consumer.sync.application import Application
 
 FIRST_WALK: Final = "first_walk"
 HISTORY: Final = timedelta(hours=1)
 LEFT: Final = "history"
-SEEN_TO: Final = "history_seen_to"  # a row among the bookmarks, of no leader: whoever walks the whole list writes it
+SEEN_TO: Final = "history_seen_to"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Began(KeptState, walk=FIRST_WALK):
+    """`began`: when the first walk did."""
+
+    began: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left(KeptState, walk=LEFT):
+    """`events`: how much history a walk has left alone, at least."""
+
+    events: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenTo(KeptState, walk=SEEN_TO):
+    """`at`: when somebody had seen to it. Nobody leads here: whoever walks the whole list writes it."""
+
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +75,14 @@ class FirstWalk:
     async def began(self) -> datetime | None:
         """None when there was none yet. Raises LedgerError."""
         if self._began is None:
-            kept = await self._app.kept(FIRST_WALK)
-            self._began = parse_time(kept.get("began")) if kept else None
+            self._began = (await self._app.kept(Began)).began
         return self._began
 
     async def begin(self, began: datetime) -> None:
         """It began then, unless it had begun before: that is kept from now on. Raises LedgerError."""
         if await self.began() is None:
             async with self._app.database.transaction() as session:
-                await self._app.keep(session, FIRST_WALK, {"began": began.isoformat()})
+                await self._app.keep(session, Began(began=began))
 
     async def floor(self) -> datetime | None:
         """From when on events are acted on; None before the first walk of all has begun. Raises LedgerError."""
@@ -80,19 +100,18 @@ class FirstWalk:
 
 async def left_alone(session: AsyncSession, application: str) -> int:
     """So many at least; 0 when there are none, or somebody has seen to them."""
-    if await sync_state.load(session, application, SEEN_TO) is not None:
+    if (await SeenTo.of(session, application)).at is not None:
         return 0
-    kept = await sync_state.load(session, application, LEFT) or {}
-    return int(kept.get("events") or 0)
+    return (await Left.of(session, application)).events
 
 
 async def note_left(session: AsyncSession, application: str, events: int, *, token: int, now: datetime) -> int:
     """A walk of the leader's left so many alone, or none; what `left_alone` says then. Raises LeaseLost."""
     if events > await left_alone(session, application):
-        await sync_state.keep(session, application, LEFT, {"events": events}, token=token, now=now)
+        await Left(events=events).keep(session, application, token=token, now=now)
     return await left_alone(session, application)
 
 
 async def note_seen_to(session: AsyncSession, application: str, now: datetime) -> None:
     """The whole list was walked, and everything in it archived or acted on."""
-    await sync_state.keep(session, application, SEEN_TO, {"at": now.isoformat()}, token=0, now=now)
+    await SeenTo(at=now).keep(session, application, now=now)

@@ -11,15 +11,15 @@ from functools import partial
 from consumer.events import Delivery, Event
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
+from consumer.lists.bookmark import ListOrder
+from consumer.lists.orders import WalkPage
+from consumer.lists.walk import Walk
 from consumer.reason import Reason
 from consumer.sync.application import Application
-from consumer.sync.backfill.bookmark import WALK, ListOrder
 from consumer.sync.backfill.cutover import CutOver
 from consumer.sync.backfill.page import ListedEvents, kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.silence import PENDING_MAX
-from consumer.sync.backfill.walk import Walk
-from consumer.sync.backfill.walk_orders import WalkPage
 from consumer.sync.publisher import PublishedIds
 from consumer.sync.settlement import Settlement
 from consumer.wire import SEED
@@ -107,7 +107,7 @@ class MissingEvents:
                 kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
                 await quarantine.put(session, kept, self._app.clock.now())
                 if begun.options.follows_bookmark:
-                    await self._app.keep(session, WALK, page.bookmark.dump())
+                    await self._app.keep(session, page.bookmark)
 
     async def _too_large(self, refused: Sequence[Event]) -> list[Delivery]:
         """Those the topic does not take, raw, by their ids, for whoever makes room for them; no hint waits for them."""

@@ -1,4 +1,4 @@
-"""What a backfill walk is asked to do, how far it is, and what it found."""
+"""What a backfill walk is asked to do, and what it found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 
 import structlog
 
-from consumer.sync.backfill.bookmark import ListOrder
+from consumer.lists.bookmark import ListOrder
 from consumer.telemetry.metrics import Metrics
 
 LOG = structlog.get_logger()
@@ -41,18 +41,6 @@ class BackfillOptions:
     def reads_bookmark(self) -> bool:
         """Whether the walk continues where the bookmark is: a dry run does so to foretell what the walk would do."""
         return not (self.full or self.since or self.seed)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a walk is. `share` is from 0 to 1 and `eta_s` in seconds, both None while they cannot be told;
-    `published` is None where nothing is to be."""
-
-    pages: int
-    listed: int
-    published: int | None
-    share: float | None = None
-    eta_s: float | None = None
 
 
 @dataclass(kw_only=True)

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import Source
 from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import outcomes
-from consumer.ledger.reading import heard, sync_state
+from consumer.ledger.reading import heard
 from consumer.ledger.reading.sync_state import KeptState
 
 LOG = structlog.get_logger()
@@ -37,7 +37,7 @@ PENDING_MAX: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeliveryHealth(KeptState):
+class DeliveryHealth(KeptState, walk=WALK):
     """`silent_since`: webhooks are silent; the last one came then. `gap_at`: a gap was found then, not yet reconciled.
 
     `recovered` events in `walks` walks were brought by the list and by no webhook, since the last webhook. `pending`
@@ -80,7 +80,7 @@ def after_walk(
 
 async def delivery_health(session: AsyncSession, application: str) -> DeliveryHealth:
     """What is known about an application now; for `status` too."""
-    return DeliveryHealth.load(await sync_state.load(session, application, WALK))
+    return await DeliveryHealth.of(session, application)
 
 
 async def note_walk(
@@ -109,7 +109,7 @@ async def note_walk(
         now=now,
     )
     if found != before:
-        await sync_state.keep(session, application, WALK, found.dump(), token=token, now=now)
+        await found.keep(session, application, token=token, now=now)
     if found.silent_since and not before.silent_since:
         LOG.error(
             "webhooks_silent",
@@ -126,13 +126,12 @@ async def note_gap(session: AsyncSession, application: str, *, at: datetime, tok
     """Events were lost unread then, elsewhere than in the service's list: a gap like any other. Raises LeaseLost."""
     before = await delivery_health(session, application)
     if before.gap_at is None:
-        await sync_state.keep(session, application, WALK, replace(before, gap_at=at).dump(), token=token, now=at)
+        await replace(before, gap_at=at).keep(session, application, token=token, now=at)
 
 
 async def note_reconciled(session: AsyncSession, application: str, *, began: datetime, token: int) -> None:
     """A reconcile walk that began then is complete: a gap found before is closed as far as it can be."""
     before = await delivery_health(session, application)
     if before.gap_at is not None and before.gap_at <= began:
-        state = replace(before, gap_at=None).dump()
-        await sync_state.keep(session, application, WALK, state, token=token, now=began)
+        await replace(before, gap_at=None).keep(session, application, token=token, now=began)
         LOG.info("retention_gap_over", application=application)

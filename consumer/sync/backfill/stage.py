@@ -11,17 +11,17 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
+from consumer.lists.progress import ListStart, Progress, WalkProgress
+from consumer.lists.walk import Walk, cursors_refused
 from consumer.payments import CursorsRefused, Priority
+from consumer.runtime.loop import Stage
 from consumer.sync.application import Application
 from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.missing_events import Begun, MissingEvents
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.backfill.progress import ListStart, WalkProgress
-from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport, say
 from consumer.sync.backfill.starting_point import StartingPoint
-from consumer.sync.backfill.walk import Walk, cursors_refused
-from consumer.sync.loop import Stage
 from consumer.sync.settlement import Settlement
 
 SAY_HISTORY_EVERY_S: Final = 3600.0
@@ -53,7 +53,7 @@ class Backfill(Stage):
         self.first_walk = FirstWalk(app, self._policy.history)
         self._gap_found = gap_found or asyncio.Event()
         self.missing = MissingEvents(app, settlement)
-        self._list_start = ListStart(app)
+        self._list_start = ListStart(app.database, app.name)
         self._say_history_at = 0.0
         self.start = StartingPoint(app, self.first_walk, self._policy)
         self.interval_s = self._policy.interval_s

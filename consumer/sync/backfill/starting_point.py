@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import datetime
 
 from consumer.errors import UsageError
+from consumer.lists.bookmark import Bookmark, ListOrder
+from consumer.lists.pager import Lister
+from consumer.lists.walk import Walk
 from consumer.sync.application import Application
-from consumer.sync.backfill.bookmark import WALK, Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
 from consumer.sync.backfill.missing_events import Begun
-from consumer.sync.backfill.pager import Lister
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
-from consumer.sync.backfill.walk import Walk
 
 
 class StartingPoint:
@@ -60,7 +60,7 @@ class StartingPoint:
 
     async def bookmark(self) -> Bookmark:
         """The stored bookmark."""
-        return Bookmark.load(await self._app.kept(WALK))
+        return await self._app.kept(Bookmark)
 
     async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
         """From when on events are acted on; a walk that is the first of all begins it, unless it only foretells."""

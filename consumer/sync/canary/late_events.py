@@ -9,7 +9,8 @@ from typing import Final
 
 import structlog
 
-from consumer.payments import ApiError, Priority
+from consumer.payments import Priority
+from consumer.sync.api import shown
 from consumer.sync.application import Application
 from consumer.sync.provenance import as_read
 from consumer.sync.settlement import Settlement
@@ -41,11 +42,8 @@ class LateEvents:
 
     async def _bring(self, event_id: str) -> bool:
         """False for one that the service refuses to show, or that cannot be understood."""
-        try:
-            record = await self._events.retrieve(event_id)
-        except ApiError as error:
-            if error.retryable:
-                raise
+        record = await shown(self._events.retrieve(event_id))
+        if record is None:
             return False
         name, now, broke = self._app.name, self._app.clock.now(), "late_event_broke_its_reading"
         event = as_read(record.raw_bytes, self._app.locators, application=name, received_at=now, broke=broke)

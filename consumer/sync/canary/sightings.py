@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.ledger.reading.sync_state import KeptState
-from consumer.sync.backfill.ends import Place
+from consumer.lists.ends import Place
 
 WALK: Final = "canary"
 """Under which name the ledger keeps them."""
@@ -22,7 +22,7 @@ ORDER: Final = "order:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sightings(KeptState):
+class Sightings(KeptState, walk=WALK):
     """Things are named `event:ID` and `order:ID`, an order by the merchant's id.
 
     `missing`: since when each has been seen there and not here, by our own clock: the service need not show times.
@@ -40,14 +40,14 @@ class Sightings(KeptState):
         """What was later at the last look than any healthy path takes; None where nothing was."""
         if not (late := self._late()):
             return None
-        orders = [_id(name) for name in late if name.startswith(ORDER)]
+        orders = [id_of(name) for name in late if name.startswith(ORDER)]
         events = self.late_events
         return Late(len(orders), len(events), self.missing[late[0]], (*orders, *events)[:SHOWN])
 
     @property
     def late_events(self) -> Sequence[str]:
         """The ids of the events among it, oldest first."""
-        return [_id(name) for name in self._late() if not name.startswith(ORDER)]
+        return [id_of(name) for name in self._late() if not name.startswith(ORDER)]
 
     def _late(self) -> Sequence[str]:
         return sorted(filter(self.is_late, self.missing), key=self.missing.__getitem__)
@@ -107,5 +107,6 @@ def after(before: Sightings, shown: Shown, here: Container[str], now: datetime, 
     )
 
 
-def _id(name: str) -> str:
+def id_of(name: str) -> str:
+    """The id in a name."""
     return name.partition(":")[2]

@@ -16,21 +16,19 @@ from typing import Any, Final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import QUARANTINED, delivered_only
 from consumer.ledger.reading import observations
+from consumer.ledger.reading.observation import PAID, status_of
+from consumer.lists.bookmark import Bookmark, ListOrder
+from consumer.lists.ends import Place, look
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
+from consumer.runtime.loop import Stage
 from consumer.sync.application import Application
-from consumer.sync.backfill import bookmark as events_bookmark
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
-from consumer.sync.backfill.ends import PAGE, Place, look
 from consumer.sync.backfill.page import understand
 from consumer.sync.canary.late_events import LateEvents
-from consumer.sync.canary.sightings import ORDER, SHOWN, WALK, Shown, Sightings, after
-from consumer.sync.loop import Stage
-from consumer.sync.observation import PAID, status_of
+from consumer.sync.canary.sightings import ORDER, SHOWN, Shown, Sightings, after, id_of
 from consumer.sync.settlement import Settlement
 from consumer.telemetry.logs import Condition
 
@@ -70,15 +68,15 @@ class Canary(Stage):
         return min(AGAIN_S, self._every_s) if self._is_missing else self._every_s
 
     async def _is_urgent(self) -> bool:
-        before = Sightings.load(await self._app.kept(WALK))
+        before = await self._app.kept(Sightings)
         self._show_places(before)
         return bool(before.missing) or before.looked_at is None
 
     async def look(self) -> None:
         """One look. One list that cannot be read does not keep the other from being compared. Raises PaymentsError,
         also where the newest of a list were not reached for an hour, LedgerError, LeaseLost."""
-        bookmark = Bookmark.load(await self._app.kept(events_bookmark.WALK))
-        before = Sightings.load(await self._app.kept(WALK))
+        bookmark = await self._app.kept(Bookmark)
+        before = await self._app.kept(Sightings)
         now = self._app.clock.now()
         floor = await self._first_walk.floor() or now - self._first_walk.history
         shown, places = Shown(), dict(before.places)
@@ -107,8 +105,8 @@ class Canary(Stage):
         async with self._app.database.transaction() as session:
             here = await self._here(session, list(dict.fromkeys((*before.missing, *before.history, *shown.names))))
             found = after(before, shown, here, now, expects=expects)
-            await self._app.keep(session, WALK, found.dump())
-        if dropped := [_id(name) for name in before.missing if name not in found.missing and name not in here]:
+            await self._app.keep(session, found)
+        if dropped := [id_of(name) for name in before.missing if name not in found.missing and name not in here]:
             LOG.error(
                 "missing_here_given_up", application=self._app.name, count=len(dropped),
                 ids=dropped[:SHOWN],
@@ -127,19 +125,16 @@ class Canary(Stage):
 
     async def _here(self, session: AsyncSession, names: Sequence[str]) -> frozenset[str]:
         """Which of these the ledger has: an event handled or put aside with its reason, an order known to be paid."""
-        ids = {kind: [_id(name) for name in names if name.startswith(f"{kind}:")] for kind in KINDS}
-        here: set[str] = set()
-        for some in portions(ids["event"], PAGE):
-            known = await events.known(session, [(self._app.name, one) for one in some])
-            aside = await delivered_only(session, self._app.name, some)
-            here |= {f"event:{event_id}" for _, event_id in known}
-            here |= {f"event:{one}" for one, outcome in aside.items() if outcome.word == QUARANTINED}
-        for some in portions(ids["order"], PAGE):
-            told = await events.told(session, self._app.name, [f"order:{one}" for one in some])
-            states = await observations.last(session, self._app.name, "order", some)
-            observed = {one for one, last in states.items() if status_of(last.state) == PAID}
-            here |= {name for name, types in told.items() if "order.paid" in types}
-            here |= {name for name, types in told.items() if "order.observed" in types and _id(name) in observed}
+        ids = {kind: [id_of(name) for name in names if name.startswith(f"{kind}:")] for kind in KINDS}
+        known = await events.known(session, [(self._app.name, one) for one in ids["event"]])
+        aside = await delivered_only(session, self._app.name, ids["event"])
+        here = {f"event:{event_id}" for _, event_id in known}
+        here |= {f"event:{one}" for one, outcome in aside.items() if outcome.word == QUARANTINED}
+        told = await events.told(session, self._app.name, [f"order:{one}" for one in ids["order"]])
+        states = await observations.last(session, self._app.name, "order", ids["order"])
+        observed = {one for one, last in states.items() if status_of(last.state) == PAID}
+        here |= {name for name, types in told.items() if "order.paid" in types}
+        here |= {name for name, types in told.items() if "order.observed" in types and id_of(name) in observed}
         return frozenset(here)
 
     def _show(self, found: Sightings) -> None:
@@ -167,7 +162,3 @@ class Canary(Stage):
             return [(f"order:{one.order_id}", None) for one in items if one.is_paid and one.order_id is not None]
         listed = understand(items, self._app)
         return [(f"event:{one.id}", one.occurred_at) for one in listed.events]
-
-
-def _id(name: str) -> str:
-    return name.partition(":")[2]

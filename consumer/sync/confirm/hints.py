@@ -19,7 +19,7 @@ from consumer.events import Delivery
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine, room
 from consumer.reason import Reason
-from consumer.sync.loop import Stage
+from consumer.runtime.loop import Stage
 from consumer.sync.provenance import other_body
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition

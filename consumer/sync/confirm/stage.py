@@ -15,19 +15,20 @@ from typing import Final
 
 import structlog
 
+from consumer.errors import again
 from consumer.events import Event
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints
 from consumer.ledger.tables import HintRow
-from consumer.payments import ApiError, PaymentsError, Priority, ResourceNotFound
+from consumer.payments import PaymentsError, Priority
 from consumer.reason import Reason
-from consumer.sync.api import Cooldown, held_up_s
+from consumer.runtime.loop import Stage, together
+from consumer.sync.api import Cooldown, shown
 from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.confirm.decision import PATIENCE_S, Verdict, confirmed
 from consumer.sync.confirm.denials import Denials
-from consumer.sync.loop import Stage, together
 from consumer.sync.quota import TokenBucket
 from consumer.sync.settlement import Settlement
 
@@ -115,20 +116,31 @@ class Confirm(Stage):
         async with self._app.database.reading() as session:
             recorded = {one for _, one in await events.known(session, [(self._app.name, one) for one in due])}
         there = [one for one in due if one in recorded or one in self._settlement.published]
+        settled = 0
         for some in portions(there, WHOLE):
-            await self._settle_known(some)
+            settled += await self._settle_known(some)
         for event_id in there:
             del due[event_id]
-        self._app.metrics.confirmed.labels(self._app.name, "known").inc(len(there))
-        return len(there)
+        self._app.metrics.confirmed.labels(self._app.name, "known").inc(settled)
+        return settled
 
-    async def _settle_known(self, event_ids: Sequence[str]) -> None:
-        """What was published a moment ago and is not recorded yet cannot be compared."""
+    async def _settle_known(self, event_ids: Sequence[str]) -> int:
+        """What was published a moment ago and is not recorded yet cannot be compared: another body than the one that
+        was confirmed waits until it is."""
         async with self._app.database.reading() as session:
             waiting = await hints.of_events(session, self._app.name, event_ids)
             recorded = await events.load(session, [(self._app.name, event_id) for event_id in event_ids])
-        deliveries = {hint.event_id: hints.as_delivery(hint) for hint in waiting}
+            deliveries = {hint.event_id: hints.as_delivery(hint) for hint in waiting}
+            known = {event.id for event in recorded.values()}
+            others = await hints.differing(session, [one for of, one in deliveries.items() if of not in known])
+        keys = [(self._app.name, str(other.event_id)) for other in others]
+        if keys:
+            async with self._app.database.transaction() as session:
+                await hints.put_off(session, keys, self._app.clock.now() + hints.AGAIN, counted=False)
+        for _, event_id in keys:
+            del deliveries[event_id]
         await self._settlement.settle(deliveries, list(recorded.values()), lacking=())
+        return len(event_ids) - len(keys)
 
     # --- many --------------------------------------------------------------------------------------------------
 
@@ -144,11 +156,8 @@ class Confirm(Stage):
             # The list itself is in trouble: single reads may still work, as far as the share goes.
             LOG.warning("hints_not_settled_by_walking", application=self._app.name, code=error.code)
             return await self._one_by_one(_first(due, self._singles.grant(len(due))))
-        left: dict[str, int] = {}
-        for chunk in portions(list(due), CHUNK):
-            async with self._app.database.reading() as session:
-                rows = await hints.ids_of(session, self._app.name, chunk)
-            left |= {event_id: due[event_id] for event_id in rows}
+        async with self._app.database.reading() as session:
+            left = {one: due[one] for one in await hints.ids_of(session, self._app.name, list(due))}
         confirmed_now = len(due) - len(left)
         if coverage is Coverage.NOTHING:
             in_turn = {event_id: denials for event_id, denials in due.items() if event_id in left}
@@ -174,43 +183,36 @@ class Confirm(Stage):
         for chunk in portions(list(due), CHUNK):
             async with self._app.database.reading() as session:
                 waiting = await hints.of_events(session, self._app.name, chunk)
-            verdicts, held_up = await self._ask(waiting)
-            settled += await self._settle(verdicts)
-            if held_up is not None:
-                if settled:
-                    return settled
-                raise held_up
+            settled += await self._settle(await self._ask(waiting))
+            if self._cooldown.error is not None:
+                if not settled:
+                    raise again(self._cooldown.error)
+                break
         return settled
 
-    async def _ask(self, asked: Sequence[HintRow]) -> tuple[list[tuple[HintRow, Verdict]], PaymentsError | None]:
-        """Read every hint's event, a few at once; the first failure that concerns all calls ends the round."""
+    async def _ask(self, asked: Sequence[HintRow]) -> list[tuple[HintRow, Verdict]]:
+        """Read every hint's event, a few at once; the first failure that concerns all calls ends the round. A failure
+        (5xx, unreadable) that concerns this very id answers nothing."""
         verdicts: list[tuple[HintRow, Verdict]] = []
-        held_up: list[PaymentsError] = []
         waiting = iter(asked)
 
         async def ask_next() -> None:
             for hint in waiting:
-                if held_up:
+                if self._cooldown.error is not None:
                     return
                 try:
                     verdicts.append((hint, await self._verdict(hint)))
                 except PaymentsError as error:
-                    self._cooldown.take(error)
-                    held_up.append(error)
+                    if not self._cooldown.take(error):
+                        verdicts.append((hint, None))
 
         await together(*(ask_next() for _ in range(min(self._policy.concurrency, len(asked)))))
-        return verdicts, held_up[0] if held_up else None
+        return verdicts
 
     async def _verdict(self, hint: HintRow) -> Verdict:
-        try:
-            record = await self._events.retrieve(hint.event_id)
-        except ResourceNotFound:
+        record = await shown(self._events.retrieve(hint.event_id))
+        if record is None:
             return Reason.NOT_CONFIRMED
-        except ApiError as error:
-            if held_up_s(error) is not None:
-                raise
-            # A refusal of this very id (4xx) is an answer; a failure (5xx, unreadable) is none.
-            return None if error.retryable else Reason.NOT_CONFIRMED
         return confirmed(hints.as_delivery(hint), record.raw_bytes, self._app.locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:

@@ -104,7 +104,7 @@ class Watch:
         said = now.isoformat()
         state = {one.stage: {"code": one.code, "since": one.since.isoformat(), "said": said} for one in found}
         async with self._app.database.transaction() as session:
-            await self._app.keep(session, WALK, state)
+            await sync_state.keep(session, self._app.name, WALK, state, token=self._app.token(), now=now)
         self._noted, self._said_at = found, now
 
     def _is_due(self, now: datetime) -> bool:

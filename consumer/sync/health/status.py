@@ -12,14 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import parse_time
 from consumer.ledger.reading import budgets, hints, sync_state
+from consumer.lists.bookmark import Bookmark
 from consumer.payments.circuit import PROBE_EVERY_S
-from consumer.sync.backfill import bookmark as events_bookmark
+from consumer.runtime.loop import REFUSED
 from consumer.sync.backfill import silence
-from consumer.sync.backfill.bookmark import Bookmark
-from consumer.sync.canary import sightings
 from consumer.sync.canary.sightings import Late, Sightings
 from consumer.sync.health.stalled import StalledStage, stalled_stages
-from consumer.sync.loop import REFUSED
 from consumer.sync.reconcile import state as reconcile
 
 # While credentials are refused somebody probes every PROBE_EVERY_S: an older refusal is nobody's any more.
@@ -57,7 +55,7 @@ async def application_status(
     waiting = await hints.count(session, application)
     if app_id is None and not is_kept:
         return ApplicationStatus(application=application, has_credentials=False, hints=waiting)
-    bookmark = Bookmark.load(await sync_state.load(session, application, events_bookmark.WALK))
+    bookmark = await Bookmark.of(session, application)
     delivery_health = await silence.delivery_health(session, application)
     reconciled = await sync_state.load(session, application, reconcile.WALK) or {}
     held_up = await stalled_stages(session, application, now)
@@ -66,7 +64,7 @@ async def application_status(
     else:
         circuit = await budgets.load(session, f"circuit/{app_id}")
         refused = refused_at(circuit, now, walked_at=bookmark.walked_at)
-    seen = Sightings.load(await sync_state.load(session, application, sightings.WALK))
+    seen = await Sightings.of(session, application)
     return ApplicationStatus(
         application=application,
         hints=waiting,

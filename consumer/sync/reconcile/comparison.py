@@ -11,10 +11,10 @@ from typing import Final
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.reading import observations, read_requests
+from consumer.ledger.reading.observation import ENDED, ObjectKind, Observation, status_of
 from consumer.payments import PaymentsError
 from consumer.plugin import ReadRequest
 from consumer.sync.application import Application
-from consumer.sync.observation import ENDED, ObjectKind, Observation, status_of
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.drift import Drift, DriftReport, compare, weighs
 from consumer.sync.reconcile.lists import PAGE, ServiceLists, Unplaced

@@ -15,8 +15,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from consumer.ledger.reading.observation import ENDED, PAID, Observation, differing, readable, status_of
 from consumer.ledger.reading.observations import Observed
-from consumer.sync.observation import ENDED, PAID, Observation, differing, readable, status_of
 from consumer.sync.reconcile.lists import Unplaced
 
 LISTED_MAX = 1000

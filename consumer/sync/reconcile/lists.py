@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from consumer.payments import ApiError, Priority
+from consumer.ledger.reading.observation import PAID, ObjectKind, Observation
+from consumer.payments import Priority
+from consumer.sync.api import shown
 from consumer.sync.application import Application
-from consumer.sync.observation import PAID, ObjectKind, Observation
 
 PAGE: Final = 100
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class ServiceLists:
         is_paid = kind == "order" and one.status == PAID
         is_thin = kind != "payment" and (one.status is None or _name(kind, one) is None)
         if is_thin and one.id is not None:
-            version, found = await self._singly(listing.retrieve, one.id)
+            version = await self._app.versions()
+            found = await shown(listing.retrieve(one.id))
             if found is None:
                 return Unplaced(kind, one.id, is_paid)
             one = found
@@ -61,17 +62,6 @@ class ServiceLists:
         if name is None:
             return Unplaced(kind, one.id, is_paid or (kind == "order" and one.status == PAID))
         return self._app.observation(kind, name, version, one.raw)
-
-    async def _singly(self, retrieve: Callable[[str], Awaitable[T]], object_id: str) -> tuple[int, T | None]:
-        """What a single read shows, with its version; None where it is refused. A read that failed and may come through
-        the next time says nothing: it is raised."""
-        version = await self._app.versions()
-        try:
-            return version, await retrieve(object_id)
-        except ApiError as error:
-            if error.retryable:
-                raise
-            return version, None
 
 
 def _name(kind: ObjectKind, one: Any) -> str | None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from consumer.ledger.reading.observation import Observation
 from consumer.ledger.reading.sync_state import KeptState
+from consumer.lists.bookmark import ListOrder
+from consumer.lists.ends import PAGES_AT_ONCE, Place, look
 from consumer.payments import Payment, Priority
 from consumer.sync.application import Application
-from consumer.sync.backfill.bookmark import ListOrder
-from consumer.sync.backfill.ends import PAGES_AT_ONCE, Place, look
-from consumer.sync.observation import Observation
 from consumer.sync.reconcile.comparison import Comparison
 from consumer.sync.reconcile.lists import PAGE
 
@@ -26,7 +26,7 @@ HELD_MAX: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held(KeptState):
+class Held(KeptState, walk=WALK):
     """Payments that were seen and not told yet, by id: since when with their status, and as they were shown last. At
     most HELD_MAX: where customers pay faster, the next walk tells the others. `place`: how far the list is known."""
 
@@ -67,7 +67,7 @@ class NewestPayments:
     async def look(self) -> None:
         """One look. Raises PaymentsError, LedgerError, BrokerError, LeaseLost."""
         versions = await self._app.versions(PAGE * (PAGES_AT_ONCE + 1) + HELD_MAX)
-        before = Held.load(await self._app.kept(WALK))
+        before = await self._app.kept(Held)
         now = self._app.clock.now()
         found = await look(self._payments, before.place, ListOrder.UNKNOWN, self._app.locators, now)
         shown = _by_id((*found.old, *found.new))
@@ -76,7 +76,7 @@ class NewestPayments:
         due = held.due(now)
         await self._comparison.tell(self._observations({one: held.records[one] for one in due}, versions))
         async with self._app.database.transaction() as session:
-            await self._app.keep(session, WALK, held.without(due).dump())
+            await self._app.keep(session, held.without(due))
 
     def _observations(self, records: Mapping[str, dict[str, Any]], versions: int) -> list[Observation]:
         return [

@@ -11,9 +11,9 @@ from dataclasses import replace
 import structlog
 
 from consumer.payments import Priority
+from consumer.runtime.loop import Stage
 from consumer.sync.application import Application
 from consumer.sync.identity import Identity
-from consumer.sync.loop import Stage
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.comparison import Comparison
 from consumer.sync.reconcile.drift import DRIFTED, DriftReport

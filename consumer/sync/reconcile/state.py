@@ -22,12 +22,10 @@ LOG = structlog.get_logger()
 
 WALK: Final = "reconcile"
 BESIDE: Final = "reconcile/beside"
-ANYBODY: Final = 0
-"""A token below any leader's: what is kept under it is a note, and no claim to lead."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReconcileState(KeptState):
+class ReconcileState(KeptState, walk=WALK):
     """The last walk that counts. `began`: when; None while none was made, so that one is due. `baselined`: what was
     there at first is remembered, so what is found unknown from now on is news (case B30). `ended`: when its orders and
     subscriptions were through. `owes_payments`: its payments were not read to their end; `payments_baselined`: those of
@@ -57,23 +55,31 @@ class ReconcileState(KeptState):
         return {name: one for name, one in super().dump().items() if name not in ("gap_at", "beside")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Healed(KeptState, walk=BESIDE):
+    """What a walk that goes through heals: the brake of the walk that began then, the gap that was found then."""
+
+    braked: str | None = None
+    gap_at: str | None = None
+
+
 async def load_state(session: AsyncSession, application: str) -> ReconcileState:
     """How it stands."""
     kept = await sync_state.load(session, application, WALK) or {}
-    healed = await sync_state.load(session, application, BESIDE) or {}
+    healed = await Healed.of(session, application)
     gap_at = (await silence.delivery_health(session, application)).gap_at
     # A bookmark of an older version says nothing of a baseline: the walk that left it had made one.
     walked = {"ended": kept.get("began"), "baselined": kept.get("began") is not None}
     walked |= {"payments_baselined": kept.get("baselined", walked["baselined"])}
     state = ReconcileState.load(walked | {name: one for name, one in kept.items() if one is not None})
-    return replace(state, gap_at=gap_at, beside=healed.get("braked"))
+    return replace(state, gap_at=gap_at, beside=healed.braked)
 
 
 async def keep_state(
     session: AsyncSession, application: str, state: ReconcileState, *, token: int, now: datetime
 ) -> None:
     """Remember a walk of the leader's. Raises LeaseLost."""
-    await sync_state.keep(session, application, WALK, state.dump(), token=token, now=now)
+    await state.keep(session, application, token=token, now=now)
     if not state.braked and state.began is not None:
         await silence.note_reconciled(session, application, began=state.began, token=token)
 
@@ -81,30 +87,29 @@ async def keep_state(
 async def note_beside(session: AsyncSession, application: str, before: ReconcileState, now: datetime) -> None:
     """A complete walk was made beside the leader and not braked; `before`: how it stood when that walk began."""
     healed = _healed(before)
-    if healed != _healed(ReconcileState()):
-        await sync_state.keep(session, application, BESIDE, healed, token=ANYBODY, now=now)
+    if healed != Healed():
+        await healed.keep(session, application, now=now)
 
 
 async def take_over(session: AsyncSession, application: str, *, token: int, now: datetime) -> ReconcileState:
     """How it stands, after what a walk beside the leader has healed is noted as the leader's own. Raises LeaseLost."""
     state = await load_state(session, application)
-    healed, mine = await sync_state.load(session, application, BESIDE) or {}, _healed(state)
+    healed, mine = await Healed.of(session, application), _healed(state)
     # A walk of the events that was noted at the same moment may have put back a gap that a walk of ours had closed.
     walked = None if state.braked else state.began
     is_closed = walked is not None and state.gap_at is not None and state.gap_at <= walked
-    if state.gap_at is not None and (is_closed or healed.get("gap_at") == mine["gap_at"]):
+    if state.gap_at is not None and (is_closed or healed.gap_at == mine.gap_at):
         await silence.note_reconciled(session, application, began=state.gap_at, token=token)
         state = replace(state, gap_at=None)
-    if mine["braked"] is not None and healed.get("braked") == mine["braked"]:
+    if mine.braked is not None and healed.braked == mine.braked:
         state = replace(state, braked=False, answered=state.beside)
-        await sync_state.keep(session, application, WALK, state.dump(), token=token, now=now)
+        await state.keep(session, application, token=token, now=now)
         LOG.info("braked_changes_made_elsewhere", application=application)
     return state
 
 
-def _healed(state: ReconcileState) -> dict[str, str | None]:
-    """What a walk that goes through heals: the brake of the walk that began then, the gap that was found then."""
-    return {"braked": _text(state.began) if state.braked else None, "gap_at": _text(state.gap_at)}
+def _healed(state: ReconcileState) -> Healed:
+    return Healed(braked=_text(state.began) if state.braked else None, gap_at=_text(state.gap_at))
 
 
 def _text(at: datetime | None) -> str | None:

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from consumer.ledger.reading import observations, read_requests
+from consumer.ledger.reading.observation import STATUSES, Observation, unreadable
 from consumer.ledger.tables import ReadRow
 from consumer.payments import (
     ApiError,
@@ -28,7 +29,6 @@ from consumer.payments import (
 from consumer.retry import RetryPolicy
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.observation import STATUSES, Observation, unreadable
 from consumer.sync.publisher import EventPublisher
 
 LOG = structlog.get_logger()
@@ -63,7 +63,7 @@ class Answers:
             await read_requests.begin(session, rows)
         return version
 
-    async def found(self, rows: Sequence[ReadRow], seen: Sequence[Observation]) -> None:
+    async def found(self, rows: Sequence[ReadRow], seen: Sequence[Observation], version: int) -> None:
         """Publish first, then tick off: after a crash in between it is read again, in a newer version. What the topic
         takes in no form is no answer: it is put off, and not remembered as published."""
         published, too_large = await self._publisher.tell(seen)
@@ -71,7 +71,7 @@ class Answers:
         done = [row for row in rows if row.object_id not in left]
         async with self._app.database.transaction() as session:
             await observations.keep(session, [one.observed for one in published])
-            await read_requests.done(session, done, self._app.clock.now())
+            await read_requests.done(session, done, version, self._app.clock.now())
         for row in (row for row in rows if row not in done):
             await self.put_off(row, UnexpectedAnswer("the record is larger than the topic takes"))
         self._app.metrics.reads_answered.labels(self._app.name).inc(len(done))
@@ -124,6 +124,7 @@ class Answers:
             version=version,
             read_at=self._app.clock.now(),
             said={"code": error.service_code, "request_id": error.request_id},
+            traceparent=row.traceparent,
         )
         await self._publisher.publish([answer])
         self._app.metrics.reads_unreadable.labels(self._app.name).inc()

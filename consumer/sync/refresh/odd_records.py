@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from consumer.sync.observation import Observation
+from consumer.ledger.reading.observation import Observation
 from consumer.telemetry.logs import Condition
 
 NAMED_MAX: Final = 100

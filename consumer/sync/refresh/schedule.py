@@ -4,13 +4,12 @@ it is between pages of lists and single reads, and among the kinds."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Literal
 
 from consumer.clock import Clock
 from consumer.ledger.tables import ReadRow
-from consumer.payments import Budget, CallKind, PaymentsError, Priority
+from consumer.payments import Budget, CallKind, Priority
 from consumer.sync.quota import TokenBucket
 from consumer.sync.refresh.policy import RefreshPolicy
 
@@ -19,14 +18,6 @@ ListedKind = Literal["subscription", "order"]
 LISTED: tuple[ListedKind, ...] = ("subscription", "order")
 UNLISTED = ("session", "service_order")  # read singly only
 PAGES_RUNNING = 5  # after so many pages comes one single read, if one waits: a sixth of the requests
-
-
-@dataclass
-class Round:
-    """What a round has come to: the reads it answered, and the failure that holds all calls up, if there was one."""
-
-    answered: list[ReadRow] = field(default_factory=list)
-    held_up: PaymentsError | None = None
 
 
 class ReadQuota:

@@ -7,14 +7,15 @@ from typing import Any, Final
 
 import structlog
 
+from consumer.ledger.reading.observation import Observation, shape
 from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError, Resources, UnexpectedAnswer
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.observation import Observation, shape
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.odd_records import OddRecords
-from consumer.sync.refresh.schedule import ReadQuota, Round
+from consumer.sync.refresh.schedule import ReadQuota
+from consumer.telemetry import way
 
 LOG = structlog.get_logger()
 
@@ -35,42 +36,46 @@ class SingleReads:
         self.order_shapes: dict[str, None] = {}
         self.odd = OddRecords()
 
-    async def work_off(self, waiting: Iterator[ReadRow], this: Round) -> None:
+    async def work_off(self, waiting: Iterator[ReadRow], answered: list[ReadRow]) -> None:
         """Do the waiting reads, as far as the quota goes and until a failure holds all calls up."""
         for row in waiting:
-            if this.held_up is not None:
+            if self._cooldown.error is not None:
                 return
             if await self._quota.allows(row.kind):
-                await self.do(row, this)
+                await self.do(row, answered)
 
-    async def do(self, row: ReadRow, this: Round) -> None:
+    async def do(self, row: ReadRow, answered: list[ReadRow]) -> None:
         """Do one, for which the quota has a request. Raises LedgerError, BrokerError."""
+        with way.on_the_way_of_trace(row.traceparent):
+            await self._do(row, answered)
+
+    async def _do(self, row: ReadRow, answered: list[ReadRow]) -> None:
         version = await self._answers.version([row])
         try:
             seen = await self._read(row, version)
         except PaymentsError as error:
-            if self._cooldown.take(error):
-                this.held_up = this.held_up or error
-                return
-            await self._answers.failed(row, version, error)
+            if not self._cooldown.take(error):
+                await self._answers.failed(row, version, error)
             return
         self._answers.service_answered()
         if not all(self.odd.is_whole(one) for one in seen):
             await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
-        await self._answers.found([row], seen)
-        this.answered.append(row)
+        await self._answers.found([row], seen, version)
+        answered.append(row)
 
     async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
         """The answer of the service."""
         match row.kind:
             case "subscription":
                 subscription = await self._resources.subscriptions.retrieve(row.object_id)
-                return [self._app.observation("subscription", row.object_id, version, subscription.raw)]
+                return [
+                    self._app.observation("subscription", row.object_id, version, subscription.raw, row.traceparent)
+                ]
             case "order":
                 order = await self._resources.orders.lookup(row.object_id)
                 self._note_shape(order.raw)
-                return [self._app.observation("order", row.object_id, version, order.raw)]
+                return [self._app.observation("order", row.object_id, version, order.raw, row.traceparent)]
             case "service_order":
                 order = await self._resources.orders.retrieve(row.object_id)
                 return self._of_order(row, order.order_id, version, order.raw)
@@ -88,7 +93,7 @@ class SingleReads:
             self._app.metrics.reads_without_order_id.labels(row.application).inc()
             LOG.warning("order_without_merchants_id", application=row.application)
             return []
-        return [self._app.observation("order", order_id, version, record)]
+        return [self._app.observation("order", order_id, version, record, row.traceparent)]
 
     def _note_shape(self, record: dict[str, Any]) -> None:
         self.order_shapes[shape(record)] = None

@@ -5,17 +5,18 @@ Walks nobody asked for (reconcile) publish only what differs.
 
 from __future__ import annotations
 
+from consumer.errors import again
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ReadRow
 from consumer.payments import Priority
+from consumer.runtime.loop import Stage, together
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
-from consumer.sync.loop import Stage, together
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.list_reads import ListReads
 from consumer.sync.refresh.policy import RefreshPolicy
-from consumer.sync.refresh.schedule import LISTED, UNLISTED, URGENT, ReadQuota, Round, Turns, in_turn
+from consumer.sync.refresh.schedule import LISTED, UNLISTED, URGENT, ReadQuota, Turns, in_turn
 from consumer.sync.refresh.single_reads import SingleReads
 
 
@@ -32,9 +33,12 @@ class Refresh(Stage):
         resources = app.client.with_priority(Priority.REFRESH)
         answers = Answers(app, resources, publisher, cooldown, self._policy.retry)
         self._singles = singles = SingleReads(app, resources, answers, quota, cooldown)
-        self._lists = ListReads(
-            app, resources, answers, singles, quota=quota, turns=turns, cooldown=cooldown, policy=self._policy
-        )
+        self._lists = {
+            kind: ListReads(
+                kind, app, resources, answers, singles, quota=quota, turns=turns, cooldown=cooldown, policy=self._policy
+            )
+            for kind in LISTED
+        }
 
     async def _step(self) -> float:
         if await self.once():
@@ -48,18 +52,18 @@ class Refresh(Stage):
         """
         self._cooldown.check()
         self._quota.begin()
-        this, left = Round(), await self._due()
-        paged = self._lists.kinds(left)
-        self._turns.begin(row for row in left if row.kind not in paged or self._lists.is_unanswered(row))
+        answered, left = list[ReadRow](), await self._due()
+        paged = {kind: reads for kind, reads in self._lists.items() if reads.is_paged(left)}
+        self._turns.begin(row for row in left if row.kind not in paged or paged[row.kind].is_unanswered(row))
         for kind in LISTED if self._quota.since_other < URGENT else LISTED[::-1]:
             if kind in paged:
-                left = await self._lists.work_off(kind, left, this)
+                left = await paged[kind].work_off(left, answered)
         left = [row for row in left if not self._turns.has_done(row)]
         waiting = iter(in_turn(left, self._policy.singles, self._quota.since_other, self._quota.last_other))
-        await together(*(self._singles.work_off(waiting, this) for _ in range(self._policy.concurrency)))
-        if this.held_up is not None and not this.answered:
-            raise this.held_up
-        return len(this.answered)
+        await together(*(self._singles.work_off(waiting, answered) for _ in range(self._policy.concurrency)))
+        if self._cooldown.error is not None and not answered:
+            raise again(self._cooldown.error)
+        return len(answered)
 
     async def _due(self) -> list[ReadRow]:
         """What is to be read now, each kind by itself: access hangs on subscriptions, and neither thousands of orders

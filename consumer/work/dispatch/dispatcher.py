@@ -361,7 +361,7 @@ class Dispatcher:
             await unit.store(session)
             result = conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now)
             let_go = await store(session, [result], worker=self._worker, now=now)
-        if unit.emitted:
+        if unit.relayed:
             self._on_emitted()
         return [result], let_go
 

@@ -25,7 +25,7 @@ from consumer.errors import LedgerBehind, LedgerError, NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source, Trust
 from consumer.ledger import Database, log_positions
 from consumer.ledger.archiving import bodies
-from consumer.ledger.handling import events, runs
+from consumer.ledger.handling import events, outbox, runs
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.runs import Lane, Run
 from consumer.ledger.log_positions import Place
@@ -35,12 +35,13 @@ from consumer.plugin import Context, Handler
 from consumer.reason import Reason
 from consumer.telemetry.way import on_the_way_of, on_the_way_of_all
 from consumer.wire import SEED, is_replay, plan_of, unpack_event
+from consumer.work.derived import derived_event
 from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut
 from consumer.work.execution.savepoint import in_savepoint
-from consumer.work.ingest import replayed
+from consumer.work.ingest import onwards, replayed
 from consumer.work.ingest.claiming import NO_ROOM, Claiming, Room
 from consumer.work.ingest.replayed import Replayed
 from consumer.work.ingest.rolling_deploy import RollingDeploy
@@ -72,8 +73,9 @@ class _Disturbed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What became of a batch, for metrics and for waking others. `again`: what was known, and a plan had done again.
-    `claimed`: of `runs`, what this worker may work on now."""
+    """What became of a batch, for metrics and for waking others. `recorded`: also what its events led to and was taken
+    with them. `again`: what was known, and a plan had done again. `emitted`: what the relay has to publish now for
+    somebody to get it. `claimed`: of `runs`, what this worker may work on now."""
 
     recorded: Sequence[Event]
     again: Sequence[Event]
@@ -86,7 +88,8 @@ class Taken:
 
 
 class Ingest:
-    """Stores batches. Everything it needs to know comes in; `paused` is refreshed by the worker."""
+    """Stores batches. Everything it needs to know comes in; `paused` is refreshed by the worker. `generations`: so far
+    what events lead to is taken with them (see `onwards`)."""
 
     def __init__(
         self,
@@ -99,8 +102,10 @@ class Ingest:
         clock: Clock,
         worker: str,
         room: Room = NO_ROOM,
+        generations: int = 0,
     ) -> None:
         self._database = database
+        self._generations = generations
         self._claiming = Claiming(room, clock, worker)
         self._registry = registry
         self._rolling_deploy = RollingDeploy(registry, clock)
@@ -220,33 +225,32 @@ class Ingest:
             others = await self._other_bodies(session, arrived, new)
             await quarantine.put(session, [*refused, *others], unit.now)
             fresh = [incoming for incoming in arrived if incoming.id in new]
+            await outbox.arrived(session, [one.id for one in fresh if one.event.source is Source.RELAY])
             again = await replayed.take(session, arrived, frozenset(new), unit.now)
             coming = [*fresh, *(one.incoming for one in again)]
             lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in coming})
             registry = await self._rolling_deploy.registry(session)
             calls = [calls for one in again if (calls := self._calls_again(unit, lanes, registry, one))]
-            calls += [
-                [Call(handler, one, new[one.id]) for handler in registry.wanting(one.event.type)] for one in fresh
-            ]
+            calls += _calls(registry, fresh, new)
+            derived: Sequence[Incoming] = ()
             if way is Way.TOGETHER:
-                await self._handle_together(session, unit, lanes, calls)
+                derived = await self._handle_onwards(session, unit, lanes, registry, calls)
             else:
                 for call in chain.from_iterable(calls):
                     await self._handle(session, unit, lanes, call, broken)
             await session.flush()
             await unit.store(session)
-            claimed = (
-                await self._claiming.claim(session, unit.runs, {one.id: one.event for one in fresh}) if stretch else ()
-            )
+            recorded = {one.id: one.event for one in (*fresh, *derived)}
+            claimed = await self._claiming.claim(session, unit.runs, recorded) if stretch else ()
             await heard.note(session, _heard_late(arrived, new, unit.now))
             await log_positions.keep(session, {place: end for place, (_, end) in (stretch or {}).items()})
         return Taken(
-            recorded=[incoming.event for incoming in fresh],
+            recorded=list(recorded.values()),
             again=[one.incoming.event for one in again],
             duplicates=len(arrived) - len(fresh),
             refused=len(refused),
             runs=unit.runs,
-            emitted=len(unit.emitted),
+            emitted=unit.relayed,
             reads=len(unit.reads),
             claimed=claimed,
         )
@@ -269,6 +273,36 @@ class Ingest:
             if first is not None and _contradicts(event, first, hashes.get((event.application, event.id))):
                 others.append((_other_body(event), Reason.OTHER_BODY))
         return others
+
+    async def _handle_onwards(
+        self,
+        session: AsyncSession,
+        unit: UnitOfWork,
+        lanes: set[Lane],
+        registry: Registry,
+        calls: Sequence[Sequence[Call]],
+    ) -> Sequence[Incoming]:
+        """All of them, then what they emitted, and what that led to: events that are new here and came by no log."""
+        taken: list[Incoming] = []
+        await self._handle_together(session, unit, lanes, calls)
+        for _ in range(self._generations):
+            if not unit.emitted:
+                break
+            fresh, new = await self._take_emitted(session, unit)
+            taken += fresh
+            # Their keys are those of their causes: what blocks these is known.
+            await self._handle_together(session, unit, lanes, _calls(registry, fresh, new))
+        return taken
+
+    async def _take_emitted(
+        self, session: AsyncSession, unit: UnitOfWork
+    ) -> tuple[Sequence[Incoming], Mapping[EventKey, int]]:
+        """What was emitted goes into the outbox; of what need not go by the log, the events that are new here, and
+        their numbers."""
+        rows = await unit.emit(session, onwards.at_hand(unit.emitted, unit.now))
+        derived = [Incoming(derived_event(row)) for row in rows]
+        new = await events.record(session, [one.event for one in derived], unit.now)
+        return [one for one in derived if one.id in new], new
 
     async def _handle_together(
         self, session: AsyncSession, unit: UnitOfWork, lanes: set[Lane], calls: Sequence[Sequence[Call]]
@@ -389,6 +423,11 @@ class Ingest:
         if isinstance(outcome, Failed) and was_cut(outcome) and len(calls) == 1:
             # All stood still for it once; when this batch is taken again, it has failed already.
             self._cut[calls[0].id] = outcome
+
+
+def _calls(registry: Registry, fresh: Sequence[Incoming], new: Mapping[EventKey, int]) -> list[list[Call]]:
+    """What new events are for: one list an event, in their order. Pure."""
+    return [[Call(handler, one, new[one.id]) for handler in registry.wanting(one.event.type)] for one in fresh]
 
 
 def _stretch(records: Sequence[Record], loose: frozenset[Partition]) -> Stretch:

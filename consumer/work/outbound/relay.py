@@ -9,21 +9,20 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import structlog
 from sqlalchemy import Row
 
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock, Pace
 from consumer.errors import BrokerError, LedgerError
-from consumer.events import Event, Source
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.leases import RELAY_LEASE_S
 from consumer.ledger.tenure import Tenure
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition
-from consumer.wire import own_event, pack_event
+from consumer.wire import pack_event
+from consumer.work.derived import derived_event
 
 ROLE = "relay"
 IDLE_S, QUIET_S = 0.25, 0.5
@@ -92,7 +91,7 @@ class Relay:
             await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
             await self._mark(rows)
         for row in rows if way.is_told() else ():
-            way.tell("derived_published", _event(row))
+            way.tell("derived_published", derived_event(row))
         return len(rows)
 
     async def _lead(self) -> bool:
@@ -110,7 +109,7 @@ class Relay:
             await outbox.mark_published(session, rows, self._clock.now())
 
     def _message(self, row: Row[Any]) -> Message:
-        packed = pack_event(_event(row), plan=row.plan)
+        packed = pack_event(derived_event(row), plan=row.plan)
         return Message(key=packed.key, value=packed.value, headers=packed.headers)
 
     async def _wait(self) -> None:
@@ -126,16 +125,3 @@ class Relay:
             await self._tenure.give_back()
         except LedgerError as error:
             _log.warning("lease_not_released", lease=ROLE, error=type(error).__name__)
-
-
-def _event(row: Row[Any]) -> Event:
-    return own_event(
-        application=row.application,
-        id=row.event_id,
-        type=row.type,
-        key=row.key,
-        source=Source.RELAY,
-        at=row.created_at,
-        data=orjson.Fragment(row.data),
-        traceparent=row.traceparent,
-    )

@@ -14,9 +14,10 @@ import pytest
 
 from consumer.ledger import Database
 from consumer.ledger.reading import sync_state
-from consumer.sync.backfill import bookmark, silence
+from consumer.lists import bookmark
+from consumer.runtime.loop import REFUSED
+from consumer.sync.backfill import silence
 from consumer.sync.health import stalled
-from consumer.sync.loop import REFUSED
 from consumer.sync.reconcile import state as reconcile
 from tests.support.desk import Desk
 

@@ -27,7 +27,7 @@ def test_every_code_of_status_has_its_line_and_its_advice() -> None:
     codes = {*re.findall(r'(?:Grade\.[A-Z]+|grade), "([a-z_]+)"', source)}
     codes |= {*re.findall(r'(?m)^ {8}"([a-z_]+)":', (LOOKING / "verdict.py").read_text())}
     codes |= {f"no_{role}" for role in alive.MISSED} | {f"{role}_not_ready" for role in alive.MISSED}
-    assert {"role_restarts", "workers_differ", "signatures_refused"} <= codes
+    assert {"role_restarts", "workers_differ", "versions_differ", "signatures_refused"} <= codes
     assert {"credentials_refused", "webhooks_silent", "no_credentials", "outbox_stuck", "topics_missing"} <= codes
     assert {code for code in codes if f"`{code}`" not in TABLE} == set()
     assert {code for code in codes if f"`{code}`" not in ADVICE} == set()

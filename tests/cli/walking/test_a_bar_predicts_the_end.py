@@ -6,7 +6,7 @@ import pytest
 
 from consumer.cli.walking.progress import SAY_EVERY_S, ProgressBar, remaining_s, shown_duration
 from consumer.clock import DrivenClock
-from consumer.sync.backfill.report import Progress
+from consumer.lists.progress import Progress
 
 
 def test_the_budget_bounds_what_the_pace_promises() -> None:

@@ -19,9 +19,9 @@ from consumer.cli.output import Output
 from consumer.cli.walking.backfill import say_report
 from consumer.cli.walking.certificate import CertificateFile
 from consumer.errors import UsageError
+from consumer.lists.bookmark import ListOrder
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
-from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.report import BackfillReport
 from tests.support.desk import Called, Desk
 

@@ -153,8 +153,33 @@ async def _remove_ledger(scene: Scene) -> None:
         shutil.move(path, path.parent / f"away-{path.name}")
 
 
+async def _empty_ledger(scene: Scene) -> None:
+    """Another file, and nothing in it, as of a volume that was mounted in its place."""
+    await _remove_ledger(scene)
+    with closing(sqlite3.connect(scene.ledger)) as connection, connection:
+        connection.execute("CREATE TABLE somebody_elses (id INTEGER)")
+    await scene.start()
+
+
 async def _restore_ledger(scene: Scene) -> None:
+    await scene.stop()
     await _bring_back(scene.ledger)
+    await scene.start()
+
+
+async def _mark_log(scene: Scene) -> None:
+    """A later version has written it, in a form of its own."""
+    await scene.stop()
+    with closing(sqlite3.connect(scene.log)) as connection:
+        [scene.kept["form"]] = connection.execute("PRAGMA user_version").fetchone()
+        connection.execute("PRAGMA user_version=99")
+    await scene.start()
+
+
+async def _as_marked(scene: Scene) -> None:
+    await scene.stop()
+    with closing(sqlite3.connect(scene.log)) as connection:
+        connection.execute(f"PRAGMA user_version={scene.kept.pop('form')}")
     await scene.start()
 
 
@@ -183,6 +208,7 @@ OF_THE_LOG_FILE = (
     _read_only("log", _log),
     _damaged("log", _log),
     _not_a_file("log", _log),
+    fault("log", "of another version", "no_work", strike=_mark_log, cure=_as_marked, says="log_incompatible"),
 )  # fmt: skip
 OF_THE_LEDGER_FILE = (
     _locked("ledger", _ledger),
@@ -191,6 +217,7 @@ OF_THE_LEDGER_FILE = (
     _damaged("ledger", _ledger),
     _not_a_file("ledger", _ledger),
     fault("ledger", "removed", "database_missing", strike=_remove_ledger, cure=_restore_ledger),
+    fault("ledger", "replaced by an empty one", "schema_outdated", strike=_empty_ledger, cure=_restore_ledger),
     fault("ledger", "of an incompatible version", "schema_incompatible",
           strike=_alter(RENAME.format("attempts", "denials")), cure=_alter(RENAME.format("denials", "attempts"))),
 )  # fmt: skip

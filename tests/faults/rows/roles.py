@@ -6,9 +6,11 @@ import asyncio
 import signal
 
 from tests.faults.scene import ROLES, Fault, Scene, fault
+from tests.faults.server import PASSWORD
 from tests.support.proxy import TcpProxy
 
 LIVES_S = 5.0
+STOPPED_S, RUNS_S = 3.0, 0.03
 READY_WITHIN_S = 60.0
 ASKED_AGAIN_S = 360.0
 """An answer that got lost is asked for again after four minutes."""
@@ -40,6 +42,43 @@ def _hung(role: str) -> Fault:
 
     # Where it holds SQLite's lock at that moment, nobody's heartbeat is written, and the lock is all there is to name.
     return fault(role, "hung", f"no_{role}", "ledger_locked", strike=strike, cure=cure)
+
+
+def _slow(role: str) -> Fault:
+    """It gets a hundredth of a processor, as beside a neighbour that takes all."""
+
+    async def strike(scene: Scene) -> None:
+        scene.kept["throttle"] = asyncio.create_task(_throttle(scene, role))
+        scene.pay(2)
+
+    async def cure(scene: Scene) -> None:
+        throttle = scene.kept.pop("throttle")
+        throttle.cancel()
+        await asyncio.gather(throttle, return_exceptions=True)
+        scene.signal(role, signal.SIGCONT)
+
+    return fault(role, "slow", "role_slow", strike=strike, cure=cure, says="its loop comes")
+
+
+async def _throttle(scene: Scene, role: str) -> None:
+    while True:
+        scene.signal(role, signal.SIGSTOP)
+        await asyncio.sleep(STOPPED_S)
+        scene.signal(role, signal.SIGCONT)
+        await asyncio.sleep(RUNS_S)
+
+
+def _with_another_password(role: str) -> Fault:
+    """It alone has another password of PostgreSQL than the others."""
+
+    async def strike(scene: Scene) -> None:
+        url = scene.found.environ["CONSUMER_DATABASE_URL"]
+        await scene.restart(role, CONSUMER_DATABASE_URL=url.replace(PASSWORD, "a-typo"))
+        scene.found.environ["CONSUMER_DATABASE_URL"] = url
+        scene.pay(2)
+
+    what = "with another password of PostgreSQL"
+    return fault(role, what, f"no_{role}", strike=strike, cure=lambda scene: scene.as_before(role))
 
 
 async def _stop_machine(scene: Scene) -> None:
@@ -140,10 +179,14 @@ def _elsewhere(role: str) -> Fault:
 
 OF_ROLES = (
     *(make(role) for make in (_killed, _stopped, _hung) for role in ROLES),
+    *(_slow(role) for role in ROLES),
     *(_elsewhere(role) for role in ("serve", "work", "sync")),
     fault("every role", "hung", "no_work", strike=_stop_machine, cure=_continue_machine),
 )
-OF_WAYS = (*(_cut_off(role) for role in ("work", "sync")),)
+OF_WAYS = (
+    *(_cut_off(role) for role in ("work", "sync")),
+    *(_with_another_password(role) for role in ("work", "sync", "console")),
+)
 OF_DEPLOYS = (
     fault("settings", "with a bad value", "settings_invalid", strike=_settings_typo, cure=_no_typo),
 )  # fmt: skip

@@ -97,6 +97,16 @@ async def _swap_back(scene: Scene) -> None:
     await scene.as_before("sync")
 
 
+async def _another_version(scene: Scene) -> None:
+    """The service has moved what we read to another version of its API."""
+    await scene.restart("sync", SVC_BASE_URL=scene.found.environ["SVC_BASE_URL"] + "/moved")
+    scene.pay(2)
+
+
+async def _the_version_we_know(scene: Scene) -> None:
+    await scene.as_before("sync")
+
+
 async def _forge(scene: Scene) -> None:
     """Somebody sends what the service never said. `sync` asks for it for a shorter while than a quarter of an hour."""
     await scene.restart("sync", CONSUMER_CONFIRM_PATIENCE_S=str(PATIENCE_S))
@@ -156,6 +166,7 @@ OF_THE_API = (
     _answers("answers 503", "server_error", 1, "server_error"),
     _answers("answers HTML", "html", 1, "server_error"),
     _answers("answers 429", "rate_limited", 1, "rate_limited"),
+    fault("API", "of another version", "reading_held_up", strike=_another_version, cure=_the_version_we_know),
 )  # fmt: skip
 OF_THE_CANARY = (
     fault("API", "tells nobody that an order was paid", "paid_there_but_not_here", strike=_forget_paid,

@@ -31,7 +31,7 @@ from consumer.work.dispatch.dispatcher import Dispatcher
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut
-from consumer.work.ingest.ingest import Ingest
+from consumer.work.ingest.ingest import Ingest, Taken
 from consumer.work.outcome import Failed, Outcome, has_timed_out
 from consumer.work.registry import Registry, handlers_of
 from tests.support.handling.projections import START, derived_event
@@ -76,7 +76,7 @@ class _Noting(Executor):
 class Live:
     """One application's workers. `stumbles`: (event id, handler) to how many attempts fail. `skew`: how far the clock
     of the worker that makes up for them is off. `attempts`: how many each handler has, if not as declared. `more`:
-    handlers of the test's own."""
+    handlers of the test's own. `generations`: how far what events lead to is taken with them."""
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class Live:
         skew: timedelta = timedelta(0),
         attempts: int | None = None,
         more: Sequence[Handler] = (),
+        generations: int = 0,
     ) -> None:
         self.database = database
         self.application = application
@@ -111,6 +112,7 @@ class Live:
             executor=self._executor,
             clock=self.clock,
             worker="ingest",
+            generations=generations,
         )
         self._elsewhere = _Skewed(self.clock, skew)
         self._dispatcher = Dispatcher(
@@ -133,10 +135,10 @@ class Live:
         """How batches failed that were taken together."""
         return self._executor.disturbed
 
-    async def arrive(self, *events: Event, plan: str | None = None) -> None:
+    async def arrive(self, *events: Event, plan: str | None = None) -> Taken:
         """These come now, in one batch."""
         self.clock.advance(TICK_S)
-        await self._ingest.take([self._record(event, plan) for event in events])
+        return await self._ingest.take([self._record(event, plan) for event in events])
 
     async def take(self, *messages: Message) -> None:
         """These records come now, in one batch."""

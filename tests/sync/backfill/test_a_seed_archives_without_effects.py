@@ -13,12 +13,13 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.reading import hints
 from consumer.ledger.tables import OutboxRow
+from consumer.lists.bookmark import Bookmark, ListOrder
+from consumer.lists.progress import Progress
 from consumer.plugin import Context, handles
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill import cutover
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import CutOver, FirstWalk
-from consumer.sync.backfill.report import BackfillOptions, Progress
+from consumer.sync.backfill.report import BackfillOptions
 from consumer.wire import plan_of
 from tests.support.ports import eventually
 from tests.sync.backfilling import backfill
@@ -220,7 +221,7 @@ async def test_the_most_that_was_left_alone_is_told_until_somebody_has_seen_to_i
             return await cutover.note_left(session, "default", events, token=1, now=AT)
 
     assert await left(0) == 0
-    assert await world.app.kept(cutover.LEFT) is None, "nothing is nothing to keep"
+    assert await world.kept(cutover.LEFT) is None, "nothing is nothing to keep"
     assert [await left(events) for events in (3, 2, 3, 4, 0)] == [3, 3, 3, 4, 4]
     async with world.database.transaction() as session:
         await cutover.note_seen_to(session, "default", AT)

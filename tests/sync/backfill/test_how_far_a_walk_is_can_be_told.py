@@ -7,20 +7,20 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import select
 
+from consumer.checks.certificate import Certifier
 from consumer.cli.walking.progress import PREDICT_PAGES, remaining_s
 from consumer.events import Locators
 from consumer.ledger.tables import BookmarkRow
+from consumer.lists.bookmark import Bookmark, ListOrder
+from consumer.lists.orders import WalkPage
+from consumer.lists.policy import WalkPolicy
+from consumer.lists.progress import ListStart, Progress, WalkProgress
+from consumer.lists.walk import Walk
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
-from consumer.sync.backfill.policy import WalkPolicy
-from consumer.sync.backfill.progress import ListStart, WalkProgress
-from consumer.sync.backfill.report import BackfillOptions, Progress
-from consumer.sync.backfill.walk import Walk
-from consumer.sync.backfill.walk_orders import WalkPage
-from consumer.sync.checks.certificate import Certifier
+from consumer.sync.backfill.report import BackfillOptions
+from tests.lists.scripted_list import START, Follower, ScriptedList
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import Simulated, SteppedClock, World, pass_time, simulated
-from tests.sync.scripted_list import START, Follower, ScriptedList
 
 FULL = BackfillOptions(full=True)
 
@@ -117,7 +117,7 @@ async def test_a_list_that_goes_back_further_than_it_did_is_not_called_nearly_do
     service_side.emit(1000)
     await backfill(world).once(FULL)
     later = service_side.sandbox.clock.now() - timedelta(seconds=500)
-    await ListStart(world.app).keep(later, world.clock.now())
+    await ListStart(world.database, "default").keep(later, world.clock.now())
     seen = await watching(world)
     await backfill(world).once(BackfillOptions(full=True, dry_run=True), seen)
     assert seen.shares[0] is not None
@@ -264,7 +264,7 @@ def test_a_walk_of_the_newest_ends_with_the_last_one_and_a_sweep_a_minute_before
 
 async def test_where_the_list_begins_is_written_when_it_is_known_and_news(world: World) -> None:
     # case: B29
-    start = ListStart(world.app)
+    start = ListStart(world.database, "default")
 
     async def written() -> list[datetime]:
         async with world.database.reading() as session:

@@ -344,9 +344,9 @@ async def test_the_newest_webhook_counts_wherever_it_is_known_from(world: World)
 async def test_a_walk_that_changes_nothing_is_not_stored(world: World) -> None:
     # case: O1
     assert await noted(world) == DeliveryHealth()
-    assert await world.app.kept(WALK) is None
+    assert await world.kept(WALK) is None
     await noted(world, found=["evt_1"])
-    assert await world.app.kept(WALK) is not None
+    assert await world.kept(WALK) is not None
 
 
 async def test_a_gap_stands_from_when_it_was_found_first_until_a_later_walk_of_state_is_complete(world: World) -> None:

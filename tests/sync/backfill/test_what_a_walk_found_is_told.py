@@ -12,11 +12,12 @@ import pytest
 import structlog
 
 from consumer.ledger.reading import hints, quarantine
+from consumer.lists.bookmark import ListOrder
+from consumer.lists.progress import Progress
 from consumer.reason import Reason
-from consumer.sync.backfill.bookmark import ListOrder
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Progress, say
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport, say
 from consumer.sync.backfill.silence import delivery_health
 from consumer.sync.backfill.stage import Backfill
 from consumer.telemetry.metrics import Metrics

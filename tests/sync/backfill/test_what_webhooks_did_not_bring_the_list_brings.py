@@ -16,11 +16,12 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.reading import quarantine, sync_state
+from consumer.lists.bookmark import WALK, Bookmark, ListOrder
+from consumer.lists.progress import Progress
 from consumer.payments import AuthenticationError, CircuitOpen, PaymentsError
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import WALK, Bookmark, ListOrder
 from consumer.sync.backfill.page import understand
-from consumer.sync.backfill.report import BackfillOptions, Progress
+from consumer.sync.backfill.report import BackfillOptions
 from consumer.wire import plan_of
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, counted_by, read_all, simulated

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import sync_state
+from consumer.lists import bookmark as events_bookmark
+from consumer.lists.bookmark import Bookmark, ListOrder
+from consumer.lists.ends import PAGES_AT_ONCE
 from consumer.payments import PaymentsError, UnexpectedAnswer
-from consumer.sync.backfill import bookmark as events_bookmark
-from consumer.sync.backfill.bookmark import Bookmark, ListOrder
 from consumer.sync.backfill.cutover import FirstWalk
-from consumer.sync.backfill.ends import PAGES_AT_ONCE
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, WALK, Late, Shown, Sightings
 from consumer.sync.canary.stage import AGAIN_S, BLIND_AFTER, Canary
@@ -82,7 +82,7 @@ async def five_minutes(world: World, stage: Canary) -> None:
 
 
 async def kept(world: World) -> Sightings:
-    return Sightings.load(await world.app.kept(WALK))
+    return Sightings.load(await world.kept(WALK))
 
 
 # case: B27, O5

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import orjson
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
+from structlog.testing import capture_logs
 
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.reading.room import ROW_BYTES
-from consumer.ledger.tables import SettledHintRow
+from consumer.ledger.tables import EventRow, SettledHintRow
 from consumer.reason import Reason
 from consumer.sync.confirm.hints import PRUNE_EVERY_S, HintConsumer
 from tests.sync.confirming import stages
@@ -21,8 +23,8 @@ from tests.sync.conftest import DELIVERIES, World, counted_by, delivery
 EVENT = "evt_000001"
 
 
-def body(amount: str = "10.00", kind: str = "order.paid") -> bytes:
-    return orjson.dumps({"id": EVENT, "type": kind, "data": {"object": {"id": "ord_1", "amount": amount}}})
+def body(amount: str = "10.00", kind: str = "order.paid", **more: str) -> bytes:
+    return orjson.dumps({"id": EVENT, "type": kind, "data": {"object": {"id": "ord_1", "amount": amount, **more}}})
 
 
 class Shop:
@@ -47,6 +49,11 @@ class Shop:
             left -= await self.intake.once()
         await self.confirm.once()
 
+    async def again(self) -> None:
+        """What had to wait is looked at."""
+        self.world.clock.advance(hints.AGAIN.total_seconds())
+        await self.confirm.once()
+
     async def kept(self) -> list[bytes]:
         async with self.world.database.reading() as session:
             return [row.raw for row in await quarantine.newest(session, reason=Reason.OTHER_BODY, limit=10_000)]
@@ -59,6 +66,9 @@ class Shop:
 
     def counted(self) -> float:
         return counted_by(self.world.metrics, "quarantined", "default", Reason.OTHER_BODY)
+
+    def mismatches(self) -> float:
+        return counted_by(self.world.metrics, "mismatches", "default")
 
 
 @pytest.fixture
@@ -117,6 +127,86 @@ async def test_a_body_that_contradicts_the_record_is_compared_with_it_and_counte
     await shop.hear(body(kind="order.expired"))
     assert (await shop.kept(), shop.counted()) == ([body(kind="order.expired")], 1)
     assert counted_by(shop.world.metrics, "mismatches", "default") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "stated"),
+    [
+        ("amount", {"amount": "99.00"}),
+        ("order_id", {"order_id": "A-2"}),
+        ("customer", {"customer_reference": "bob"}),
+        ("object_id", {"id": "ord_2"}),
+    ],
+)
+@pytest.mark.parametrize("turn", [0, 1, 2])
+async def test_each_body_is_compared_with_the_record_whichever_came_first(
+    shop: Shop, name: str, stated: dict[str, str], turn: int
+) -> None:
+    """Two that wait together: the service's record tells which of them is not its word. Each is told of once."""
+    # case: I16, U28
+    true = {"amount": "10.000", "order_id": "A-1", "customer_reference": "alice"}
+    shop.world.service.event(1, id="ord_1", **true)
+    right, wrong = body(**true), body(**true | stated)
+    with capture_logs() as lines:
+        match turn:
+            case 0:
+                await shop.hear(right, wrong)
+            case 1:
+                await shop.hear(wrong, right)
+            case _:
+                await shop.hear(right)
+                await shop.hear(wrong)
+        await shop.world.work()
+        await shop.again()
+    differ = [line for line in lines if line["event"] == "delivery_differs_from_record"]
+    assert [line["differs"] for line in differ] == [name]
+    assert shop.mismatches() == 1
+    assert wrong in await shop.kept()
+    await shop.hear(right)
+    await shop.again()
+    assert shop.mismatches() == 1, "it was compared"
+
+
+async def test_a_record_whose_body_is_archived_is_compared_by_what_is_known_of_it(shop: Shop) -> None:
+    # case: I16
+    await shop.hear(body())
+    await shop.world.work()
+    async with shop.world.database.transaction() as session:
+        await session.execute(update(EventRow).values(raw=b""))
+    await shop.hear(body("99.00"))
+    assert (await shop.kept(), shop.mismatches()) == ([body("99.00")], 0)
+    await shop.hear(body(id="ord_2"))
+    assert shop.mismatches() == 1
+    assert await shop.rows() == (0, 1)
+
+
+@pytest.mark.parametrize("amount", ["sNaN", "NaN", "Infinity", "", "ten", "1" * 100_000, "1e999999999", "\ud800"])
+async def test_an_amount_that_is_none_holds_up_nobody(shop: Shop, amount: str) -> None:
+    # case: I16, U1
+    odd = json.dumps({"id": EVENT, "type": "order.paid", "data": {"object": {"id": "ord_1", "amount": amount}}})
+    await shop.hear(odd.encode(), body())
+    assert (await shop.rows())[0] == 0
+    assert shop.mismatches() == amount.startswith("1"), "what is no number contradicts none"
+
+
+async def test_another_body_waits_for_the_record_for_as_long_as_it_takes(shop: Shop) -> None:
+    # case: I16
+    await shop.hear(body(), body("99.00"))
+    await shop.hear(body("98.00"))
+    for _ in range(3):
+        await shop.again()
+        assert (await shop.rows(), shop.mismatches()) == ((1, 1), 1)
+    await shop.world.work()
+    await shop.again()
+    assert (await shop.rows(), shop.mismatches()) == ((0, 1), 2)
+    assert shop.world.service.calls.total() == 1, "one read, whatever comes"
+
+
+async def test_what_changes_while_an_object_lives_and_what_is_left_out_is_no_mismatch(shop: Shop) -> None:
+    # case: I16
+    shop.world.service.event(1, id="ord_1", amount="10.00", status="PENDING", order_id="A-1")
+    await shop.hear(body(status="PAID"), body(amount="10"), orjson.dumps({"id": EVENT, "type": "order.paid"}))
+    assert (len(await shop.kept()), shop.counted(), shop.mismatches()) == (2, 2, 0)
 
 
 async def test_a_body_that_contradicts_the_record_is_not_what_later_ones_are_judged_by(shop: Shop) -> None:

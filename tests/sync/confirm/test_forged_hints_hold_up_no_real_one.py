@@ -11,9 +11,9 @@ from consumer.broker import EmbeddedBroker
 from consumer.events import Event, Source
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine
+from consumer.lists.progress import Progress
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.catch_up import CatchUp
-from consumer.sync.backfill.report import Progress
 from consumer.sync.confirm.stage import Confirm
 from consumer.sync.publisher import EventPublisher
 from tests.sync.confirming import hint, stages

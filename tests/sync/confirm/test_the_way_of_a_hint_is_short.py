@@ -19,16 +19,20 @@ from consumer.sync.confirm.stage import Confirm
 from tests.sync.conftest import DELIVERIES, World, delivery
 
 HERE = Path(consumer.sync.__file__).parent
+BELOW = (HERE.parent / "lists", HERE.parent / "runtime")
+"""What the stages stand on that is their own kind of work: a file there is one to be read as well."""
 
 
 @contextmanager
 def files_passed(found: set[str]) -> Iterator[None]:
-    """The files of `consumer/sync` in which a function is called meanwhile."""
+    """The files of `consumer/sync`, and of what is below it, in which a function is called meanwhile."""
 
     def called(frame: FrameType, event: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and path.is_relative_to(HERE):
             found.add(str(path.relative_to(HERE)))
+        elif event == "call" and any(path.is_relative_to(one) for one in BELOW):
+            found.add(str(path.relative_to(HERE.parent)))
 
     sys.setprofile(called)
     try:

@@ -12,11 +12,11 @@ from sqlalchemy import Table, update
 from consumer.clock import SystemClock
 from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.tables import LeaseRow
+from consumer.lists import bookmark as events_bookmark
+from consumer.lists.bookmark import Bookmark
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill import bookmark as events_bookmark
 from consumer.sync.backfill import cutover, silence
-from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.canary.stage import KINDS
 from consumer.sync.health.gauges import FLAGS, TIMES

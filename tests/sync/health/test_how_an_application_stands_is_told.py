@@ -13,9 +13,9 @@ from consumer.clock import Clock
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.reading.budgets import LedgerBudgetStore
-from consumer.sync.backfill import bookmark as events_bookmark
+from consumer.lists import bookmark as events_bookmark
+from consumer.lists.bookmark import Bookmark
 from consumer.sync.backfill import cutover, silence
-from consumer.sync.backfill.bookmark import Bookmark
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.canary import sightings

@@ -17,6 +17,7 @@ from consumer.clock import SystemClock
 from consumer.errors import LedgerUnavailable
 from consumer.events import parse_time
 from consumer.ledger import Database
+from consumer.ledger.reading import sync_state
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.policy import BackfillPolicy
@@ -87,7 +88,7 @@ def watch_for(world: World, seconds: float, failures: dict[str, str], seen: Seen
 
 async def kept(world: World) -> dict[str, tuple[float, float]]:
     """Since when each stage is in trouble, and when that was said, in seconds after the test's beginning."""
-    found = await world.app.kept(stalled.WALK) or {}
+    found = await world.kept(stalled.WALK) or {}
     times = {stage: (parse_time(one["since"]), parse_time(one["said"])) for stage, one in found.items()}
     return {
         stage: ((since - NOW).total_seconds(), (said - NOW).total_seconds())
@@ -137,7 +138,7 @@ async def test_what_another_leader_noted_meanwhile_counts(world: World) -> None:
     await watch.run(stop)
     world.clock.advance(4)
     async with world.database.transaction() as session:
-        await world.app.keep(session, stalled.WALK, {})
+        await sync_state.keep(session, "default", stalled.WALK, {}, token=1, now=world.clock.now())
     stop.clear()
     await watch.run(stop)
     assert await kept(world) == {"confirm": (6, 6)}, "it was well under the other leader"

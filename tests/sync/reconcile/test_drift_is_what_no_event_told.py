@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from consumer.ledger.reading.observation import ObjectKind, Observation, readable
 from consumer.ledger.reading.observations import Observed
-from consumer.sync.observation import ObjectKind, Observation, readable
 from consumer.sync.reconcile.drift import Drift, compare, weighs
 
 READ_AT = datetime(2026, 1, 2, tzinfo=UTC)

@@ -13,7 +13,7 @@ from consumer.events import Trust
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import observations
-from consumer.sync.observation import Observation
+from consumer.ledger.reading.observation import Observation
 from tests.support.handling.projections import READS, Projections, own, said
 
 MODULE = "handlers.fulfilment.handler"

@@ -7,7 +7,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from consumer.sync.observation import Observation
+from consumer.ledger.reading.observation import Observation
 from consumer.sync.refresh.odd_records import NAMED_MAX, OddRecords
 
 LOOKS = 20

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from consumer.events import Source, Trust
 from consumer.ledger.reading import read_requests
+from consumer.ledger.reading.observation import digest, meaning, observation_id, shape
 from consumer.payments import PaymentsClient, PaymentsError
+from consumer.payments.listings import Listing
 from consumer.plugin import ReadRequest
 from consumer.sync.api import ApplicationApi
-from consumer.sync.observation import digest, meaning, observation_id, shape
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, World, counted_by
@@ -34,6 +36,31 @@ async def test_a_subscription_is_read_and_answered_with_an_observation(world: Wo
     assert event.id == observation_id("default", "subscription", "sub_1", event.data["data"]["version"])
     assert event.data["data"]["record"] == {"id": "sub_1", "status": "ACTIVE"}
     assert await pending(world) == []
+
+
+async def test_what_is_read_is_of_the_trace_of_what_asked_for_it(world: World) -> None:
+    subscription(world, "ACTIVE")
+    for name, number in (("sub_1", 1), ("sub_2", 2)):  # the second one is unknown there
+        await ask(world, "subscription", name, traceparent=f"00-{number:032x}-{number:016x}-00")
+    await refresh(world).once()
+    told = {event.type: event.traceparent for event in await answers(world)}
+    assert told == {
+        "subscription.observed": f"00-{1:032x}-{1:016x}-00",
+        "subscription.unreadable": f"00-{2:032x}-{2:016x}-00",
+    }
+
+
+async def test_what_a_page_answers_is_of_the_trace_of_what_asked_for_it(world: World) -> None:
+    names = [f"A-{number}" for number in range(1, 151)]
+    listed: list[dict[str, object]] = [{"id": f"ord_{name}", "order_id": name, "status": "PAID"} for name in names]
+    world.service.lists["/v1/orders"] = paged(listed)
+    world.service.records[f"/v1/orders/lookup?{names[0]}"] = listed[0]
+    for number, name in enumerate(names, 1):
+        await ask(world, "order", name, traceparent=f"00-{number:032x}-{number:016x}-00")
+    await refresh(world).once()
+    told = {event.order_id: event.traceparent for event in await answers(world)}
+    assert told == {name: f"00-{number:032x}-{number:016x}-00" for number, name in enumerate(names, 1)}
+    assert world.service.calls.total() <= 10, "by pages"
 
 
 async def test_an_order_is_read_by_the_merchants_id_whatever_is_in_it(world: World) -> None:
@@ -109,6 +136,37 @@ async def test_the_version_is_taken_before_the_request_leaves(world: World) -> N
     await under_way
     [event] = await answers(world)
     assert event.data["data"]["version"] < later
+
+
+async def test_a_page_answers_nothing_that_was_asked_for_after_it_was_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it shows is older than the question: of one that is new, and of one that is asked again."""
+    # case: A40, B22
+    pending_: list[dict[str, object]] = [{"id": f"o{n}", "order_id": f"A{n}", "status": "PENDING"} for n in range(60)]
+    world.service.lists["/v1/orders"] = paged(pending_)
+    world.service.records["/v1/orders/lookup?A0"] = pending_[0]
+    read, pages = Listing.list, 0
+
+    async def read_and_paid_in_between(self: Any, **words: Any) -> Any:
+        nonlocal pages
+        page, pages = await read(self, **words), pages + 1
+        if pages == 1:
+            paid: list[dict[str, object]] = [{**one, "status": "PAID"} for one in pending_]
+            world.service.lists["/v1/orders"] = paged(paid)
+            for number in (55, 1):
+                world.service.records[f"/v1/orders/lookup?A{number}"] = paid[number]
+                await ask(world, "order", f"A{number}")
+        return page
+
+    monkeypatch.setattr(Listing, "list", read_and_paid_in_between)
+    for number in range(50):
+        await ask(world, "order", f"A{number}")
+    await refresh(world).once()
+    await refresh(world).once()
+    last = {event.order_id: event.find("/data/record/status") for event in await answers(world)}
+    assert len(last) == 51
+    assert {order_id for order_id, status in last.items() if status == "PAID"} == {"A55", "A1"}
 
 
 async def test_requests_coalesce_and_one_that_comes_while_the_read_is_under_way_is_not_lost(world: World) -> None:

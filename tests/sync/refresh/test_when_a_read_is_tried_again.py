@@ -11,10 +11,9 @@ from structlog.testing import capture_logs
 
 from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError, ResourceNotFound, ServiceUnreachable
-from consumer.sync.api import Cooldown
+from consumer.sync.api import LOOK_AGAIN_S, Cooldown
 from consumer.sync.refresh.answers import ALARM_AFTER_ATTEMPTS, ANSWERS_FOR_S, PROBE_AGAIN_S, Answers
 from consumer.sync.refresh.policy import RefreshPolicy
-from consumer.sync.refresh.schedule import Round
 from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World, counted_by
 from tests.sync.refreshing import ask, pending
@@ -121,16 +120,16 @@ async def test_a_round_that_is_held_up_before_it_answered_anything_says_so(world
     now = world.clock.now()
     stage = HeldUp(world.app, world.publisher)
     stage.found = [ReadRow(application="default", kind="order", object_id="A-1", asked=1, due_at=now, created_at=now)]
-    error = PaymentsError("wait")
 
-    async def work_off(waiting: Iterator[ReadRow], this: Round) -> None:
+    async def work_off(waiting: Iterator[ReadRow], answered: list[ReadRow]) -> None:
         for row in waiting:
-            this.answered += [row] * answered
-            this.held_up = error
+            answered += [row] * how_many
+            assert stage._cooldown.take(ServiceUnreachable("wait"))
 
     stage._singles.work_off = work_off  # type: ignore[method-assign]  # what it comes to is the test's
-    answered = 0
+    how_many = 0
     with pytest.raises(PaymentsError, match="wait"):
         await stage.once()
-    answered = 2
+    world.clock.advance(LOOK_AGAIN_S)
+    how_many = 2
     assert await stage.once() == 2

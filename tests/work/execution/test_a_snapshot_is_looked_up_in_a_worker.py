@@ -9,8 +9,8 @@ from datetime import timedelta
 from consumer.broker import Broker
 from consumer.clock import SystemClock
 from consumer.ledger import Database
+from consumer.ledger.reading.observation import Observation
 from consumer.plugin import Context, Event, Snapshot, handles
-from consumer.sync.observation import Observation
 from consumer.work.execution.contexts import Contexts
 from tests.support.ports import eventually
 from tests.work.workshop import AT, Workshop, order_paid

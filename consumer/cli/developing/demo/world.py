@@ -24,14 +24,13 @@ from consumer.console.invariants.report import Report
 from consumer.console.invariants.service import FreshWalk
 from consumer.ledger import health
 from consumer.ledger.handling import runs
-from consumer.ledger.reading import sync_state
 from consumer.ledger.tables import RunStatus
+from consumer.lists.bookmark import Bookmark
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
 from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill.bookmark import WALK, Bookmark
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.lists import ServiceLists
 from consumer.sync.role import ApplicationSync
@@ -161,7 +160,7 @@ class World:
     async def has_walked(self) -> bool:
         """Whether the service's events were walked to their end at least once."""
         async with self._app.database.reading() as session:
-            state = Bookmark.load(await sync_state.load(session, "default", WALK))
+            state = await Bookmark.of(session, "default")
         return state.walked_at is not None
 
     async def access(self, customer: str) -> bool:
@@ -237,7 +236,7 @@ async def open_world(
     book = shop.book
     plugins: dict[str, ModuleType] = {"demo": shop}
     app = await stack.enter_async_context(App(settings, clock=SandboxTime(sandbox.engine.clock), plugins=plugins))
-    await build_everything(app)
+    await build_everything(app, clock=sandbox.engine.clock)
     sandbox.set_webhook_url(f"{app.public_url}/webhooks/default")
     await _until_ready(app)
     http = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)))

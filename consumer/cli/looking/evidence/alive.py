@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.console.lives import GONE_AFTER, Loop, apart, is_living, loops
+from consumer.console.lives import GONE_AFTER, Loop, apart, is_living, left_behind, loops
+from consumer.errors import RoleSlow, SchemaIncompatible
 from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, Process
 
 SEEN_WITHIN: Final = FORGOTTEN_AFTER
@@ -16,6 +17,7 @@ UNREADY_AFTER: Final = timedelta(seconds=20)
 REFUSED_MIN: Final = 3
 REFUSED_SHARE_STUCK: Final = 0.5
 REASON_CHARS: Final = 200
+NAMED_MAX: Final = 5
 
 # A role that nobody plays: how bad that is, and what stands still.
 MISSED: Final = {
@@ -50,7 +52,7 @@ def alive(
         if is_missed or role == "work":
             found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}; start `consumer {role}`"))
     found += [_looping(loop) for loop in loops(processes, now) if loop.role in MISSED]
-    return found + _apart(processes, now) + _refusing(processes, now)
+    return found + _apart(processes, now) + _left_behind(processes, now) + _refusing(processes, now)
 
 
 def _is_older_version(seen_at: datetime | None, played: Sequence[Process], now: datetime) -> bool:
@@ -64,6 +66,21 @@ def _apart(processes: Sequence[Process], now: datetime) -> list[Finding]:
     uses = [f"`{one.role}` (pid {one.pid} on {one.host}) {prefix}" for prefix, one in apart(processes, now).items()]
     text = f"CONSUMER_TOPIC_PREFIX differs: {', '.join(uses)}: they do not hear each other"
     return [Finding(Grade.STUCK, "prefixes_differ", text)] if uses else []
+
+
+def _left_behind(processes: Sequence[Process], now: datetime) -> list[Finding]:
+    """Roles of another version than the one that was deployed last."""
+    found = left_behind(processes, now)
+    if found is None:
+        return []
+    named = [f"`{one.role}` {one.version} (pid {one.pid} on {one.host})" for one in found.older[:NAMED_MAX]]
+    more = f" and {len(found.older) - NAMED_MAX} more" if len(found.older) > NAMED_MAX else ""
+    newest, ago = found.newest, (now - found.newest.started_at).total_seconds() / 60
+    text = (
+        f"left behind: {', '.join(named)}{more}; the last one to begin, `{newest.role}` {ago:.0f} min ago, is of "
+        f"version {newest.version}: replace what was left, or roll back the others"
+    )
+    return [Finding(Grade.DEGRADED, "versions_differ", text)]
 
 
 def _looping(loop: Loop) -> Finding:
@@ -91,14 +108,19 @@ def _gone(role: str, played: Sequence[Process], last: datetime | None) -> str:
     if last is None:
         return f"no `{role}` process was ever seen"
     newest = max(played, key=lambda one: one.seen_at, default=None)
-    how = "it was stopped" if newest is not None and newest.stopped_at is not None else "it said nothing since"
-    where = f", pid {newest.pid} on {newest.host}" if newest is not None else ""
-    return f"no `{role}` process lives; the last one was seen at {last:%Y-%m-%d %H:%M:%S}{where}, {how}"
+    where = f", pid {newest.pid} on {newest.host}, version {newest.version}" if newest is not None else ""
+    return f"no `{role}` process lives; the last one was seen at {last:%Y-%m-%d %H:%M:%S}{where}, {_end(newest)}"
+
+
+def _end(one: Process | None) -> str:
+    if one is None or (one.stopped_at is None and DIED not in one.said):
+        return "it said nothing since"
+    return f"it died: {one.said[DIED]}" if DIED in one.said else "it was stopped"
 
 
 def _unready(role: str, living: Sequence[Process], now: datetime, grade: Grade) -> list[Finding]:
     """Those that live and cannot work, told once by what is wrong; stuck only when none of the role can."""
-    waiting = [one for one in living if not one.ready and now - one.since >= UNREADY_AFTER and DIED not in one.said]
+    waiting = [one for one in living if not one.ready and now - one.since >= UNREADY_AFTER]
     if not waiting:
         return []
     whole = grade if len(waiting) == len(living) else Grade.DEGRADED
@@ -117,16 +139,30 @@ def _unready(role: str, living: Sequence[Process], now: datetime, grade: Grade) 
 
 
 def _told(role: str, living: Sequence[Process], grade: Grade) -> list[Finding]:
-    """What those that are ready were refused all the same: the log answers, and takes no record."""
-    why: dict[str, str] = {}
-    refused = [one for one in living if one.ready and any(proof.code for proof in one.checks.values())]
-    for one in refused:
-        for proof in one.checks.values():
+    """What those that are ready tell all the same: the log answers, and takes no record; they are of a version whose
+    tables are gone; they are slow."""
+    why: dict[str, dict[str, Process]] = {}
+    text: dict[str, str] = {}
+    for one in living:
+        for proof in one.checks.values() if one.ready else ():
             if proof.code is not None:
-                why.setdefault(proof.code, (proof.reason or proof.code)[:REASON_CHARS])
-    whole = grade if len(refused) == len(living) else Grade.DEGRADED
-    lead = f"{len(refused)} of {len(living)} `{role}` cannot write"
-    return [Finding(whole, code, f"{lead}: {text}") for code, text in why.items()]
+                why.setdefault(proof.code, {})[one.process] = one
+                text.setdefault(proof.code, (proof.reason or proof.code)[:REASON_CHARS])
+    found = []
+    for code, told in why.items():
+        is_whole = len(told) == len(living) and code != RoleSlow.code  # slow is late, and stands not still
+        lead = f"{len(told)} of {len(living)} `{role}` cannot {_what(code, list(told.values()))}"
+        found.append(Finding(grade if is_whole else Grade.DEGRADED, code, f"{lead}: {text[code]}"))
+    return found
+
+
+def _what(code: str, told: Sequence[Process]) -> str:
+    if code == RoleSlow.code:
+        return "keep up"
+    if code != SchemaIncompatible.code:
+        return "write"
+    versions = ", ".join(sorted({one.version for one in told}))
+    return f"go on with these tables, which suit another version than theirs ({versions})"
 
 
 def _refusing(processes: Sequence[Process], now: datetime) -> list[Finding]:

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events, snapshots
+from consumer.ledger.reading.observation import ObjectKind, Observation
 from consumer.plugin.snapshot import SnapshotKind
-from consumer.sync.observation import ObjectKind, Observation
 from tests.contract.ledger.facts import NOW, event, later, undone
 
 

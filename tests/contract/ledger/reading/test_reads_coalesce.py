@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import pytest
+from sqlalchemy import text
 
 from consumer.ledger import Database
 from consumer.ledger.reading import read_requests
@@ -30,9 +33,16 @@ async def due(
         return await read_requests.due(session, later(at_s), limit, application)
 
 
-async def done(database: Database, rows: Sequence[ReadRow], at_s: float = 5) -> None:
+async def version(database: Database) -> int:
     async with database.transaction() as session:
-        await read_requests.done(session, rows, later(at_s))
+        return await read_requests.next_version(session)
+
+
+async def done(database: Database, rows: Sequence[ReadRow], at_s: float = 5, *, of: int | None = None) -> None:
+    """They were answered by the read of version `of`; None: by one that begins now."""
+    async with database.transaction() as session:
+        newest = await read_requests.next_version(session)
+        await read_requests.done(session, rows, newest if of is None else of, later(at_s))
 
 
 @pytest.mark.parametrize("times", [(10.0, 3.0), (3.0, 10.0), (None, 10.0), (10.0, None)])
@@ -45,6 +55,17 @@ async def test_the_earlier_time_wins(database: Database, times: tuple[float | No
     assert await due(database, earliest - 0.000001) == []
     found = await due(database, earliest)
     assert [(row.object_id, row.due_at) for row in found] == [("o1", later(earliest))]
+
+
+@pytest.mark.parametrize(("first", "second", "kept"), [(None, 10.0, "a"), (10.0, None, "b"), (None, None, "a")])
+@pytest.mark.parametrize("together", [True, False])
+async def test_it_is_of_the_trace_of_what_wants_it_soonest(
+    database: Database, first: float | None, second: float | None, kept: str, together: bool
+) -> None:
+    requests = [replace(order(1, at), traceparent=trace) for at, trace in ((first, "a"), (second, "b"))]
+    for batch in [requests] if together else [[one] for one in requests]:
+        await ask(database, *batch)
+    assert [row.traceparent for row in await due(database, 10)] == [kept]
 
 
 async def test_kind_object_and_application_tell_requests_apart(database: Database) -> None:
@@ -95,6 +116,73 @@ async def test_a_request_that_comes_during_the_read_is_not_lost(database: Databa
     assert await due(database, 100) == []
 
 
+# case: A40
+async def test_an_answer_settles_nothing_that_was_asked_for_after_its_read_began(database: Database) -> None:
+    """Not even one that looks the same: answered meanwhile by a newer read, and asked for anew."""
+    await ask(database, order(1), order(2))
+    rows, older = await due(database), await version(database)
+    await done(database, rows)
+    await ask(database, order(1), at_s=1)
+    again = await due(database, 1)
+    assert [row.asked for row in again] == [rows[0].asked]
+    await done(database, [*rows, *again], of=older)
+    [left] = await due(database, 5)
+    async with database.transaction() as session:
+        await read_requests.put_off(session, rows[0], due_at=later(60), code="not_found")
+    [left] = await due(database, 5)
+    assert left.code is None, "what failed was the older read"
+    await done(database, [left])
+    assert await due(database, 100) == []
+
+
+# case: A40, B22
+async def test_a_page_may_answer_what_was_asked_for_before_it(database: Database) -> None:
+    await ask(database, order(1), order(2))
+    page = await version(database)
+    await ask(database, order(2), order(3))
+
+    async def due_of(of: int | None) -> list[str]:
+        names = ["o1", "o2", "o3"]
+        async with database.reading() as session:
+            found = await read_requests.due_of(session, "default", "order", names, NOW, version=of)
+        return sorted(row.object_id for row in found)
+
+    assert await due_of(page) == ["o1"]
+    assert await due_of(None) == await due_of(await version(database)) == ["o1", "o2", "o3"]
+
+
+# case: O9
+async def test_what_older_code_asks_for_is_answered_and_not_lost(database: Database) -> None:
+    """A rolling deploy: it knows nothing of versions, and counts."""
+    insert = (
+        "INSERT INTO reads (application, kind, object_id, asked, due_at, again_at, attempts, created_at)"
+        " SELECT 'default', 'order', 'o2', asked, due_at, again_at, attempts, created_at FROM reads"
+    )
+    await ask(database, order(1))
+    async with database.transaction() as session:
+        await session.execute(text(insert))
+    rows, begun = await due(database), await version(database)
+    async with database.transaction() as session:
+        await session.execute(text("UPDATE reads SET asked = asked + 1 WHERE object_id = 'o2'"))
+    await done(database, rows, of=begun)
+    assert [row.object_id for row in await due(database, 5)] == ["o2"]
+    await done(database, await due(database, 5))
+    assert await due(database, 100) == []
+
+
+async def test_who_asks_at_once_with_another_is_answered_by_no_older_read(database: Database, other: Database) -> None:
+    # case: A40
+    """Two that ask wait for each other: the later word about versions stands, whoever writes last."""
+    await ask(database, order(1))
+    newest = await version(database)
+    await ask(database, order(1))
+    async with database.transaction() as session:
+        await session.execute(text("UPDATE sequences SET value = value - 5"))
+    await ask(other, order(1))
+    await done(database, await due(database), of=newest)
+    assert len(await due(database, 5)) == 1
+
+
 # case: A34, G7
 async def test_a_failed_read_is_put_off_and_stays(database: Database) -> None:
     await ask(database, order(1))
@@ -135,9 +223,10 @@ async def test_reads_that_end_while_others_ask_lose_nothing(database: Database, 
         while True:
             was_over = asking.done()  # asked before looking: what the last request left is not overlooked
             if rows := await due(other):
+                newest = await persistently(other, read_requests.next_version)
                 reads_after.append(begun)
                 await asyncio.sleep(0.002)
-                await persistently(other, lambda session, read=rows: read_requests.done(session, read, NOW))  # type: ignore[misc]  # binds this round's rows
+                await persistently(other, partial(read_requests.done, reads=rows, version=newest, now=NOW))
             elif was_over:
                 return
             await asyncio.sleep(0)

@@ -1,0 +1,131 @@
+"""Leader: work that only one process at a time does, under a lease in the ledger with a fencing token (case B26)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from consumer.clock import Clock, rest, until_tick
+from consumer.errors import AnotherLeads, ConsumerError, LeaseLost
+from consumer.ledger import Database
+from consumer.ledger.leases import LEASE_S
+from consumer.ledger.tenure import Tenure
+from consumer.runtime.loop import STOP_GRACE_S, StageFailure
+
+LOG = structlog.get_logger()
+T = TypeVar("T")
+
+Work = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+"""Runs until its event is set. It may be cancelled at any point when the lease is lost."""
+
+
+class Leader:
+    """Competes for one role and runs the work while it holds it.
+
+    `holder` is unique per process and start. A lease lasts `lease_s` seconds and is renewed three times as often, so
+    another process takes over at most `lease_s` plus a third of it after this one died, and at once after a clean
+    stop. The work is cancelled a moment before the lease can run out, whatever the database does meanwhile.
+    """
+
+    def __init__(self, database: Database, *, role: str, holder: str, clock: Clock, lease_s: float = LEASE_S) -> None:
+        self.role = role
+        self._clock = clock
+        self._renew_s = lease_s / 3
+        self._tenure = Tenure(database, role=role, holder=holder, clock=clock, lease_s=lease_s)
+        self._failure = StageFailure(f"lease {role}")
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process holds the role now."""
+        return self._tenure.holds
+
+    @property
+    def token(self) -> int:
+        """The fencing token to store with what the role writes. Raises LeaseLost when another may lead by now."""
+        return self._tenure.token
+
+    async def run(self, stop: asyncio.Event, work: Work) -> None:
+        """Compete, lead, hand over; until `stop`. Work that fails is started anew while the lease is held."""
+        while not stop.is_set():
+            if await self._take():
+                try:
+                    await self._lead(stop, work)
+                finally:
+                    await self._give_back()
+            else:
+                await rest(self._clock, self._renew_s, stop)
+
+    async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do a bounded piece of work if the role is free now; raises AnotherLeads when another process leads.
+
+        Raises LeaseLost when the role is lost half way; the work is cancelled then.
+        """
+        if not await self._take():
+            raise AnotherLeads(role=self.role)
+        try:
+            doing = asyncio.create_task(work())
+            await self._keep_while(doing, asyncio.Event())
+            if doing.cancelled():
+                raise LeaseLost(role=self.role)
+            return doing.result()
+        finally:
+            await self._give_back()
+
+    async def _lead(self, stop: asyncio.Event, work: Work) -> None:
+        LOG.info("leads", lease=self.role)
+        ending = asyncio.Event()
+        doing = asyncio.create_task(work(ending))
+        try:
+            await self._keep_while(doing, stop)
+            ending.set()
+            if self.leads and not doing.done():
+                await asyncio.wait((doing,), timeout=STOP_GRACE_S + 1)
+        finally:
+            doing.cancel()
+            [outcome] = await asyncio.gather(doing, return_exceptions=True)
+        if isinstance(outcome, Exception):
+            LOG.error("leading_failed", lease=self.role, exc_info=outcome)
+            await rest(self._clock, self._renew_s, stop)
+
+    async def _keep_while(self, doing: asyncio.Task[Any], stop: asyncio.Event) -> None:
+        """Renew until the work is done, `stop` is set, or the lease is lost (then the work is cancelled)."""
+        done, renewed = asyncio.Event(), True
+        doing.add_done_callback(lambda _: done.set())
+        try:
+            while not doing.done() and not stop.is_set():
+                # What could not be renewed last time is not tried beyond its end: the work must be over by then.
+                await rest(
+                    self._clock,
+                    until_tick(self._clock, self._renew_s) if renewed else min(self._renew_s, self._tenure.left_s),
+                    stop,
+                    done,
+                )
+                if doing.done() or stop.is_set():
+                    continue
+                renewed = (renewed or self.leads) and await self._take()
+                if not renewed and not self.leads:
+                    LOG.warning("no_longer_leads", lease=self.role)
+                    return
+        finally:
+            if not doing.done() and not (stop.is_set() and self.leads):
+                doing.cancel()
+                await asyncio.gather(doing, return_exceptions=True)
+
+    async def _take(self) -> bool:
+        """Take or renew the lease; False when another holds it, or when the database does not answer in time."""
+        try:
+            taken = await self._tenure.take()
+        except ConsumerError as error:
+            self._failure.failed(error)
+            return False
+        self._failure.well()
+        return taken
+
+    async def _give_back(self) -> None:
+        try:
+            await self._tenure.give_back()
+        except ConsumerError as error:
+            self._failure.failed(error)  # it runs out by itself
