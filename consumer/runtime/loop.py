@@ -92,7 +92,8 @@ class Stage(ABC):
                 if wait_s is None:
                     return
                 self.failure.well()
-            await rest(self._clock, until_tick(self._clock, wait_s), stop, self.wake)
+                wait_s = until_tick(self._clock, wait_s)
+            await rest(self._clock, wait_s, stop, self.wake)
 
 
 async def _until(step: Callable[[], Coroutine[Any, Any, float]], stop: asyncio.Event) -> float | None:
