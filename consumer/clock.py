@@ -11,6 +11,8 @@ from typing import Any, Protocol
 AGREES = timedelta(seconds=2)
 
 PACE_SHARE = 0.05
+TICK_S, TICKS_FROM_S = 1.0, 0.25
+_STARTED_S = time.monotonic()
 
 
 class Clock(Protocol):
@@ -132,6 +134,15 @@ async def rest(clock: Clock, seconds: float, *signals: asyncio.Event) -> None:
         await asyncio.gather(*waits, return_exceptions=True)
 
 
+def until_tick(clock: Clock, most_s: float) -> float:
+    """So many seconds or a little less: until a moment at which the other looks of this process are due, too. A look
+    for which an idle process wakes up takes a millisecond of CPU, one beside others half of that. Each process has
+    moments of its own; a clock that is driven is taken at its word."""
+    if most_s < TICKS_FROM_S or not isinstance(clock, SystemClock | SharedClock):
+        return most_s
+    return most_s - (clock.monotonic() - _STARTED_S + most_s) % min(most_s, TICK_S)
+
+
 class Pace:
     """How soon to look again at what nobody in this process tells of: `first_s` while things happen, up to `most_s`
     after a quiet time, a twentieth of it."""
@@ -149,4 +160,5 @@ class Pace:
     @property
     def wait_s(self) -> float:
         """Seconds until the next look."""
-        return min(self._most_s, max(self._first_s, (self._clock.monotonic() - self._stirred_s) * PACE_SHARE))
+        quiet_s = self._clock.monotonic() - self._stirred_s
+        return until_tick(self._clock, min(self._most_s, max(self._first_s, quiet_s * PACE_SHARE)))

@@ -9,7 +9,6 @@ from typing import Any
 import structlog
 
 from consumer.clock import Clock
-from consumer.console.checkouts import Body, register_checkout
 from consumer.errors import ConsumerError
 from consumer.ledger import Database
 from consumer.payments import CheckoutSession, OnSession
@@ -22,6 +21,8 @@ def registering(database: Database, application: str, clock: Clock) -> OnSession
 
     async def register(fields: Mapping[str, Any], session: CheckoutSession) -> None:
         """Write it. The session exists at the service, so a failure is told and never passed on."""
+        from consumer.console.checkouts import Body, register_checkout  # for those that create sessions
+
         if session.id is None:
             return
         amount = fields.get("amount")

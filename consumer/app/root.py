@@ -19,12 +19,9 @@ import structlog
 from aiohttp import web
 
 from consumer import __version__
-from consumer.app import log_parts, parts
+from consumer.app import log_parts
 from consumer.app.heartbeat import Heartbeat
 from consumer.app.measured_broker import MeasuredBroker
-from consumer.app.options import BUILT_IN, built_ins_left_out, left_out, option_problems, unknown_handlers
-from consumer.app.read_after_write import asking
-from consumer.app.registering import registering
 from consumer.broker import Broker, open_broker
 from consumer.clock import Clock, SharedClock, SystemClock
 from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError, again
@@ -33,11 +30,7 @@ from consumer.ledger import Database
 from consumer.ledger.engine.applied import require_current
 from consumer.ledger.engine.database import user_of
 from consumer.ledger.engine.database_time import drive
-from consumer.ledger.engine.grants import Grants
-from consumer.ledger.handling import handlers
 from consumer.ledger.processes import BROKEN, HANDLERS, PREFIX, READS, SIGNATURES, USER, worker_id
-from consumer.ledger.reading.budgets import LedgerBudgetStore
-from consumer.payments import PaymentsClient
 from consumer.settings import Role, Settings
 from consumer.telemetry.descriptors import Descriptors
 from consumer.telemetry.internal import Check, Readiness, internal_app
@@ -46,10 +39,11 @@ from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
-from consumer.work.registry import Registry, load_registry
 
 if TYPE_CHECKING:
+    from consumer.payments import PaymentsClient
     from consumer.receive.web import Receiver
+    from consumer.work.registry import Registry
     from consumer.work.worker import Worker
 
 LOOK_AGAIN_S = 2.0
@@ -186,6 +180,8 @@ class App:
     @cached_property
     def registry(self) -> Registry:
         """The handlers of this deployment."""
+        from consumer.work.registry import load_registry
+
         renamed = {new: old for old, new in self.settings.renamed_handlers.items()}
         registry = load_registry(self.settings.handlers, renamed, extra=self._plugins)
         for name in dict.fromkeys(handler.plugin for handler in registry.handlers):
@@ -203,6 +199,11 @@ class App:
     async def payments(self) -> Mapping[str, PaymentsClient]:
         """The API client of each application that has credentials; all share one budget, in the ledger."""
         if self._clients is None:
+            from consumer.app import parts
+            from consumer.app.read_after_write import asking
+            from consumer.app.registering import registering
+            from consumer.ledger.reading.budgets import LedgerBudgetStore
+
             store = LedgerBudgetStore(self.database, self.clock)
             built = {
                 one.name: parts.payments_client(
@@ -359,7 +360,10 @@ class App:
     async def work(self) -> None:
         """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
         from consumer.app.give_up import leave
+        from consumer.app.options import BUILT_IN
         from consumer.app.taking import note_taken
+        from consumer.ledger.engine.grants import Grants
+        from consumer.ledger.handling import handlers
         from consumer.work.build import build_worker
         from consumer.work.execution.contexts import Contexts
         from consumer.work.observer import Observer
@@ -415,6 +419,8 @@ class App:
 
     def check_plugins(self) -> None:
         """Say which built-ins are left out. Raises SettingsError for options that do not fit, and unknown handlers."""
+        from consumer.app.options import BUILT_IN, built_ins_left_out, left_out, option_problems, unknown_handlers
+
         problems = option_problems(self.registry, self.settings.handler_options)
         problems += unknown_handlers(self.registry, self.settings.handlers)
         if problems:
@@ -430,9 +436,11 @@ class App:
     async def sync(self) -> None:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
         from consumer.app.log_watch import LogWatch
+        from consumer.app.options import BUILT_IN
         from consumer.app.retention import Retention
         from consumer.app.sealing import seal_trail
         from consumer.app.sync_parts import sync_policy
+        from consumer.ledger.engine.grants import Grants
         from consumer.sync.api import ApplicationApi
         from consumer.sync.role import Sync
 

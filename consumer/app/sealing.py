@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from consumer.clock import Clock, rest
+from consumer.clock import Clock, rest, until_tick
 from consumer.errors import LedgerError
 from consumer.ledger import Database
 from consumer.ledger.trail import sealing
@@ -32,4 +32,4 @@ async def seal_trail(database: Database, clock: Clock, stop: asyncio.Event) -> N
             if not said:
                 _log.warning("trail_not_sealed", code=error.code)
             said = True
-        await rest(clock, wait_s, stop)
+        await rest(clock, until_tick(clock, wait_s), stop)

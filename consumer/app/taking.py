@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from consumer.clock import Clock, rest
+from consumer.clock import Clock, rest, until_tick
 from consumer.console import taken
 from consumer.console.unread import asked_in_vain, unread_in_vain
 from consumer.ledger import Database
@@ -44,7 +44,7 @@ async def note_taken(database: Database, clock: Clock, stop: asyncio.Event) -> N
             unknown.lasts(error)
         else:
             unknown.over()
-        await rest(clock, wait_s, stop)
+        await rest(clock, until_tick(clock, wait_s), stop)
 
 
 async def move_on(database: Database) -> bool:

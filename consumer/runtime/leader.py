@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from consumer.clock import Clock, rest
+from consumer.clock import Clock, rest, until_tick
 from consumer.errors import AnotherLeads, ConsumerError, LeaseLost
 from consumer.ledger import Database
 from consumer.ledger.leases import LEASE_S
@@ -98,7 +98,10 @@ class Leader:
             while not doing.done() and not stop.is_set():
                 # What could not be renewed last time is not tried beyond its end: the work must be over by then.
                 await rest(
-                    self._clock, self._renew_s if renewed else min(self._renew_s, self._tenure.left_s), stop, done
+                    self._clock,
+                    until_tick(self._clock, self._renew_s) if renewed else min(self._renew_s, self._tenure.left_s),
+                    stop,
+                    done,
                 )
                 if doing.done() or stop.is_set():
                     continue

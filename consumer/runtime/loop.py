@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from consumer.clock import Clock, rest
+from consumer.clock import Clock, rest, until_tick
 from consumer.errors import ConsumerError, code_of
 from consumer.payments import AuthenticationError, CircuitOpen
 from consumer.retry import Lasting, RetryPolicy
@@ -92,6 +92,7 @@ class Stage(ABC):
                 if wait_s is None:
                     return
                 self.failure.well()
+                wait_s = until_tick(self._clock, wait_s)
             await rest(self._clock, wait_s, stop, self.wake)
 
 

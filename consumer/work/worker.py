@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
-from consumer.clock import Clock
+from consumer.clock import Clock, until_tick
 from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
@@ -204,7 +204,7 @@ class Worker:
     async def _poll(self, subscription: Subscription, stop: asyncio.Event) -> None:
         """One round: poll, take, commit. Records whose offsets are not committed come again; that is harmless."""
         try:
-            records = await subscription.poll(self._config.batch, POLL_S)
+            records = await subscription.poll(self._config.batch, until_tick(self._clock, POLL_S))
         except BrokerError as error:
             self._unpolled.lasts(error)
             self._blind = error
@@ -319,7 +319,7 @@ class Worker:
                 self._untidy.lasts(error)
             round_number += 1
             try:
-                async with asyncio.timeout(HOUSEKEEPING_S):
+                async with asyncio.timeout(until_tick(self._clock, HOUSEKEEPING_S)):
                     await stop.wait()
             except TimeoutError:
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from consumer.cli.outline import outline
 from consumer.cli.tree import PARTS, tree, trunk
+from tests.support.load import SECRET
 
 HEAVY = (
     "sqlalchemy",
@@ -29,12 +31,13 @@ HEAVY = (
 ONE_ROLES = ("consumer.console.query", "consumer.receive.web", "consumer.sync.role", "consumer.work.worker",
              "consumer.sandbox", "opentelemetry.sdk")  # fmt: skip
 """What only one role is made of, or none of them."""
+NOT_TO_RECEIVE = ("consumer.payments", "consumer.plugin", "handlers")
 LOADED = f"""
 import sys
 from consumer.cli.entry import run
 code = run(sys.argv[1:])
 found = [name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names]
-print(len(found), *[name for name in {HEAVY + ONE_ROLES!r} if name in sys.modules], file=sys.stderr)
+print(len(found), *[name for name in {HEAVY + ONE_ROLES + NOT_TO_RECEIVE!r} if name in sys.modules], file=sys.stderr)
 sys.exit(code)
 """
 LEDGER = {"sqlalchemy", "sqlmodel", "pydantic"}
@@ -47,11 +50,16 @@ def _called(*arguments: str, folder: Path | None = None) -> tuple[subprocess.Com
     return done, imported
 
 
-def _counted(*arguments: str, folder: Path | None = None) -> tuple[subprocess.CompletedProcess[str], int, set[str]]:
+def _counted(
+    *arguments: str, folder: Path | None = None, settings: Mapping[str, str] | None = None
+) -> tuple[subprocess.CompletedProcess[str], int, set[str]]:
     """The same, and how many modules it imported in all, beside Python's own."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
     command = [sys.executable, "-W", "ignore", "-c", LOADED, *arguments]
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=env | dict(settings or {}), cwd=folder, input="", capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
     count, *heavy = done.stderr.split("\n")[-2].split()
     return done, int(count), set(heavy)
 
@@ -85,7 +93,7 @@ LOOKS = (("events", "list"), ("events", "show"), ("find",), ("dead", "list"), ("
 def test_who_looks_into_the_ledger_imports_what_that_needs(words: tuple[str, ...]) -> None:
     done, imported = _called(*words, "--help")
     assert done.returncode == 0
-    assert imported == LEDGER
+    assert imported - {*NOT_TO_RECEIVE} == LEDGER
 
 
 # What a start costs is what it imports. These are 15 more than were measured in November 2026.
@@ -99,6 +107,7 @@ BUDGETS = {
     ("handlers", "list"): 410,
     ("status",): 479,
 }
+SERVE_MODULES = 504
 
 
 @pytest.mark.parametrize("words", BUDGETS)
@@ -135,4 +144,13 @@ def test_a_role_does_not_wait_for_the_parts_of_another(role: str) -> None:
     done, imported = _called(role, "--help")
     assert done.returncode == 0
     assert "consumer.app" in imported
-    assert not imported & {*ONE_ROLES, "alembic"}
+    assert not imported & {*ONE_ROLES, *NOT_TO_RECEIVE, "alembic"}
+
+
+def test_who_only_receives_has_nothing_of_handlers_and_of_the_api_in_memory(tmp_path: Path) -> None:
+    settings = {"CONSUMER_PORT": "0", "CONSUMER_INTERNAL_PORT": "0", "CONSUMER_LINGER_S": "0",
+                "CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": SECRET}  # fmt: skip
+    done, count, imported = _counted("serve", "--beside", folder=tmp_path, settings=settings)  # it ends with its input
+    assert done.returncode == 0, done.stderr
+    assert imported & {*ONE_ROLES, *NOT_TO_RECEIVE} == {"consumer.receive.web"}
+    assert count <= SERVE_MODULES

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker import Broker, Record, Subscription
 from consumer.broker.base import next_offsets
-from consumer.clock import Clock
+from consumer.clock import Clock, until_tick
 from consumer.errors import BrokerError, NotUnderstood
 from consumer.events import Delivery
 from consumer.ledger import Database
@@ -148,7 +148,7 @@ class HintConsumer(Stage):
         """
         subscription = await self._joined()
         try:
-            records = await subscription.poll(self._batch, timeout_s)
+            records = await subscription.poll(self._batch, until_tick(self._clock, timeout_s))
             if records:
                 await self._store(records, self._clock.now())
                 await subscription.commit(next_offsets(records))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.clock import rest
+from consumer.clock import rest, until_tick
 from consumer.errors import ConsumerError
 from consumer.events import parse_time
 from consumer.ledger.reading import sync_state
@@ -89,7 +89,7 @@ class Watch:
                     await self._note(failures)
                 except ConsumerError:
                     self._noted = None  # the stages say themselves that the ledger is away, or that another leads
-                await rest(self._app.clock, LOOK_EVERY_S, stop)
+                await rest(self._app.clock, until_tick(self._app.clock, LOOK_EVERY_S), stop)
         finally:
             self._show({})
 

@@ -13,7 +13,7 @@ import orjson
 import structlog
 
 from consumer.broker.base import Broker, Message
-from consumer.clock import Clock
+from consumer.clock import Clock, until_tick
 from consumer.errors import BrokerError, LedgerError, RecordTooLarge
 from consumer.ledger import Database
 from consumer.ledger.handling import dead
@@ -91,7 +91,7 @@ class DeadLetters:
         if stop.is_set():
             return
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(until_tick(self._clock, seconds)):
                 await self._wake.wait()
         except TimeoutError:
             return
