@@ -47,7 +47,16 @@ test: setup ## the whole test suite, with real PostgreSQL and real Apache Kafka 
 	$(FAST)
 	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "$(REAL)"
 
-bench: setup ## benchmarks: ratios against baselines measured in the same run; exit 1 below a bar
+# The peers of the benchmarks: an environment of their own, so that nobody else installs them.
+PEERS := .cache/peers
+PEERS_STAMP := $(PEERS)/.stamp
+
+$(PEERS_STAMP): requirements-bench.lock
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-bench.lock
+	@touch $@
+
+bench: setup $(PEERS_STAMP) ## benchmarks: ratios against baselines and peers measured in the same run; exit 1 below a bar
 	@$(BIN)/python -m tests.bench --svg tests/bench/plot/measured.svg
 
 kafka: setup ## a local Apache Kafka broker in the foreground
@@ -67,18 +76,19 @@ faults: setup ## faults of real processes: when `status` was not green any more,
 drills: setup ## alerts, each fired by its real fault in running processes and cured as its runbook says
 	@$(BIN)/python -m tests.drills
 
-mutants: setup ## a night: single mistakes planted, each has to be noticed by a test; MODULE=path for a part, ONE_IN=n a sample (0: survivors), MINUTES=n to stop after
-	@$(BIN)/python -m tests.mutants $(MODULE) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONE_IN),--one-in $(ONE_IN))
+mutants: setup ## a night: single mistakes planted, each has to be noticed by a test; MODULE=path for a part, ONE_IN=n a sample (0: survivors), MINUTES=n to stop after, EACH=s of tests for each, NEAR=1 the nearest tests alone
+	@$(BIN)/python -m tests.mutants $(MODULE) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONE_IN),--one-in $(ONE_IN)) $(if $(EACH),--each $(EACH)) $(if $(NEAR),--near)
 
 LOCK := uv pip compile -q --no-strip-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 
-lock: ## rewrite the three locks from pyproject.toml (needs uv)
+lock: ## rewrite the locks from pyproject.toml (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) -c requirements.lock --group build -o requirements-build.lock
+	$(LOCK) -c requirements.lock --group bench -o requirements-bench.lock
 	$(LOCK) -c requirements.lock -c requirements-build.lock --group dev pyproject.toml -o requirements-dev.lock
 
 advisories: setup ## asks PyPI what is known to be vulnerable of what the locks hold (network); exit 1 when something is
-	@for lock in requirements.lock requirements-build.lock requirements-dev.lock; do \
+	@for lock in requirements.lock requirements-build.lock requirements-bench.lock requirements-dev.lock; do \
 	  $(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r $$lock $(ADVISORIES) || exit 1; done
 
 image: setup ## the image, twice, without an engine (root, buildah, mmdebstrap): the same digest both times; its SBOM; every role started from it

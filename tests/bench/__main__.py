@@ -14,10 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench import backlog, effects, latency, looking, main_job, receiving, replaying, working
-from tests.bench.job import bare_handlers
+from tests.bench.job import bare_handlers, grown
+from tests.bench.peers import receiving as peers_receiving
+from tests.bench.peers import working as peers_working
 from tests.bench.plot.drawing import drawing
-from tests.bench.processes import idle, scaling
+from tests.bench.processes import backlog_memory, idle, scaling
 from tests.bench.ratio import Measured, table
+from tests.bench.receive import half_load
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
 
@@ -25,16 +28,24 @@ ON_POSTGRES: Mapping[str, Callable[[Path, str], Sequence[Measured]]] = {
     "main": main_job.measure,
     "bare": bare_handlers.measure,
     "effects": effects.measure,
+    "grown": grown.measure,
     "looking": looking.measure,
     "backlog": backlog.measure,
 }
 ON_BOTH: Mapping[str, Callable[[Path, str, str], Sequence[Measured]]] = {
     "idle": idle.measure,
+    "memory": backlog_memory.measure,
     "latency": latency.measure,
+    "peers-work": peers_working.measure,
     "scaling": scaling.measure,
     "work": working.measure,
 }
-PARTS = (*ON_POSTGRES, *ON_BOTH, "receive", "replay")
+ON_KAFKA: Mapping[str, Callable[[Path, str], Sequence[Measured]]] = {
+    "receive": receiving.measure,
+    "half-load": half_load.measure,
+    "peers-receive": peers_receiving.measure,
+}
+PARTS = (*ON_POSTGRES, *ON_BOTH, *ON_KAFKA, "replay")
 
 
 def main() -> int:
@@ -59,11 +70,12 @@ def _measured(folder: Path, chosen: Sequence[str]) -> list[Measured]:
                 found += part(folder, postgres)
     if "replay" in chosen:
         found += replaying.measure(folder)
-    if {"receive", *ON_BOTH} & set(chosen):
+    if {*ON_KAFKA, *ON_BOTH} & set(chosen):
         with kafka_server(folder / "kafka") as kafka:
-            if "receive" in chosen:
-                with _all_cores():
-                    found += receiving.measure(folder, kafka.url)
+            for name, part in ON_KAFKA.items():
+                if name in chosen:
+                    with _all_cores():
+                        found += part(folder, kafka.url)
             for name, part_of_both in ON_BOTH.items():
                 if name in chosen:
                     with _all_cores(), postgres_server() as postgres:

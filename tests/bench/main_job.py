@@ -73,7 +73,7 @@ def measure(folder: Path, postgres: str, size: Size | None = None) -> list[Measu
 
 def _round(folder: Path, name: str, postgres: str, size: Size) -> Round:
     url = url_of(name, folder, postgres)
-    ours = uvloop.run(worked_off(folder, url, _job(size.ours)))
+    ours = uvloop.run(worked_off(folder, url, job_of(size.ours)))
     rows = uvloop.run(limit.rows_of(url, size.ours))
     return Round(
         ours=ours,
@@ -83,7 +83,8 @@ def _round(folder: Path, name: str, postgres: str, size: Size) -> Round:
     )
 
 
-def _job(orders: int) -> Job:
+def job_of(orders: int) -> Job:
+    """So many orders that are registered."""
     return Job(registry=load_registry(extra={"bench": sys.modules[__name__]}), orders=orders)
 
 
@@ -138,7 +139,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench") as folder, postgres_server() as postgres:
         if asked.profile:
-            job = _auto(asked.orders) if asked.auto else _job(asked.orders)
+            job = _auto(asked.orders) if asked.auto else job_of(asked.orders)
             _profiled(Path(folder), postgres, asked.profile, job, asked.lines)
         else:
             size = Size(asked.orders, asked.orders, asked.baseline, asked.rounds)

@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.checkout.locks import CHECKOUT, LOCKS, pinned, versions
+from tests.support.checkout.locks import CHECKOUT, LOCKS, PEERS_LOCK, pinned, versions
 
 ELSEWHERE = ["colorama", "pywin32", "tzdata"]  # locked for another system than this
 
@@ -44,7 +44,16 @@ def test_the_locks_agree() -> None:
         assert {one: version for one, version in versions(name).items() if everything.get(one) != version} == {}
 
 
-@pytest.mark.parametrize("name", LOCKS)
+def test_peers_are_not_set_up_with_everything_else_and_share_what_is_shared() -> None:
+    asked = _names(PROJECT["dependency-groups"]["bench"])
+    peers, running = versions(PEERS_LOCK), versions("requirements.lock")
+    assert asked <= set(peers)
+    assert {"django", "faststream", "fastapi", "procrastinate"} <= asked - set(versions("requirements-dev.lock"))
+    assert {"aiokafka", "asyncpg", "sqlalchemy", "uvloop"} <= set(peers)
+    assert {name: version for name, version in peers.items() if running.get(name, version) != version} == {}
+
+
+@pytest.mark.parametrize("name", [*LOCKS, PEERS_LOCK])
 def test_all_is_pinned_by_hash_and_names_no_address(name: str) -> None:
     text = (CHECKOUT / name).read_text()
     assert "://" not in text
@@ -111,7 +120,7 @@ def test_each_locked_package_is_looked_up_and_a_vulnerable_one_is_named() -> Non
     try:
         clean = look()
         assert clean.returncode == 0, clean.stderr
-        assert set().union(*(versions(name) for name in LOCKS)) - Advisories.asked <= _names(ELSEWHERE)
+        assert set().union(*(versions(name) for name in [*LOCKS, PEERS_LOCK])) - Advisories.asked <= _names(ELSEWHERE)
         Advisories.vulnerable = "yarl"
         found = look()
         assert found.returncode != 0

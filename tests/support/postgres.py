@@ -116,6 +116,23 @@ def create_database(base_uri: str) -> str:
     return database_url(base_uri, name)
 
 
+def postmaster(base_uri: str) -> int:
+    """The server's first process, whose children serve."""
+
+    async def parent() -> int:
+        connection = await asyncpg.connect(base_uri)
+        try:
+            return await asyncio.to_thread(_parent_of, await connection.fetchval("SELECT pg_backend_pid()"))
+        finally:
+            await connection.close()
+
+    return asyncio.run(parent())
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def database_url(base_uri: str, name: str) -> str:
     """The server's URI, for another database and for asyncpg through SQLAlchemy."""
     head, _, query = base_uri.partition("?")

@@ -140,11 +140,11 @@ async def embedded(path: Path) -> AsyncIterator[EmbeddedBroker]:
         await found.stop()
 
 
-async def make_topics(broker: Broker) -> None:
+async def make_topics(broker: Broker, topic: str = TOPIC) -> None:
     """The topic the worker reads, and the one for dead letters."""
     await broker.ensure_topics(
         [
             TopicConfig(name=name, partitions=3, retention_s=None, max_record_bytes=1 << 20)
-            for name in (TOPIC, f"{TOPIC}.dead")
+            for name in (topic, f"{topic}.dead")
         ]
     )

@@ -46,14 +46,14 @@ def measure(folder: Path, postgres: str) -> list[Measured]:
 
 
 def _effect(folder: Path, name: str, postgres: str) -> tuple[float, float]:
-    ours = uvloop.run(worked_off(folder, url_of(name, folder, postgres), _job(call)))
+    ours = uvloop.run(worked_off(folder, url_of(name, folder, postgres), job_of(call, OURS)))
     baseline = uvloop.run(naive.effect(folder, url_of(name, folder, postgres), BASELINE))
     return _rates(ours, baseline)
 
 
 def _transactional(folder: Path, name: str, postgres: str) -> tuple[float, float]:
     url = url_of(name, folder, postgres)
-    ours = uvloop.run(worked_off(folder, url, _job(note)))
+    ours = uvloop.run(worked_off(folder, url, job_of(note, OURS)))
     rows = uvloop.run(limit.rows_of(url, OURS))
     return _rates(ours, uvloop.run(limit.inserted(folder, url_of(name, folder, postgres), OURS, rows)))
 
@@ -63,7 +63,8 @@ def _rates(*costs: Cost) -> tuple[float, float]:
     return ours.per_cpu_second, baseline.per_cpu_second
 
 
-def _job(function: Callable[[Event, Context], Coroutine[Any, Any, None]]) -> Job:
+def job_of(function: Callable[[Event, Context], Coroutine[Any, Any, None]], orders: int) -> Job:
+    """So many webhooks for this handler alone."""
     handlers: Sequence[Any] = [declared(function)]
     registry = Registry([replace(handler, plugin="bench") for handler in handlers])
-    return Job(registry=registry, orders=OURS, events_each=1, registered=False)
+    return Job(registry=registry, orders=orders, events_each=1, registered=False)

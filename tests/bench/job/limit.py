@@ -18,7 +18,6 @@ from sqlalchemy import make_url
 from consumer.broker.base import next_offsets
 from tests.bench.job.prepared import prepared, webhooks
 from tests.bench.ratio import Cost
-from tests.work.workshop import TOPIC
 
 BATCH = 200
 
@@ -54,10 +53,10 @@ async def rows_of(url: str, orders: int) -> list[Rows]:
     return [one for one in found if len(one.rows) >= orders]
 
 
-async def inserted(folder: Path, url: str, orders: int, rows: Sequence[Rows]) -> Cost:
+async def inserted(folder: Path, url: str, orders: int, rows: Sequence[Rows], *, kafka: str = "") -> Cost:
     """What it costs to insert them, into the empty ledger at `url`."""
-    async with prepared(folder, url, webhooks(orders)) as (_, broker), _insert(url, rows) as insert:
-        subscription = broker.subscribe([TOPIC], "bench")
+    async with prepared(folder, url, webhooks(orders), kafka=kafka) as place, _insert(url, rows) as insert:
+        subscription = place.broker.subscribe([place.topic], place.topic)
         await subscription.start()
         try:
             began_s, cpu_s, done = time.perf_counter(), time.process_time(), 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from consumer.ledger.tables import EventRow, OutboxRow
 from handlers.fulfilment.tables import ORDERS
 from tests.bench.job.prepared import prepared, webhooks
 from tests.bench.ratio import Cost
-from tests.work.workshop import TOPIC
 
 Body = dict[str, object]
 _EVENTS: Table = EventRow.__table__
@@ -27,26 +26,32 @@ _OUTBOX: Table = OutboxRow.__table__
 async def main_job(folder: Path, url: str, orders: int) -> Cost:
     """For each webhook a transaction that knows a duplicate by its unique key, makes the order PAID and says what is to
     be done; then the effect, and a transaction that marks it."""
-    return await _worked_off(folder, url, orders, _paid, registered=True)
+    return await _worked_off(folder, url, orders, _paid, registered=range(orders))
 
 
-async def effect(folder: Path, url: str, orders: int) -> Cost:
+async def effect(folder: Path, url: str, orders: int, *, kafka: str = "") -> Cost:
     """For each webhook one transaction: its event, which a duplicate violates, and the effect before the commit."""
-    return await _worked_off(folder, url, orders, _called, registered=False)
+    return await _worked_off(folder, url, orders, _called, kafka=kafka)
 
 
 async def _worked_off(
-    folder: Path, url: str, orders: int, one: Callable[[Database, Body], Awaitable[None]], *, registered: bool
+    folder: Path,
+    url: str,
+    orders: int,
+    one: Callable[[Database, Body], Awaitable[None]],
+    *,
+    registered: Sequence[int] = (),
+    kafka: str = "",
 ) -> Cost:
-    async with prepared(folder, url, webhooks(orders), registered=orders if registered else 0) as (database, broker):
-        subscription = broker.subscribe([TOPIC], "bench")
+    async with prepared(folder, url, webhooks(orders), registered=registered, kafka=kafka) as place:
+        subscription = place.broker.subscribe([place.topic], place.topic)
         await subscription.start()
         try:
             began_s, cpu_s, done = time.perf_counter(), time.process_time(), 0
             while done < orders:
                 records = await subscription.poll(100, 0.5)
                 for record in records:
-                    await one(database, orjson.loads(record.value))
+                    await one(place.database, orjson.loads(record.value))
                 await subscription.commit(next_offsets(records))
                 done += len(records)
             return Cost(orders, time.process_time() - cpu_s, time.perf_counter() - began_s)

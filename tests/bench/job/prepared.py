@@ -12,39 +12,43 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
-from sqlalchemy import insert, text
+from sqlalchemy import Table, insert, select, text
 
-from consumer.broker import Broker, EmbeddedBroker
+from consumer.broker import Broker, EmbeddedBroker, open_broker
 from consumer.clock import SystemClock
 from consumer.events import Event, Locators, Source, Trust, build_event
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import lanes
+from consumer.ledger.tables import RunRow, RunStatus
 from consumer.wire import own_event
 from consumer.work.execution.contexts import Contexts
 from consumer.work.registry import Registry
+from consumer.work.worker import WorkerConfig
 from handlers.fulfilment.tables import ORDERS
 from tests.bench.ratio import Cost
 from tests.support.ports import eventually
 from tests.support.postgres import create_database
-from tests.work.workshop import TOPIC, Workshop, make_topics, message
+from tests.work.workshop import Workshop, make_topics, message
 
 DATABASES = ("SQLite", "PostgreSQL")
 WITHIN_S = 300
 AMOUNT, CUSTOMER = "25.00", "customer-1"
-AT = datetime(2026, 1, 1, tzinfo=UTC)
+AT, FAR = datetime(2026, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+_RUNS: Table = RunRow.__table__
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Orders to be worked off: whether the merchant registered them, and how many events of each there will have been
-    (its webhooks, reads and what is derived)."""
+    """Orders to be worked off, numbered from `first` on: whether the merchant registered them, and how many events of
+    each there will have been (its webhooks, reads and what is derived)."""
 
     registry: Registry
     orders: int
     events_each: int = 2
     registered: bool = True
     read: bool = False
+    first: int = 0
 
 
 def url_of(name: str, folder: Path, postgres: str) -> str:
@@ -52,55 +56,81 @@ def url_of(name: str, folder: Path, postgres: str) -> str:
     return f"sqlite+aiosqlite:///{folder / uuid.uuid4().hex}.db" if name == "SQLite" else create_database(postgres)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a run happens: its ledger, its log, and the topic of its own there."""
+
+    database: Database
+    broker: Broker
+    topic: str
+
+
 @asynccontextmanager
 async def prepared(
-    folder: Path, url: str, events: Sequence[Event], *, registered: int = 0
-) -> AsyncIterator[tuple[Database, Broker]]:
-    """A ledger that knows the first orders, and a log with these events."""
-    database, broker = Database(url), EmbeddedBroker(folder / f"{uuid.uuid4().hex}.log")
+    folder: Path, url: str, events: Sequence[Event], *, registered: Sequence[int] = (), kafka: str = ""
+) -> AsyncIterator[Place]:
+    """A ledger that knows the orders of these numbers, and a log with these events: embedded, or at this address."""
+    topic = f"bench-{uuid.uuid4().hex[:8]}"
+    database, broker = Database(url), open_broker(kafka) if kafka else EmbeddedBroker(folder / f"{topic}.log")
     await schema.upgrade(database)
     await broker.start()
     try:
-        await make_topics(broker)
+        await make_topics(broker, topic)
         if registered:
             async with database.transaction() as session:
-                await session.execute(insert(ORDERS), [_registered(number) for number in range(registered)])
-        await broker.publish_many(TOPIC, [message(event) for event in events])
-        yield database, broker
+                await session.execute(insert(ORDERS), [_registered(number) for number in registered])
+        await broker.publish_many(topic, [message(event) for event in events])
+        yield Place(database, broker, topic)
     finally:
         await broker.stop()
         await database.stop()
 
 
-async def worked_off(folder: Path, url: str, job: Job, profile: cProfile.Profile | None = None) -> Cost:
-    """What the worker takes for all of it."""
-    events = webhooks(job.orders)
+async def worked_off(
+    folder: Path, url: str, job: Job, profile: cProfile.Profile | None = None, *, kafka: str = ""
+) -> Cost:
+    """What the worker takes for all of it, in a ledger that may have a past with runs that are due after `FAR`."""
+    numbers = range(job.first, job.first + job.orders)
+    events, registered = webhooks(job.orders, job.first), numbers if job.registered else ()
     if job.read:
-        events += [order_observed(number) for number in range(job.orders)]
-    async with prepared(folder, url, events, registered=job.orders if job.registered else 0) as (database, broker):
-        shop = Workshop(database, broker, [], registry=job.registry, contexts=Contexts(SystemClock()))
+        events += [order_observed(number) for number in numbers]
+    async with prepared(folder, url, events, registered=registered, kafka=kafka) as place:
+        config = WorkerConfig(topic=place.topic, group=place.topic, drain_s=5)
+        contexts, database = Contexts(SystemClock()), place.database
+        shop = Workshop(database, place.broker, [], registry=job.registry, contexts=contexts, config=config)
+        handlers = [handler.name for handler in job.registry.handlers]
+        newest = await _newest(database) + job.orders * job.events_each
         began_s, cpu_s = time.perf_counter(), time.process_time()
         if profile is not None:
             profile.enable()
         async with shop.working():
-            newest = job.orders * job.events_each
-            await eventually(lambda: _is_done(database, newest), within_s=WITHIN_S, every_s=0.1)
+            await eventually(lambda: _is_done(database, newest, handlers), within_s=WITHIN_S, every_s=0.1)
             cost = Cost(job.orders, time.process_time() - cpu_s, time.perf_counter() - began_s)
         if profile is not None:
             profile.disable()
         return cost
 
 
-async def _is_done(database: Database, newest: int) -> bool:
-    """Whether so many events came in and nothing waits."""
+async def _newest(database: Database) -> int:
     async with database.reading() as session:
-        seq = (await session.execute(text("SELECT max(seq) FROM events"))).scalar_one()
-        return bool(seq) and seq >= newest and not await runs.count_by_status(session)
+        return int((await session.execute(text("SELECT max(seq) FROM events"))).scalar_one() or 0)
 
 
-def webhooks(orders: int) -> list[Event]:
-    """An `order.paid` of each."""
-    return [_order_paid(number) for number in range(orders)]
+async def _is_done(database: Database, newest: int, handlers: Sequence[str]) -> bool:
+    """Whether all events came in and nothing waits that is due before `FAR`. By index: it is asked again and again."""
+    if await _newest(database) < newest:
+        return False
+    async with database.reading() as session:
+        for handler in handlers:
+            waits = select(_RUNS.c.seq).where(lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == handler)
+            if (await session.execute(waits.where(_RUNS.c.next_at < FAR).limit(1))).first():
+                return False
+    return True
+
+
+def webhooks(orders: int, first: int = 0) -> list[Event]:
+    """An `order.paid` of each, numbered from there."""
+    return [_order_paid(number) for number in range(first, first + orders)]
 
 
 def _registered(number: int) -> dict[str, object]:

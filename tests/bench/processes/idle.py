@@ -64,7 +64,7 @@ async def _stack(folder: Path, urls: Mapping[str, str], name: str) -> list[Measu
         found: list[Measured] = []
         for role, process in roles.items():
             percent = (processor_s(process.pid) - before[role]) / LASTS_S * 100
-            found += _bounds(f"{name}: {role}", ready_s[role], percent, _memory_mib(process.pid))
+            found += _bounds(f"{name}: {role}", ready_s[role], percent, memory_mib(process.pid))
         return found
 
 
@@ -76,7 +76,7 @@ async def _ready_s(process: ConsumerProcess) -> float:
     return time.perf_counter() - began_s
 
 
-def _memory_mib(pid: int) -> float:
+def memory_mib(pid: int) -> float:
     """What of its memory is resident."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 

@@ -10,6 +10,8 @@ from packaging.utils import canonicalize_name
 
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
 LOCKS: Final = ("requirements.lock", "requirements-build.lock", "requirements-dev.lock")
+PEERS_LOCK: Final = "requirements-bench.lock"
+"""Of an environment of its own: what `make bench` measures against."""
 
 
 def pinned(lock: str) -> dict[str, Requirement]:

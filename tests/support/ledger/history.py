@@ -71,9 +71,9 @@ async def dead(database: Database, past: Past) -> None:
         await (await session.connection()).exec_driver_sql(statement)
 
 
-async def waiting(database: Database, past: Past) -> None:
-    """A backlog as the intake leaves it: the first of each order due, what comes behind it parked."""
-    is_head, at = f"n % {past.per_order} = 0", _WORDS[database.dialect]["at"]
+async def waiting(database: Database, past: Past, *, due: datetime = AT) -> None:
+    """A backlog as the intake leaves it: the first of each order due then, what comes behind it parked."""
+    is_head, at = f"n % {past.per_order} = 0", _WORDS[database.dialect]["at"].replace("2026", f"{due:%Y}")
     status, next_at = f"CASE WHEN {is_head} THEN 'retrying' ELSE 'parked' END", f"CASE WHEN {is_head} THEN {at} END"
     await _insert(database, past, status=status, blocking="true", attempts="0", next_at=next_at)
 
