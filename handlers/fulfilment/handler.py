@@ -42,6 +42,7 @@ from handlers.fulfilment.tables import (
 from handlers.pointers import TEXT_MAX_CHARS, look, look_amount, look_text, marked_as_test
 
 OPTIONS = Options
+BY_SERVICE_ID_S = 20.0  # reads that only lag have mostly come by then
 _OWN = ("drv_", "obs_")
 
 
@@ -116,9 +117,16 @@ async def order_unreadable(event: Event, ctx: Context) -> None:
     change = await apply(
         ctx, event, order_id, lambda o: rules.unreadable(o, version, at, options.matching), invents=False
     )
-    if change is not None and change.after.requested_at is not None and change.after.is_unreadable:
+    if change is None:
+        return
+    after = change.after
+    is_newly_held = after.hold is Hold.UNMATCHED and change.before.hold is not Hold.UNMATCHED
+    if is_newly_held and after.service_order_id is not None:
+        # It may be there, under an id that cannot be looked up: too long, or with characters that nothing keeps.
+        ctx.request_read("service_order", after.service_order_id, later(event, BY_SERVICE_ID_S))
+    if after.requested_at is not None and after.is_unreadable:
         ctx.log.warning("requested_order_unreadable", order_id=order_id)
-        detail = {"proof": change.after.proof_event_id, "request_id": event.find("/data/request_id")}
+        detail = {"proof": after.proof_event_id, "request_id": event.find("/data/request_id")}
         await open_finding(ctx, FINDINGS, "unreadable_order", order_id, at, detail)
 
 

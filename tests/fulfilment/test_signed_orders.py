@@ -14,6 +14,7 @@ from consumer.console.unfulfilled import unfulfilled
 from consumer.errors import ConsumerError
 from consumer.events import Source, Trust
 from consumer.plugin import Event
+from handlers.fulfilment.handler import BY_SERVICE_ID_S
 from handlers.fulfilment.tables import FINDINGS, ORDERS
 from tests.support.handling.projections import READS, START, Projections, observed, own, said, unreadable
 
@@ -233,8 +234,23 @@ async def test_a_held_order_is_not_asked_for_over_and_over(orders: Projections) 
     await orders.feed(signed())
     await orders.forget_reads()
     await orders.feed(unreadable("order:A1", 1), signed("evt_2"))
+    assert await orders.asked() == {("service_order", "so1")}, "once by the other id"
+    await orders.forget_reads()
+    await orders.feed(unreadable("order:A1", 2), signed("evt_3"))
     await orders.pass_time(days=1)
     assert await orders.rows(READS) == [], "the read itself goes on being tried; nobody asks again"
+
+
+async def test_an_order_whose_own_id_cannot_be_looked_up_is_read_by_the_services(orders: Projections) -> None:
+    """A text that no column holds, or one too long: the service has no such order, and shows it all the same."""
+    # case: F20, F26, U1
+    await orders.feed(listed(), unreadable("order:A1", 1))
+    assert (await orders.row(ORDERS))["hold"] == "unmatched"
+    [read] = [row for row in await orders.rows(READS) if row["kind"] == "service_order"]
+    assert (read["object_id"], read["due_at"]) == ("so1", START + timedelta(seconds=BY_SERVICE_ID_S))
+    await orders.feed(observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert await requests(orders) == 1
+    assert await open_kinds(orders) == set()
 
 
 @pytest.mark.parametrize("further", [signed("evt_2"), listed("evt_2")], ids=["signed", "listed"])
