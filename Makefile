@@ -76,8 +76,8 @@ faults: setup ## faults of real processes: when `status` was not green any more,
 drills: setup ## alerts, each fired by its real fault in running processes and cured as its runbook says
 	@$(BIN)/python -m tests.drills
 
-mutants: setup ## a night: single mistakes planted, each has to be noticed by a test; MODULE=path for a part, ONE_IN=n a sample (0: survivors), MINUTES=n to stop after
-	@$(BIN)/python -m tests.mutants $(MODULE) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONE_IN),--one-in $(ONE_IN))
+mutants: setup ## a night: single mistakes planted, each has to be noticed by a test; MODULE=path for a part, ONE_IN=n a sample (0: survivors), MINUTES=n to stop after, EACH=s of tests for each, NEAR=1 the nearest tests alone
+	@$(BIN)/python -m tests.mutants $(MODULE) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONE_IN),--one-in $(ONE_IN)) $(if $(EACH),--each $(EACH)) $(if $(NEAR),--near)
 
 LOCK := uv pip compile -q --no-strip-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 

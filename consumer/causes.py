@@ -110,6 +110,7 @@ KAFKA: Final[Mapping[str, Cause]] = {
     "IllegalSaslStateError": _SASL,
     "IncompatibleBrokerVersion": _VERSION,
     "UnrecognizedBrokerVersion": _VERSION,
+    "NotImplementedError": _VERSION,
     "UnsupportedVersionError": _VERSION,
     "NotEnoughReplicasError": _REPLICAS,
     "NotEnoughReplicasAfterAppendError": _REPLICAS,

@@ -362,6 +362,15 @@ class BodiesArchived(ArchiveError):
     code = "bodies_archived"
 
 
+# --- the process ---------------------------------------------------------------------------------------------
+
+
+class RoleSlow(ConsumerError):
+    """The process gets too little of a processor, or something blocks its loop again and again."""
+
+    code = "role_slow"
+
+
 # --- the broker ----------------------------------------------------------------------------------------------
 
 

@@ -99,6 +99,7 @@ class App:
             clock=self.clock,
             process=self._process,
         )
+        self._heartbeat.told["loop"] = self._watch.slow
 
     async def __aenter__(self) -> Self:
         self._watch.start()

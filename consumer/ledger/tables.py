@@ -234,7 +234,8 @@ class OutboxRow(LedgerRow, table=True):
 class ReadRow(LedgerRow, table=True):
     """A read that handlers asked for, coalesced per object. `asked` counts the requests, so that one that comes in
     while the read is under way is not lost; `again_at` is the earliest time that those asked for since it began.
-    `asked_after`: the newest version of a read when it was last asked for; only a newer one is an answer."""
+    `asked_after`: the newest version of a read when it was last asked for; only a newer one is an answer.
+    `traceparent`: of what wants it soonest."""
 
     __tablename__ = "reads"
     __table_args__ = (Index("ix_reads_due", "due_at"),)
@@ -249,6 +250,7 @@ class ReadRow(LedgerRow, table=True):
     attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     code: str | None = Field(default=None, sa_column=Column(String(60)))
     created_at: datetime = time_column()
+    traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
 
 
 class ObservationRow(LedgerRow, table=True):

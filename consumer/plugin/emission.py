@@ -33,11 +33,13 @@ class Emission:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest:
-    """A read that a handler asked for; coalesced per object. `kind` as in `Context.request_read`."""
+    """A read that a handler asked for; coalesced per object. `kind` as in `Context.request_read`. `traceparent`: that
+    of the event it was asked for, which the worker adds."""
 
     kind: ReadKind
     object_id: str
     not_before: datetime | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -40,6 +41,8 @@ log = structlog.get_logger(__name__)
 DEFAULT = "default"
 UNKNOWN = "unknown"
 SAY_EVERY_S = 1.0
+_TRACE: ContextVar[str] = ContextVar("trace", default="")
+"""The traceparent of the delivery that is being taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,7 @@ class Receiver:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request (contract, HTTP). Never raises, but for cancellation."""
         started = perf_counter()
+        _TRACE.set("")  # a connection's requests are handled by one task
         endpoint = self._paths.get(request.raw_path) or self._paths.get(request.path)
         application = endpoint.application if endpoint is not None else UNKNOWN
         try:
@@ -179,6 +183,7 @@ class Receiver:
         """Decide what becomes of the body and wait until the broker has it for good (cases I1, I2)."""
         received_at = self._shared.now()
         root = self._tracing.root("receive", headers.get("traceparent"))
+        _TRACE.set(root.traceparent)
         outcome = "refused"
         try:
             topic, message, answer, problem = decide(
@@ -227,7 +232,9 @@ class Receiver:
             case BrokerError() | TimeoutError():
                 answer, reason = answers.NOT_DURABLE, str(error) or type(error).__name__
             case _:
-                log.error("receive_failed", application=application, error=type(error).__name__, exc_info=error)
+                log.error(
+                    "receive_failed", application=application, error=type(error).__name__, exc_info=error, **_trace()
+                )
                 return answers.FAILED
         self._figures.say(answer.outcome, application, reason)
         return answer
@@ -279,7 +286,14 @@ class _Figures:
             return
         self._said[outcome] = now
         unsaid = self._unsaid.pop(outcome, 0)
-        log.warning("webhook_refused", outcome=outcome, application=application, reason=reason, unsaid=unsaid)
+        log.warning(
+            "webhook_refused", outcome=outcome, application=application, reason=reason, unsaid=unsaid, **_trace()
+        )
+
+
+def _trace() -> dict[str, str]:
+    """The trace of the delivery at hand; none where it was refused before it was read."""
+    return {"trace_id": traceparent[3:35]} if (traceparent := _TRACE.get()) else {}
 
 
 def receive_runner(receiver: Receiver, *, shutdown_timeout_s: float = 20.0) -> web.ServerRunner:

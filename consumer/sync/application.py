@@ -54,8 +54,15 @@ class Application:
         """Where facts lie in its bodies."""
         return self.api.locators
 
-    def observation(self, kind: ObjectKind, object_id: str, version: int, record: Mapping[str, Any]) -> Observation:
-        """A record of its that was read just now."""
+    def observation(
+        self,
+        kind: ObjectKind,
+        object_id: str,
+        version: int,
+        record: Mapping[str, Any],
+        traceparent: str | None = None,
+    ) -> Observation:
+        """A record of its that was read just now, maybe because what is of this trace asked for it."""
         return Observation(
             application=self.name,
             kind=kind,
@@ -63,6 +70,7 @@ class Application:
             version=version,
             read_at=self.clock.now(),
             record=record,
+            traceparent=traceparent,
         )
 
     async def versions(self, count: int = 1) -> int:

@@ -18,10 +18,13 @@ from types import FrameType
 
 import structlog
 
+from consumer.errors import ConsumerError, RoleSlow
 from consumer.telemetry.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 WINDOW = 40
+SLOW_LAG_S, SLOW_FOR_S = 1.0, 20.0
+"""A loop that has come so late each time, for so long, cannot keep up."""
 PLACES_MAX = 4
 
 
@@ -50,6 +53,7 @@ class LoopWatch:
         self._blocked_after_s = blocked_after_s
         self._on_blocked = on_blocked
         self._lags: deque[float] = deque(maxlen=WINDOW)
+        self._late_since: float | None = None
         self._heartbeat = time.monotonic()
         self._beats = 0
         self._stopped = threading.Event()
@@ -60,6 +64,14 @@ class LoopWatch:
     def lag_s(self) -> float:
         """The worst lateness among the last heartbeats (about ten seconds), in seconds."""
         return max(self._lags, default=0.0)
+
+    def slow(self) -> ConsumerError | None:
+        """What to tell of a loop that comes late each time, as with too little of a processor; None of one that keeps
+        up, also where it was held up once."""
+        since = self._late_since
+        if since is None or self._heartbeat - since < SLOW_FOR_S:
+            return None
+        return RoleSlow(f"its loop comes {self._lags[-1]:.1f} s late each time: {RoleSlow.__doc__}")
 
     @property
     def beats(self) -> int:
@@ -101,7 +113,9 @@ class LoopWatch:
             await asyncio.sleep(self._interval_s)
             self._heartbeat = time.monotonic()
             self._beats += 1
-            self._lags.append(max(0.0, self._heartbeat - before - self._interval_s))
+            lag_s = max(0.0, self._heartbeat - before - self._interval_s)
+            self._lags.append(lag_s)
+            self._late_since = None if lag_s < SLOW_LAG_S else self._late_since or before
             if self._metrics is not None:
                 self._metrics.loop_lag.set(self.lag_s)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import structlog
@@ -41,6 +41,12 @@ def onwards(cause: Event) -> str:
 def on_the_way_of(event: Event) -> AbstractContextManager[None]:
     """Inside, every line of this task says which event is being processed."""
     return structlog.contextvars.bound_contextvars(trace_id=trace_id(event), event_id=event.id)
+
+
+def on_the_way_of_trace(traceparent: str | None) -> AbstractContextManager[None]:
+    """The same of what is done for an event that is not at hand, but its trace is; None: for none."""
+    ids = parsed(traceparent)
+    return nullcontext() if ids is None else structlog.contextvars.bound_contextvars(trace_id=f"{ids[0]:032x}")
 
 
 def on_the_way_of_all(events: Sequence[Event]) -> AbstractContextManager[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from consumer.ledger.handling.runs import Attempt, Run
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import AuditNote, Context, Handler, ReadRequest
+from consumer.telemetry.way import onwards
 from consumer.work.transition import Transition
 
 
@@ -92,7 +93,8 @@ class UnitOfWork:
             Emitted(emission=one, cause=event, handler=handler.name, plan=plan) for one in ctx.emissions
         )
         if ctx.reads:
-            self.reads.setdefault(event.application, []).extend(ctx.reads)
+            asked = [replace(one, traceparent=onwards(event)) for one in ctx.reads]
+            self.reads.setdefault(event.application, []).extend(asked)
         self.notes.extend(_noted(note, handler, event, self.now) for note in ctx.notes)
 
 

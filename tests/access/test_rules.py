@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from handlers.access.ending import ended
 from handlers.access.facts import observed, past_due_heard
 from handlers.access.policy import Policy, duration
 from handlers.access.rules import Decision, OperatorSource, decide
@@ -196,3 +197,54 @@ def test_what_got_worse_by_a_read_alone_is_unannounced_as_long_as_it_is_worse(
 ) -> None:
     reading = Reading(version=9, read_at=NOW, status=after)
     assert observed(Subscription(**before), reading, NOW, Policy()).unannounced is unannounced
+
+
+# case: B31
+@pytest.mark.parametrize(
+    ("before", "by_read", "unannounced"),
+    [
+        ({"status": ACTIVE}, True, True),
+        ({"status": ACTIVE}, False, False),
+        ({"status": ACTIVE, "hinted_at": NOW - timedelta(minutes=59)}, True, False),
+        ({"status": ACTIVE, "hinted_at": NOW - timedelta(hours=1)}, True, True),
+        ({"status": None}, True, False),
+        ({"status": ENDED, "unannounced": True}, True, True),
+        ({"status": ENDED, "unannounced": True}, False, False),
+        ({"status": ENDED}, True, False),
+    ],
+)
+def test_an_end_of_somebody_live_is_unannounced_where_a_read_alone_shows_it(
+    before: dict[str, Any], by_read: bool, unannounced: bool
+) -> None:
+    after = ended(Subscription(**before), at=NOW, ended_at=NOW, reason=None, by_read=by_read, policy=Policy())
+    assert after.unannounced is unannounced
+
+
+@pytest.mark.parametrize("status", [PAST_DUE, None])
+def test_a_read_as_old_as_the_newest_says_nothing_new_unless_it_says_ended(status: str | None) -> None:
+    # case: A40
+    one = sub(status, version=4, read_at=START)
+    assert observed(one, Reading(version=4, read_at=NOW, status=ACTIVE), NOW, Policy()) == one
+    end = observed(one, Reading(version=4, read_at=NOW, status=ENDED, ended_at=NOW), NOW, Policy())
+    assert (end.status, end.read_at, end.ended_at) == (ENDED, START, NOW)
+
+
+# case: A9, A10
+@pytest.mark.parametrize(
+    ("status", "since", "charged", "began", "then"),
+    [
+        (PAST_DUE, None, None, NOW, NOW),
+        (PAST_DUE, NOW, None, NOW - DAY, NOW - DAY),
+        (PAST_DUE, NOW - DAY, None, NOW, NOW - DAY),
+        (PAST_DUE, NOW, NOW - 2 * DAY, NOW + DAY, NOW),
+        (PAST_DUE, NOW - 3 * DAY, NOW - 2 * DAY, NOW, NOW),
+        (PAST_DUE, NOW - 2 * DAY, NOW - 2 * DAY, NOW, NOW),
+        (None, NOW, None, NOW + DAY, NOW + DAY),
+        (None, NOW, None, NOW - DAY, NOW),
+    ],
+)
+def test_grace_counts_from_the_first_failure_since_the_last_charge(
+    status: str | None, since: Any, charged: Any, began: Any, then: Any
+) -> None:
+    one = sub(status, past_due_since=since, renewed_at=charged)
+    assert past_due_heard(one, began).past_due_since == then

@@ -22,7 +22,7 @@ from tests.faults.healthy import stay_healthy
 from tests.faults.play import Played, on_files, on_servers, play
 from tests.faults.rows.every import EMBEDDED, SERVERS
 from tests.faults.scene import Fault, Scene
-from tests.faults.table import keep, line, noticed_s
+from tests.faults.table import keep, keep_pairs, line, noticed_s
 
 SCENES = {"embedded": (on_files, EMBEDDED), "servers": (on_servers, SERVERS)}
 REASON_CHARS = 900
@@ -74,10 +74,14 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--on", choices=sorted(SCENES))
     parser.add_argument("--new", action="store_true", help="only what is not in the table")
     parser.add_argument("--times", type=int, default=1, help="play each so often")
+    parser.add_argument("--pairs", action="store_true", help="play nothing: write which rows play which pair")
     parser.add_argument("--healthy", type=float, metavar="MINUTES")
     parser.add_argument("--per-s", type=float, default=1.0, help="orders a second, with --healthy")
     asked = parser.parse_args(words)
     failed = 0
+    if asked.pairs:
+        keep_pairs()
+        return 0
     if asked.healthy is not None:
         return 1 if asyncio.run(stay(asked.on or "embedded", asked.healthy, asked.per_s)) else 0
     chosen = {on: _chosen(on, asked.words) for on in SCENES if asked.on in (None, on)}

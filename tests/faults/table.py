@@ -1,15 +1,18 @@
-"""Table: what was played, between two marks of the tests' README."""
+"""Table: what was played, between two marks of the tests' README; which pairs that covers, on the faults' own page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
+from tests.faults.pairs import PAIRS
 from tests.faults.play import Played
 from tests.faults.rows.every import EMBEDDED, SERVERS
 
 README: Final = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- faults: written by `python -m tests.faults` -->", "<!-- end of faults -->"
+PAGE: Final = Path(__file__).parent / "README.md"
+BEGIN_PAIRS, END_PAIRS = "<!-- pairs: written by `python -m tests.faults --pairs` -->", "<!-- end of pairs -->"
 SCENES: Final = {"embedded": "embedded", "servers": "Kafka, PostgreSQL"}
 NOT_GREEN: Final = 3
 HEAD: Final = (
@@ -38,6 +41,23 @@ def noticed_s(fault: str, on: str) -> float | None:
     """After how many seconds `status` was not green, played `on` embedded or servers; None where the table lacks it."""
     line = _stands()[1].get((fault, SCENES[on]))
     return None if line is None else float(line.split("|")[NOT_GREEN])
+
+
+def pairs_table() -> str:
+    """Each role and dependency by each way it may fail: the rows that play it, or why there is none."""
+    lines = ["| who, what | how | played as |", "|---|---|---|"]
+    for subject, kinds in PAIRS.items():
+        for kind, played in kinds.items():
+            told = "; ".join(played) if isinstance(played, tuple) else f"not: {played}"
+            lines.append(f"| {subject} | {kind} | {told} |")
+    return "\n".join(lines)
+
+
+def keep_pairs() -> None:
+    """Write them into the page of the faults."""
+    before, _, rest = PAGE.read_text().partition(BEGIN_PAIRS)
+    after = rest.partition(END_PAIRS)[2]
+    PAGE.write_text(f"{before}{BEGIN_PAIRS}\n\n{pairs_table()}\n\n{END_PAIRS}{after}")
 
 
 def _stands() -> tuple[str, dict[tuple[str, str], str], str]:

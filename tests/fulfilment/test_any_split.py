@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Table, select
@@ -13,6 +15,10 @@ from sqlalchemy import Table, select
 from consumer.events import Event, Trust
 from consumer.ledger import Database
 from consumer.ledger.tables import AuditRow, OutboxRow, ReadRow, RunRow
+from handlers.fulfilment import observing
+from handlers.fulfilment.folding import Fact
+from handlers.fulfilment.order import Order, Proof, Reading
+from handlers.fulfilment.store import Change
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
 from tests.fulfilment.conftest import Bench
 from tests.support.handling.live import Live
@@ -165,3 +171,38 @@ async def test_one_event_proves_one_of_two_orders_with_one_id_of_the_service(dat
         outbox = OutboxRow.__table__
         keys = await session.scalars(select(outbox.c.key).where(outbox.c.type == "fulfilment.requested"))
         assert list(keys) == ["order:A"]
+
+
+@pytest.mark.parametrize(
+    ("reads", "parts"),
+    [
+        ([], []),
+        ([("A", None), ("B", None)], ["AB"]),
+        ([("A", "1"), ("B", "2"), ("A", "3"), ("B", "4"), ("C", "5")], ["AB", "ABC"]),
+        ([("A", "1"), ("B", "1"), ("C", "1")], ["A", "B", "C"]),
+        ([("A", "B"), ("B", "A")], ["AB"]),
+        ([("A", None), ("B", None), ("A", None), ("C", None)], ["AB", "AC"]),
+    ],
+)
+async def test_no_order_comes_twice_in_a_part_by_either_of_its_ids(
+    reads: list[tuple[str, str | None]], parts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    async def apply_all(facts: Sequence[Fact]) -> list[Change]:
+        seen.append("".join(fact.order_id for fact in facts))
+        return [Change(Order(observed_version=9), Order(observed_version=9)) for _ in facts]
+
+    async def nobody(*_: object) -> dict[str, Proof]:
+        return {}
+
+    monkeypatch.setattr(observing, "apply_all", apply_all)
+    monkeypatch.setattr(observing, "proofs_by_service_id", nobody)
+
+    def read(ours: str, theirs: str | None) -> Any:
+        reading = Reading(version=1, status=None, service_order_id=theirs)
+        return SimpleNamespace(order_id=ours, reading=reading, event=None, ctx=None, proof=None)
+
+    batch = [read(ours, theirs) for ours, theirs in reads]
+    await observing.observe(batch)
+    assert seen == parts

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.errors import ConsumerError
-from consumer.events import Trust
+from consumer.events import Event, Trust
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
 from tests.fulfilment.confirmed import said
 from tests.support.handling.projections import READS, START, Projections, observed, own
@@ -32,6 +32,7 @@ async def test_a_paid_order_is_requested_once_keyed_by_the_order(orders: Project
     assert request.data["amount"] == "12.50"
     assert request.data["proof"] == {"event_id": "evt_1", "type": "order.paid"}
     assert request.data["record"]["id"] == "so1"
+    assert request.data["paid_at"] == START.isoformat()
     assert (await orders.row(ORDERS))["requested_at"] == START
 
 
@@ -168,6 +169,25 @@ async def test_a_session_keeps_its_highest_word(orders: Projections) -> None:
     assert (await orders.row(CHECKOUTS))["status"] == "COMPLETED"
 
 
+async def test_a_session_is_completed_when_it_says_so_first(orders: Projections) -> None:
+    # case: F5, F35
+    times = []
+    for number, word in enumerate(("canceled", "expired", "completed", "completed")):
+        at = START + timedelta(minutes=number)
+        session = said(f"checkout.session.{word}", f"evt_{number}", id="s1", order_id="A1", at=at)
+        fresh = said(f"checkout.session.{word}", f"evt_{number}_fresh", id=f"fresh{number}", order_id="B1", at=at)
+        await orders.feed(session, fresh)
+        times.append((await orders.row(CHECKOUTS, session_id="s1"))["completed_at"])
+    completed_at = START + timedelta(minutes=2)
+    assert times == [None, None, completed_at, completed_at]
+    assert [row["completed_at"] for row in await orders.rows(CHECKOUTS, order_id="B1")] == [
+        None,
+        None,
+        completed_at,
+        completed_at + timedelta(minutes=1),
+    ]
+
+
 async def test_a_browser_coming_back_proves_nothing(orders: Projections) -> None:
     # case: F16, F32
     await orders.feed(own("checkout.registered", "order:A1", {"session_id": "s1", "order_id": "A1"}))
@@ -196,6 +216,19 @@ async def test_a_read_that_lags_is_shown_and_read_again(orders: Projections) -> 
     assert await orders.asked() == {("order", "A1")}
     await orders.feed(observed("order:A1", 2, {"status": "PAID"}))
     assert (await orders.row(FINDINGS, kind="disagreement"))["closed_at"] is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "given"), [("object:A1", {}), ("order:A1", {"version": "9"}), ("order:A1", {"record": []})]
+)
+async def test_a_read_without_its_order_version_or_record_is_refused(
+    orders: Projections, key: str, given: dict[str, object]
+) -> None:
+    # case: G6
+    data = {"kind": "order", "id": "A1", "version": 9, "record": {"status": "PAID"}} | given
+    with pytest.raises(ConsumerError, match="needs an order, a version and a record"):
+        await orders.feed(own("order.observed", key, data))
+    assert await orders.rows(ORDERS) == []
 
 
 @pytest.mark.parametrize("status", ["PENDING", "REVIEW", None, 7])
@@ -242,6 +275,26 @@ async def test_a_test_event_without_a_mark_waits_for_a_read_that_never_comes(
     await orders.feed(observed("order:A1", 1, {"status": "PENDING"}))
     assert await fulfilments(orders) == 1, "the order exists: the event is proof enough"
     assert (await orders.row(FINDINGS, kind="paid_unconfirmed"))["closed_at"] is not None
+
+
+async def test_sessions_of_other_orders_say_nothing_about_this_one(orders: Projections) -> None:
+    # case: F5, F21, G8
+    def registered(session_id: str, order_id: str, application: str = "default", **amount: str) -> Event:
+        data = {"session_id": session_id, "order_id": order_id, **amount}
+        return own("checkout.registered", f"order:{order_id}", data, application=application, id_=f"drv_{session_id}")
+
+    await orders.feed(
+        registered("s1", "A1"),
+        registered("s2", "B1", expected_amount="10"),
+        registered("s3", "A1", "other", expected_amount="10"),
+        said("checkout.session.completed", "evt_1", id="s2", order_id="B1"),
+        said("checkout.session.completed", "evt_2", id="s3", order_id="A1", application="other"),
+    )
+    await orders.forget_reads()
+    await orders.feed(observed("order:A1", 1, {"status": "PENDING"}))
+    assert await orders.asked() == set(), "no session of it is completed"
+    await orders.feed(said("order.paid", "evt_3", order_id="A1", amount="10"))
+    assert await orders.rows(FINDINGS, kind="paid_old_session") == []
 
 
 async def test_two_applications_are_two_worlds(orders: Projections) -> None:

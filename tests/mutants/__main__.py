@@ -1,7 +1,7 @@
 """`make mutants`: single changes to the code that decides, each of which a test has to notice. Exit 1 when less than
 95 % of them are noticed. `make mutants MODULE=consumer/work/transition.py` (or a folder) plays a part, `ONE_IN=50` a
-sample of all (0: only what survived before); an interrupted run goes on where it was, as long as the module is the
-same."""
+sample of all. Quick runs (`EACH=15`, `NEAR=1`) call more survivors than are; `ONE_IN=0` plays those again, and nothing
+else. An interrupted run goes on where it was, as long as the module is the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from tests.mutants import plan
-from tests.mutants.look.lines import LookFailed, look
+from tests.mutants.look.lines import BUDGET_S, LookFailed, look
 from tests.mutants.session import Judging, Tally, TestsFail, checkout, equivalents, known, play
 from tests.mutants.warm import NotCollected
 
@@ -29,6 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--minutes", type=float, default=MINUTES, help="judge no longer than that; the next run goes on"
     )
     parser.add_argument("--one-in", type=int, default=1, help="a sample: one mutant in so many; 0: survivors again")
+    parser.add_argument(
+        "--each", type=float, default=BUDGET_S, help="seconds of tests for a mutant: with few, more survive than should"
+    )
+    parser.add_argument(
+        "--near", action="store_true", help="judged by the mirroring tests alone: looked at in a minute"
+    )
     parser.add_argument("--report", action="store_true", help="play nothing, show what earlier runs found")
     asked = parser.parse_args(arguments)
     try:
@@ -40,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tallies = (
             _reported(modules)
             if asked.report
-            else _played(modules, plan.places(asked.modules, modules), asked.minutes * 60, asked.one_in)
+            else _played(modules, plan.places(asked.modules, modules, near=asked.near), asked)
         )
     except (LookFailed, NotCollected) as error:
         _say(f"nothing is judged: {error}")
@@ -51,15 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if judged and killed >= BAR * judged else 1
 
 
-def _played(modules: list[str], places: plan.Places, seconds: float, one_in: int) -> list[Tally]:
-    look(modules, places)
-    until, tallies = time.monotonic() + seconds, []
-    with checkout(), closing(Judging(places)) as judging:
+def _played(modules: list[str], places: plan.Places, asked: argparse.Namespace) -> list[Tally]:
+    places = look(modules, places)
+    until, tallies = time.monotonic() + asked.minutes * 60, []
+    with checkout(), closing(Judging(places, asked.each)) as judging:
         for module in modules:
             if time.monotonic() > until:
                 break
             try:
-                tallies.append(tally := play(module, judging, until, _say, one_in))
+                tallies.append(tally := play(module, judging, until, _say, asked.one_in))
                 _say(f"{module}: {tally.killed} of {tally.judged}")
             except TestsFail as error:
                 _say(f"{module} is not played: {error}")

@@ -24,6 +24,7 @@ PLAYED = (
     "consumer/ledger",
     "handlers",
 )
+"""The folders that are played."""
 LEFT_OUT = ("__init__.py", "*/migrations/*", "*/tests/*", "handlers/template/*", "*/metrics.py")
 HANDLING = "tests/contract/ledger/handling"
 READING = "tests/contract/ledger/reading"
@@ -58,6 +59,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "handlers/fulfilment/*",
         ("tests/fulfilment", "tests/hostile/test_what_is_paid_is_compared_with_the_newest_registration.py"),
     ),
+    ("handlers/books.py", ("tests/invariants",)),
     ("handlers/*", ("tests/access", "tests/fulfilment")),
 )
 DECISIVE = (
@@ -75,18 +77,7 @@ DECISIVE = (
 
 def modules(asked: list[str]) -> list[str]:
     """The modules that these names (files, folders, patterns) mean, as paths below the checkout; all without a name."""
-    every = sorted(
-        path.relative_to(ROOT).as_posix()
-        for folder in (
-            "consumer/work",
-            "consumer/sync",
-            "consumer/checks",
-            "consumer/lists",
-            "consumer/ledger",
-            "handlers",
-        )
-        for path in (ROOT / folder).rglob("*.py")
-    )
+    every = sorted(path.relative_to(ROOT).as_posix() for folder in PLAYED for path in (ROOT / folder).rglob("*.py"))
     every = [one for one in every if tests_of(one) and not any(fnmatch(one, f"*{left}") for left in LEFT_OUT)]
     if not asked:
         return [*DECISIVE, *(one for one in every if one not in DECISIVE)]
@@ -102,22 +93,28 @@ def tests_of(module: str) -> tuple[str, ...]:
     return next((tests for pattern, tests in TESTS if fnmatch(module, pattern)), ())
 
 
-def places(asked: Iterable[str], modules: Iterable[str]) -> Places:
+def places(asked: Iterable[str], modules: Iterable[str], *, near: bool = False) -> Places:
     """Where the tests are that judge: everywhere, or for what was asked for by name the tests mirroring these modules,
-    and those that import one, or what they share with others that do. A mutant that others alone would notice is called
-    a survivor then, never the reverse."""
+    and those that import one, or what they share with others that do (`near`: the mirror alone). A mutant that others
+    alone would notice is called a survivor then, never the reverse."""
+    mirror = {place for module in modules for place in _narrowest(tests_of(module))}
+    if near:
+        return _without_inner(mirror)
     if not list(asked):
         return EVERYWHERE
     names = {_dotted(one) for one in modules}
     names |= {_dotted(one) for one, text in _fast_files() if not _is_test(one) and _imports(text, names)}
-    near = {place for module in modules for place in _narrowest(tests_of(module))}
-    near |= {one for one, text in _fast_files() if _is_test(one) and _imports(text, names)}
-    return tuple(sorted(one for one in near if not any(_is_in(one, other) for other in near)))
+    importing = {one for one, text in _fast_files() if _is_test(one) and _imports(text, names)}
+    return _without_inner(mirror | importing)
+
+
+def _without_inner(places: set[str]) -> Places:
+    return tuple(sorted(one for one in places if not any(is_in(one, other) for other in places)))
 
 
 def _narrowest(places: Places) -> set[str]:
     """Without the folders that another of these lies in: what they hold beside it tests the whole stage, slowly."""
-    return {one for one in places if not any(_is_in(other, one) for other in places)}
+    return {one for one in places if not any(is_in(other, one) for other in places)}
 
 
 @functools.cache
@@ -125,7 +122,7 @@ def _fast_files() -> list[tuple[str, str]]:
     """The tests, and what they share beside what most of them do: by their paths, with their texts."""
     every = [path for folder in EVERYWHERE for path in (ROOT / folder).rglob("*.py") if path.name != "conftest.py"]
     named = [(path.relative_to(ROOT).as_posix(), path.read_text()) for path in every]
-    return [(name, text) for name, text in named if not _is_in(name, "tests/deploy", "tests/mutants", "tests/support")]
+    return [(name, text) for name, text in named if not is_in(name, "tests/deploy", "tests/mutants", "tests/support")]
 
 
 def _is_test(name: str) -> bool:
@@ -140,5 +137,6 @@ def _dotted(path: str) -> str:
     return path.removesuffix(".py").replace("/", ".")
 
 
-def _is_in(name: str, *folders: str) -> bool:
+def is_in(name: str, *folders: str) -> bool:
+    """Whether this file or folder lies in one of these."""
     return any(name.startswith(f"{one}/") for one in folders)

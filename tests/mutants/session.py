@@ -25,7 +25,7 @@ from cosmic_ray.mutating import MutationVisitor, use_mutation
 from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
 
-from tests.mutants.look.lines import AT_IMPORT, FOLDER, Lines, statement_lines
+from tests.mutants.look.lines import AT_IMPORT, BUDGET_S, FOLDER, Lines, statement_lines
 from tests.mutants.operators import Own, Source
 from tests.mutants.plan import ROOT, Places
 from tests.mutants.testing import load_libraries, passes
@@ -99,9 +99,9 @@ def checkout() -> Iterator[Path]:
 class Judging:
     """What judges mutants in a `checkout`: a warm process, and what is known of its tests."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, budget_s: float = BUDGET_S) -> None:
         self._tree = Path.cwd()
-        self._lines = Lines(places)
+        self._lines = Lines(places, budget_s)
         self._warm = Warm(self._tree, places)
         self._believed: set[str] = set()
         self._noticed: defaultdict[str, set[str]] = defaultdict(set)

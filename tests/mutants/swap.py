@@ -13,6 +13,7 @@ Functions = dict[str, list[FunctionType]]
 
 def functions_by_file() -> Functions:
     """All functions of this process, by the file that their code is of."""
+    gc.unfreeze()  # a command freezes what it has loaded, in a test as well; what is frozen is not listed
     found: Functions = defaultdict(list)
     for one in gc.get_objects():
         if isinstance(one, FunctionType):

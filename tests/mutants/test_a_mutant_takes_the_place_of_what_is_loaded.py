@@ -3,6 +3,7 @@ are run that run its line, the nearest and quickest first."""
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 from pathlib import Path
@@ -73,6 +74,15 @@ def test_decorated_nested_and_cached_functions_and_properties_change_where_they_
     assert (shop.price(7), shop.price(8)) == (7, 5)
 
 
+def test_what_a_command_froze_changes_too(module: ModuleType) -> None:
+    gc.freeze()
+    try:
+        assert changed(module, "* 2", "* 3")
+        assert module.twice(3) == ("kept", 10)
+    finally:
+        gc.unfreeze()
+
+
 def test_a_function_that_would_close_over_other_names_has_to_be_imported(module: ModuleType) -> None:
     assert not changed(module, "return name, function(value) + 1", "return function(value) + 1")
 
@@ -90,7 +100,6 @@ def test_the_nearest_tests_of_a_line_are_tried_first_and_no_longer_than_the_budg
     monkeypatch.setattr(lines, "FOLDER", tmp_path)
     kept = lines.Kept(("tests/fulfilment",))
     kept.folder.mkdir()
-    monkeypatch.setattr(lines, "BUDGET_S", 20.0)
     module, near, far = (
         "handlers/fulfilment/store.py",
         "tests/fulfilment/test_orders.py::test_",
@@ -104,7 +113,7 @@ def test_the_nearest_tests_of_a_line_are_tried_first_and_no_longer_than_the_budg
     seen.set_context(AT_IMPORT)
     seen.add_lines({module: [1]})
     seen.write()
-    looked = Lines(("tests/fulfilment",))
+    looked = Lines(("tests/fulfilment",), 20.0)
     assert looked.running(module, [1]) == {AT_IMPORT}
     assert looked.running(module, [2]) == set()
     running = looked.running(module, [5])

@@ -95,6 +95,12 @@ def test_a_part_is_judged_by_its_mirror_and_by_what_imports_it_all_by_everything
     assert "tests/sync/test_one_odd_record_stops_no_reading.py" in reconcile, "by what it shares with the others"
     assert "tests/sync" in plan.places(["consumer/sync"], modules(["consumer/sync"]))
     assert plan.places([], modules([])) == plan.EVERYWHERE
+    quick = ["consumer/sync/refresh", "consumer/work/pausing"]
+    assert plan.places(quick, modules(quick), near=True) == (
+        "tests/sync/refresh",
+        "tests/work/execution",
+        "tests/work/pausing",
+    )
 
 
 def test_what_is_called_equivalent_still_stands_in_the_code() -> None:

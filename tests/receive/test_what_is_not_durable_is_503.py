@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ async def test_no_acknowledgement_is_503(
         recording.answer = None
         assert (await rig.send(path=path)).status == 200
         assert len(recording.published) == 1
-    assert "webhook_refused" in logs.getvalue()
+    refused = [line for line in logs.getvalue().splitlines() if "webhook_refused" in line]
+    assert [re.search(r"trace_id[^0-9a-f]+[0-9a-f]{32}", line) is not None for line in refused] == [True]
 
 
 async def test_a_body_that_is_not_understood_is_400_only_when_it_is_kept(

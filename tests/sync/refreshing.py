@@ -24,8 +24,9 @@ def refresh(world: World) -> Refresh:
     return Refresh(world.app, world.publisher, policy=policy)
 
 
-async def ask(world: World, kind: ReadKind, object_id: str, after_s: float = 0) -> None:
-    request = ReadRequest(kind=kind, object_id=object_id, not_before=world.clock.now() + timedelta(seconds=after_s))
+async def ask(world: World, kind: ReadKind, object_id: str, after_s: float = 0, traceparent: str | None = None) -> None:
+    at = world.clock.now() + timedelta(seconds=after_s)
+    request = ReadRequest(kind=kind, object_id=object_id, not_before=at, traceparent=traceparent)
     async with world.database.transaction() as session:
         await read_requests.ask(session, "default", [request], world.clock.now())
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
+import pytest
+
+from consumer.telemetry import loop_watch
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 from consumer.telemetry.metrics import Metrics
 from tests.support.ports import eventually
@@ -49,3 +53,24 @@ async def test_a_free_loop_is_left_alone() -> None:
 
 async def test_stopping_before_starting_is_safe() -> None:
     await LoopWatch().stop()
+
+
+async def test_a_loop_that_comes_late_each_time_is_slow_until_it_comes_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop_watch, "SLOW_LAG_S", 0.05)
+    monkeypatch.setattr(loop_watch, "SLOW_FOR_S", 0.5)
+    watch = LoopWatch(interval_s=0.01, blocked_after_s=30)
+    watch.start()
+    assert watch.slow() is None
+    time.sleep(0.6)  # noqa: ASYNC251 - held up once
+    await asyncio.sleep(0)
+    assert watch.slow() is None, "for a moment only, as far as anybody knows"
+    began = time.monotonic()
+    while (slow := watch.slow()) is None:
+        assert time.monotonic() - began < 20
+        time.sleep(0.1)  # noqa: ASYNC251 - as a process that gets no processor
+        await asyncio.sleep(0)
+    assert "its loop comes 0." in slow.sentence()
+    await eventually(lambda: watch.slow() is None, within_s=20, every_s=0.2, what="it comes in time again")
+    await watch.stop()

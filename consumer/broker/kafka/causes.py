@@ -18,6 +18,8 @@ from consumer.errors import BrokerError, BrokerUnavailable
 ASK_WITHIN_S = 3.0
 ALL_REPLICAS: Final = -1
 NOTHING: Final = b""
+REFUSALS: Final = (KafkaError, OSError, NotImplementedError)
+"""What aiokafka raises of a broker; the last one where it has no version of a request in common with it."""
 NOT_OF_A_CONNECTION = ("bootstrap_servers", "metadata_max_age_ms")
 
 
@@ -41,7 +43,7 @@ async def why_unreachable(connection: KafkaConnection) -> BrokerError | None:
                     host.strip("[]"), int(port), request_timeout_ms=int(ASK_WITHIN_S * 1000), **options
                 )
             found.close()
-        except (KafkaError, OSError, TimeoutError) as error:
+        except (*REFUSALS, TimeoutError) as error:
             known = of_kafka(error)
             if known is not None:
                 return type(known)(servers=server, **known.fields)
@@ -61,7 +63,7 @@ async def probe(client: Any, topic: str, within_s: float) -> None:
     try:
         async with asyncio.timeout(within_s):
             await _ask(client, topic, within_s)
-    except (TimeoutError, KafkaError, OSError) as error:
+    except (*REFUSALS, TimeoutError) as error:
         refused = of_kafka(error)
         if refused is not None:
             raise refused from error

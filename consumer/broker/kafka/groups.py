@@ -10,10 +10,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError, for_code
+from aiokafka.errors import GroupCoordinatorNotAvailableError, for_code
 
 from consumer.broker.groups import GroupReport
-from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.broker.kafka.topics import ADMIN_TIMEOUT_S
 from consumer.errors import BrokerUnavailable
@@ -36,7 +36,7 @@ async def inspect_groups(connection: KafkaConnection, groups: Mapping[str, str])
             return [await _group(admin, reader, group, topic) for group, topic in groups.items() if topic in there]
     except TimeoutError as error:
         raise BrokerUnavailable("the broker did not tell of the groups in time", within_s=ADMIN_TIMEOUT_S) from error
-    except (KafkaError, OSError) as error:
+    except REFUSALS as error:
         raise await why_unreachable(connection) or broker_error(
             error, "the broker did not tell of the groups"
         ) from error

@@ -14,7 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
 from consumer.broker.base import TopicConfig, TopicReport
-from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.broker.kafka.topics import (
     ADMIN_TIMEOUT_S,
@@ -46,7 +46,7 @@ async def inspect(connection: KafkaConnection, topics: Sequence[TopicConfig]) ->
             settings = await _settings(admin, sorted(there))
     except TimeoutError as error:
         raise BrokerUnavailable("the broker did not answer in time", within_s=ADMIN_TIMEOUT_S) from error
-    except (KafkaError, OSError) as error:
+    except REFUSALS as error:
         raise await why_unreachable(connection) or broker_error(error, "the broker does not answer") from error
     finally:
         await end(admin, 2.0)

@@ -20,10 +20,10 @@ from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from consumer.broker.base import Message
-from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.broker.kafka.lanes import (
     Item,
@@ -96,7 +96,7 @@ class KafkaPublisher:
                     try:
                         self._producer = await self._connect()
                         break
-                    except (KafkaError, OSError) as error:
+                    except REFUSALS as error:
                         reason = f"{type(error).__name__}: {error}"
                         await asyncio.sleep(RENEW_WAIT_S)
         except TimeoutError as error:
@@ -335,7 +335,7 @@ class KafkaPublisher:
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     self._producer = await self._connect()
-            except (KafkaError, OSError, TimeoutError) as error:
+            except (*REFUSALS, TimeoutError) as error:
                 away.lasts(error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RENEW_WAIT_CEILING_S)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import structlog
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import for_code
 
 from consumer.broker.base import TopicConfig
-from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.causes import of_kafka
 from consumer.errors import BrokerError, BrokerUnavailable, TopicMisconfigured
@@ -133,7 +133,7 @@ class KafkaTopics:
                 found = await self._visible(admin, [topic.name for topic in topics])
         except TimeoutError as error:
             raise BrokerUnavailable("the topics could not be made or checked in time") from error
-        except (KafkaError, OSError) as error:
+        except REFUSALS as error:
             known = await why_unreachable(self._connection)
             raise known or broker_error(error, "the topics could not be made or checked") from error
         finally:
@@ -154,7 +154,7 @@ class KafkaTopics:
                 return (await self._describe(admin, [name])).get(name)
         except TimeoutError as error:
             raise BrokerUnavailable("the broker did not describe the topic in time", topic=name) from error
-        except (KafkaError, OSError) as error:
+        except REFUSALS as error:
             raise BrokerUnavailable(
                 "the broker did not describe the topic", topic=name, reason=type(error).__name__
             ) from error

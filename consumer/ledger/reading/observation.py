@@ -37,7 +37,8 @@ STATUSES: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One object as it was read. `object_id` is the merchant's order id, or the subscription's or payment's id."""
+    """One object as it was read. `object_id` is the merchant's order id, or the subscription's or payment's id.
+    `traceparent`: of what asked for it, if anything did."""
 
     application: str
     kind: ObjectKind
@@ -45,6 +46,7 @@ class Observation:
     version: int
     read_at: datetime
     record: Mapping[str, Any]
+    traceparent: str | None = None
 
     @property
     def key(self) -> str:
@@ -96,11 +98,19 @@ class Observation:
             source=Source.READ,
             at=self.read_at,
             data={"version": self.version, "read_at": self.read_at.isoformat(), "record": dict(self.record)},
+            traceparent=self.traceparent,
         )
 
 
 def unreadable(
-    application: str, kind: str, object_id: str, *, version: int, read_at: datetime, said: Mapping[str, str | None]
+    application: str,
+    kind: str,
+    object_id: str,
+    *,
+    version: int,
+    read_at: datetime,
+    said: Mapping[str, str | None],
+    traceparent: str | None = None,
 ) -> Event:
     """`order.unreadable` or `subscription.unreadable`: the service answered that it does not show this object (404), to
     credentials that work.
@@ -123,6 +133,7 @@ def unreadable(
             "status": 404,
             **said,
         },
+        traceparent=traceparent,
     )
 
 

@@ -32,11 +32,12 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
     read under way does not swallow a request that came after it began. What the failures of earlier requests left
     (their waits, and that one was told so) does not count for it: it is answered anew."""
     # One row per object and statement (ON CONFLICT DO UPDATE must not touch a row twice), in key order (no deadlock).
-    wanted: dict[tuple[str, str], datetime] = {}
+    wanted: dict[tuple[str, str], tuple[datetime, str | None]] = {}
     for request in requests:
         at = request.not_before or now
         key = (request.kind, request.object_id)
-        wanted[key] = min(at, wanted.get(key, at))
+        if key not in wanted or at < wanted[key][0]:
+            wanted[key] = (at, request.traceparent)
     if not wanted:
         return
     insert = insert_into(_READS, session.get_bind().dialect.name).values(asked_after=_NEWEST_VERSION)
@@ -47,6 +48,7 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
             "asked": _READS.c.asked + 1,
             "asked_after": case((newest > _READS.c.asked_after, newest), else_=_READS.c.asked_after),
             "due_at": _earlier(asked_for, _READS.c.due_at),
+            "traceparent": case((asked_for < _READS.c.due_at, insert.excluded.traceparent), else_=_READS.c.traceparent),
             "again_at": _earlier(asked_for, func.coalesce(_READS.c.again_at, asked_for)),
             "attempts": 0,
             "code": None,
@@ -62,8 +64,9 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
             "again_at": at,
             "attempts": 0,
             "created_at": now,
+            "traceparent": traceparent,
         }
-        for (kind, object_id), at in sorted(wanted.items())
+        for (kind, object_id), (at, traceparent) in sorted(wanted.items(), key=lambda one: one[0])
     ]
     await session.execute(statement, rows)
 

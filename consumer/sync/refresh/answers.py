@@ -124,6 +124,7 @@ class Answers:
             version=version,
             read_at=self._app.clock.now(),
             said={"code": error.service_code, "request_id": error.request_id},
+            traceparent=row.traceparent,
         )
         await self._publisher.publish([answer])
         self._app.metrics.reads_unreadable.labels(self._app.name).inc()

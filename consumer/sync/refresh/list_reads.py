@@ -191,7 +191,7 @@ class ListReads:
             raw = ids[row.object_id].raw
             is_full = row.object_id in last and last[row.object_id].shape == shape(raw)
             if is_full or (kind == "order" and shape(raw) in self._singles.order_shapes):
-                hit = self._app.observation(kind, row.object_id, version, raw)
+                hit = self._app.observation(kind, row.object_id, version, raw, row.traceparent)
                 if self._singles.odd.is_whole(hit):
                     rows.append(row)
                     hits.append(hit)

@@ -15,6 +15,7 @@ from consumer.sync.application import Application
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.odd_records import OddRecords
 from consumer.sync.refresh.schedule import ReadQuota
+from consumer.telemetry import way
 
 LOG = structlog.get_logger()
 
@@ -45,6 +46,10 @@ class SingleReads:
 
     async def do(self, row: ReadRow, answered: list[ReadRow]) -> None:
         """Do one, for which the quota has a request. Raises LedgerError, BrokerError."""
+        with way.on_the_way_of_trace(row.traceparent):
+            await self._do(row, answered)
+
+    async def _do(self, row: ReadRow, answered: list[ReadRow]) -> None:
         version = await self._answers.version([row])
         try:
             seen = await self._read(row, version)
@@ -64,11 +69,13 @@ class SingleReads:
         match row.kind:
             case "subscription":
                 subscription = await self._resources.subscriptions.retrieve(row.object_id)
-                return [self._app.observation("subscription", row.object_id, version, subscription.raw)]
+                return [
+                    self._app.observation("subscription", row.object_id, version, subscription.raw, row.traceparent)
+                ]
             case "order":
                 order = await self._resources.orders.lookup(row.object_id)
                 self._note_shape(order.raw)
-                return [self._app.observation("order", row.object_id, version, order.raw)]
+                return [self._app.observation("order", row.object_id, version, order.raw, row.traceparent)]
             case "service_order":
                 order = await self._resources.orders.retrieve(row.object_id)
                 return self._of_order(row, order.order_id, version, order.raw)
@@ -86,7 +93,7 @@ class SingleReads:
             self._app.metrics.reads_without_order_id.labels(row.application).inc()
             LOG.warning("order_without_merchants_id", application=row.application)
             return []
-        return [self._app.observation("order", order_id, version, record)]
+        return [self._app.observation("order", order_id, version, record, row.traceparent)]
 
     def _note_shape(self, record: dict[str, Any]) -> None:
         self.order_shapes[shape(record)] = None

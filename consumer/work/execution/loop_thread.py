@@ -14,6 +14,8 @@ import structlog
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 
 HTTP_TIMEOUT_S = 30.0
+ENDING_S = 1.0
+LET_GO_S = 0.5
 
 T = TypeVar("T")
 
@@ -99,12 +101,11 @@ class LoopThread:
         for task in others:
             task.cancel()
         if others:
-            await asyncio.wait(others, timeout=1.0)
+            await asyncio.wait(others, timeout=ENDING_S)
         if self._http is not None:
             await self._http.close()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
         while not self._ending:
             try:
                 self._loop.run_forever()
@@ -121,6 +122,6 @@ class LoopThread:
         for task in left:
             task.cancel()
         if left:
-            self._loop.run_until_complete(asyncio.wait(left, timeout=0.5))
+            self._loop.run_until_complete(asyncio.wait(left, timeout=LET_GO_S))
         for task in left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather itself does

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.app.syncing import open_syncing
 from consumer.broker import Broker
 from consumer.ledger import Database
+from consumer.ledger.engine import database_time
 from consumer.plugin import Context, Event, handles
 from consumer.settings import Role, load_settings
 from tests.support.desk import Desk
@@ -43,8 +44,9 @@ def it_is_earlier_there(monkeypatch: pytest.MonkeyPatch) -> None:
     async def earlier(_: AsyncSession) -> datetime:
         return datetime.now(UTC) - BEHIND
 
-    for user in ("consumer.ledger.engine.database_time", "consumer.checks.doctor"):
-        monkeypatch.setattr(f"{user}.database_time", earlier)
+    in_a_file = str(database_time._IN_A_FILE).replace("'now'", f"'now', '-{BEHIND.total_seconds():.0f} seconds'")
+    monkeypatch.setattr(database_time, "_IN_A_FILE", text(in_a_file))
+    monkeypatch.setattr("consumer.checks.doctor.database_time", earlier)
 
 
 async def refuse_in_the_past(_: web.Request) -> web.StreamResponse:

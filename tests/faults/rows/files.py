@@ -208,7 +208,7 @@ OF_THE_LOG_FILE = (
     _read_only("log", _log),
     _damaged("log", _log),
     _not_a_file("log", _log),
-    fault("log", "of another version", "log_incompatible", strike=_mark_log, cure=_as_marked),
+    fault("log", "of another version", "no_work", strike=_mark_log, cure=_as_marked, says="log_incompatible"),
 )  # fmt: skip
 OF_THE_LEDGER_FILE = (
     _locked("ledger", _ledger),

@@ -57,7 +57,7 @@ def _slow(role: str) -> Fault:
         await asyncio.gather(throttle, return_exceptions=True)
         scene.signal(role, signal.SIGCONT)
 
-    return fault(role, "slow", f"{role}_slow", strike=strike, cure=cure)
+    return fault(role, "slow", "role_slow", strike=strike, cure=cure, says="its loop comes")
 
 
 async def _throttle(scene: Scene, role: str) -> None:

@@ -1,5 +1,5 @@
 """Lines: which fast tests run which line. One run of them under coverage tells, and how long each takes; what it
-saw is kept until the code is another."""
+saw is kept until the code is another, and serves for every part of it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from coverage import CoverageData
 
-from tests.mutants.plan import EVERYWHERE, FAST, ROOT, Places, tests_of
+from tests.mutants.plan import EVERYWHERE, FAST, ROOT, Places, is_in, tests_of
 
 FOLDER = ROOT / ".cache" / "mutants"
 BUDGET_S = 120.0
-"""What the tests of one mutant may take together: the nearest and quickest of those that run its line."""
+"""What the tests of one mutant may take together, unless told: the nearest and quickest of those that run its line."""
 UNKNOWN_S = 1.0
 AT_IMPORT = ""
 RAN = (0, 1)
@@ -36,16 +36,21 @@ class Kept:
         name = hashlib.sha256(" ".join(places).encode()).hexdigest()[:12]
         self.folder = FOLDER if places == EVERYWHERE else FOLDER / f"look-{name}"
         self.lines, self.seconds = self.folder / "lines.sqlite", self.folder / "seconds.json"
-        self.texts = self.folder / "texts.json"
+        self.texts, self.places = self.folder / "texts.json", self.folder / "places.json"
+
+    def is_of(self, modules: Iterable[str]) -> bool:
+        """Whether there is a look, of these modules as they are."""
+        known = json.loads(self.texts.read_text()) if self.texts.exists() else {}
+        return all(known.get(one) == _hash(ROOT / one) for one in modules)
 
 
-def look(modules: Iterable[str], places: Places) -> None:
-    """See what each fast test in these places runs, unless what was seen is of these modules as they are. Takes
-    minutes, everywhere a quarter of an hour. Raises LookFailed."""
+def look(modules: Sequence[str], places: Places) -> Places:
+    """See what each fast test in these places runs, unless a look at them, or at more, was of these modules as they
+    are; the places of the look that tells. Takes minutes, everywhere a quarter of an hour. Raises LookFailed."""
+    for known in (places, *_wider(places)):
+        if Kept(known).is_of(modules):
+            return known
     kept = Kept(places)
-    known = json.loads(kept.texts.read_text()) if kept.texts.exists() else {}
-    if all(known.get(one) == _hash(ROOT / one) for one in modules):
-        return
     kept.folder.mkdir(parents=True, exist_ok=True)
     for old in (kept.lines, kept.seconds, kept.texts):
         old.unlink(missing_ok=True)
@@ -77,14 +82,26 @@ def look(modules: Iterable[str], places: Places) -> None:
     )
     if ended.returncode not in RAN or not kept.seconds.exists():
         raise LookFailed(f"pytest did not run every test (exit {ended.returncode}):\n{ended.stdout[-2000:]}")
+    kept.places.write_text(json.dumps(places))
     kept.texts.write_text(json.dumps(texts))
+    return places
+
+
+def _wider(places: Places) -> list[Places]:
+    """The places of the looks that hold these, those with the fewest tests first."""
+    looks = [
+        (path.with_name("seconds.json").stat().st_size, tuple(json.loads(path.read_text())))
+        for path in (*FOLDER.glob("places.json"), *FOLDER.glob("look-*/places.json"))
+    ]
+    return [wide for _, wide in sorted(looks) if all(one in wide or is_in(one, *wide) for one in places)]
 
 
 class Lines:
-    """What the last look saw."""
+    """What the last look saw. `budget_s`: what the tests of one mutant may take together."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, budget_s: float = BUDGET_S) -> None:
         kept = Kept(places)
+        self._budget_s = budget_s
         self._data = CoverageData(str(kept.lines))
         self._data.read()
         self._read: dict[str, Mapping[int, list[str]]] = {}
@@ -104,12 +121,12 @@ class Lines:
     def chosen(
         self, module: str, tests: Iterable[str], new: Iterable[str] = (), first: Container[str] = ()
     ) -> list[tuple[str, float]]:
-        """Of `tests` those to be tried, each with its seconds, within `BUDGET_S`: those in `first`, then those near the
+        """Of `tests` those to be tried, each with its seconds, within the budget: those in `first`, then those near the
         module; and all `new` ones near it, which the look has not seen."""
         known = [one for one in tests if one in self.seconds]
         found: list[tuple[str, float]] = []
         for test in sorted(known, key=lambda one: (one not in first, _distance(module, one), self.seconds[one], one)):
-            if found and sum(seconds for _, seconds in found) + self.seconds[test] > BUDGET_S:
+            if found and sum(seconds for _, seconds in found) + self.seconds[test] > self._budget_s:
                 break
             found.append((test, self.seconds[test]))
         return found + [(one, UNKNOWN_S) for one in new if _distance(module, one) < len(tests_of(module))]

@@ -67,3 +67,15 @@ async def test_some_events_a_second_leave_the_budget_to_the_other_stages(world: 
     assert max([*waited, *(world.clock.monotonic() - at for at in came.values())]) <= 5
     assert asked.count("/v1/events") <= 2 * 30, "one page each time, and a time between"
     assert len(asked) <= 2 * 100, "a third of the budget"
+
+
+async def test_webhooks_of_events_that_are_known_take_none_of_it(world: World, service_side: Simulated) -> None:
+    # case: B4, C15
+    confirm, backfill = stages(world)
+    known = service_side.emit(120)
+    await backfill.once()
+    await world.work()
+    await hint(world, known)
+    before = len(service_side.attempts)
+    assert await confirm.once() == 120
+    assert len(service_side.attempts) == before

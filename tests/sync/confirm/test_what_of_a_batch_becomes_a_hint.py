@@ -17,6 +17,7 @@ from consumer.ledger.reading import room
 from consumer.ledger.tables import HintRow
 from consumer.payments import ServiceUnreachable
 from consumer.reason import Reason
+from consumer.sync.api import LOOK_AGAIN_S
 from consumer.sync.confirm import hints as module
 from consumer.sync.confirm.decision import Verdict
 from consumer.sync.confirm.hints import HintConsumer, Sorted, in_parts
@@ -159,3 +160,27 @@ async def test_a_round_that_settled_some_is_followed_at_once(world: World) -> No
     assert await stage._step() == 3.0
     stage.settled = 1
     assert await stage._step() == 0.0
+
+
+class Away(Confirm):
+    """The service cannot be reached; `asked` counts the questions."""
+
+    asked = 0
+
+    async def _verdict(self, hint: HintRow) -> Verdict:
+        self.asked += 1
+        raise ServiceUnreachable("nobody answers")
+
+
+async def test_a_service_that_is_away_is_asked_again_after_a_while_and_not_by_every_round(world: World) -> None:
+    # case: G7, S14
+    stage = Away(world.app, world.settlement(), policy=ConfirmPolicy(concurrency=1))
+    async with world.database.transaction() as session:
+        await ledger_hints.keep(session, [delivery(b"{}", 1, event_id="evt_1")], world.clock.now())
+    asked = []
+    for seconds in (0.0, LOOK_AGAIN_S - 0.1, 0.1, 0.0):
+        world.clock.advance(seconds)
+        with pytest.raises(ServiceUnreachable):
+            await stage.once()
+        asked.append(stage.asked)
+    assert asked == [1, 1, 2, 2]

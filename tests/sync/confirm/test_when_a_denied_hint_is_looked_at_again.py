@@ -4,11 +4,12 @@ nothing and waits half a minute."""
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.sync.confirm.decision import next_look_s
 from consumer.sync.confirm.denials import FAILED_AGAIN_S, Denials
 from tests.sync.confirm.test_only_what_the_service_says_becomes_an_event import confirm, hint, waiting
-from tests.sync.conftest import World
+from tests.sync.conftest import World, counted_by
 
 LOOKS_S = [2.0, 6.0, 18.0, 54.0, 120.0, 120.0, 120.0, 120.0, 120.0, 120.0, 120.0]
 
@@ -45,3 +46,16 @@ async def test_a_failure_of_the_service_puts_off_and_denies_nothing(world: World
     world.clock.advance(6)
     assert await stage.once() == 1
     assert (await waiting(world), len(await world.published())) == (0, 1)
+
+
+async def test_what_patience_is_over_for_is_counted_and_said_once(world: World) -> None:
+    # case: I17, U30
+    denials = Denials(world.app, patience_s=2.0)
+    for event_id in ("evt_1", "evt_2", "evt_3"):
+        await hint(world, event_id)
+    with capture_logs() as logs:
+        assert await denials.store({"evt_1": 0}) == 0
+        assert await denials.store({"evt_1": 1, "evt_2": 0, "evt_3": 5}) == 2
+    assert counted_by(world.metrics, "confirmed", "default", "not_confirmed") == 2
+    assert [(line["event"], line["deliveries"]) for line in logs] == [("deliveries_not_confirmed", 2)]
+    assert await waiting(world) == 1

@@ -38,6 +38,31 @@ async def test_a_subscription_is_read_and_answered_with_an_observation(world: Wo
     assert await pending(world) == []
 
 
+async def test_what_is_read_is_of_the_trace_of_what_asked_for_it(world: World) -> None:
+    subscription(world, "ACTIVE")
+    for name, number in (("sub_1", 1), ("sub_2", 2)):  # the second one is unknown there
+        await ask(world, "subscription", name, traceparent=f"00-{number:032x}-{number:016x}-00")
+    await refresh(world).once()
+    told = {event.type: event.traceparent for event in await answers(world)}
+    assert told == {
+        "subscription.observed": f"00-{1:032x}-{1:016x}-00",
+        "subscription.unreadable": f"00-{2:032x}-{2:016x}-00",
+    }
+
+
+async def test_what_a_page_answers_is_of_the_trace_of_what_asked_for_it(world: World) -> None:
+    names = [f"A-{number}" for number in range(1, 151)]
+    listed: list[dict[str, object]] = [{"id": f"ord_{name}", "order_id": name, "status": "PAID"} for name in names]
+    world.service.lists["/v1/orders"] = paged(listed)
+    world.service.records[f"/v1/orders/lookup?{names[0]}"] = listed[0]
+    for number, name in enumerate(names, 1):
+        await ask(world, "order", name, traceparent=f"00-{number:032x}-{number:016x}-00")
+    await refresh(world).once()
+    told = {event.order_id: event.traceparent for event in await answers(world)}
+    assert told == {name: f"00-{number:032x}-{number:016x}-00" for number, name in enumerate(names, 1)}
+    assert world.service.calls.total() <= 10, "by pages"
+
+
 async def test_an_order_is_read_by_the_merchants_id_whatever_is_in_it(world: World) -> None:
     # case: F26
     odd = "A/1 &é?x=1#"

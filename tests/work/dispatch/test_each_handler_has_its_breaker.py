@@ -118,3 +118,19 @@ def test_a_handler_that_an_operator_resumes_starts_anew() -> None:
     assert world.judge(replace(AWAY), "never", number=9) == AWAY
     for _ in range(9):
         assert world.breakers.judge(handler("off", after=0), run(), AWAY, NOW) == AWAY
+
+
+def test_the_last_attempt_at_who_has_answered_before_is_not_spared() -> None:
+    world = World()
+    world.judge(OWN_FAULT)
+    assert world.judge(AWAY, attempts=4) != AWAY, "nobody has ever succeeded there"
+    world = World()
+    world.judge(Succeeded())
+    assert world.judge(AWAY, attempts=4) == AWAY
+
+
+def test_what_was_under_way_when_it_opened_is_tried_at_once_where_the_wait_is_over() -> None:
+    breakers = World().opened().breakers
+    found = breakers.judge(handler(), run(9), AWAY, NOW + timedelta(seconds=5))
+    assert isinstance(found, Failed)
+    assert found.failure.after_s == 0.0

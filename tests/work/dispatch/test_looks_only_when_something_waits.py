@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.broker import Broker
 from consumer.clock import DrivenClock
-from consumer.errors import HandlerTimeout
+from consumer.errors import HandlerTimeout, LedgerUnavailable
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, Handler, handles
 from consumer.retry import Failure
+from consumer.work.dispatch import dispatcher as module
+from consumer.work.dispatch.ahead import PATIENCE_S, SURE_S
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
 from consumer.work.dispatch.result_writer import Result
+from consumer.work.execution.claimed import Claimed
 from consumer.work.outcome import Failed, Succeeded, failed
 from consumer.work.registry import Registry
 from tests.support.ports import eventually
@@ -152,3 +160,204 @@ def test_there_is_no_room_for_what_may_not_begin() -> None:
     assert desk.it.room(SHIP.name, 1) == 1
     desk.it._caught_up = set()
     assert desk.it.room(SHIP.name, 1) == 0
+
+
+# case: R11
+def test_the_one_that_begins_while_the_breaker_is_half_open_is_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, begun = Desk(), list[str]()
+    monkeypatch.setattr(desk.it, "_start", lambda handler, claimed: begun.append(claimed.run.event_id))
+    away = failed(ConnectionRefusedError())
+    for _ in range(SHIP.breaker_after):
+        desk.breakers.judge(SHIP, result(SLIP).run, away, desk.it._clock.now())
+    waiting = [Claimed(run=result(SLIP, number=number).run, event=order_paid(number), at_s=0.0) for number in range(3)]
+    assert desk.it._take(SHIP, waiting) == 3
+    assert begun == [], "it is open"
+    assert isinstance(desk.it._clock, DrivenClock)
+    desk.it._clock.advance(2.0)
+    for _ in range(2):
+        desk.it._start_waiting(SHIP)
+        assert begun == ["evt_0"]
+
+
+def test_what_another_may_have_by_now_is_not_begun_and_given_back_at_once() -> None:
+    desk = Desk()
+    assert isinstance(desk.it._clock, DrivenClock)
+    desk.it._clock.advance(SURE_S + 1)
+    desk.it._take(SHIP, [Claimed(run=result(SLIP).run, event=order_paid(1), at_s=0.0)])
+    assert desk.wakes()
+    assert desk.it._busy.total() == 0
+
+
+@pytest.mark.parametrize("due_in_s", [None, 0.02, -5.0])
+async def test_it_looks_again_when_woken_when_a_run_is_due_and_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, due_in_s: float | None
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 600.0 if due_in_s is not None else 0.02)
+    monkeypatch.setattr(module, "QUIET_S", 600.0)
+    desk = Desk()
+    clock = desk.it._clock
+    desk.it._upcoming = [] if due_in_s is None else [clock.now() + timedelta(seconds=due_in_s)]
+    await asyncio.wait_for(desk.it._wait_for_work(), 10)
+    desk.it._upcoming = [clock.now() + timedelta(seconds=600)]
+    monkeypatch.setattr(desk.it._pace, "_first_s", 600.0)
+    waiting = asyncio.create_task(desk.it._wait_for_work())
+    done, _ = await asyncio.wait({waiting}, timeout=0.02)
+    assert not done
+    desk.it.wake()
+    await asyncio.wait_for(waiting, 10)
+
+
+class Ledger:
+    """Transactions of nothing."""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """As a Database does."""
+        yield
+
+    reading = transaction
+
+
+# case: H9
+async def test_a_ledger_that_cannot_be_claimed_from_is_said_once_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, answers = Desk(), [LedgerUnavailable(), LedgerUnavailable(), {}]
+    ledger: Any = Ledger()
+    naps: list[float] = []
+
+    async def next_due(*_: object) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def sleeps(seconds: float) -> None:
+        naps.append(seconds)
+
+    monkeypatch.setattr(desk.it, "_database", ledger)
+    monkeypatch.setattr(desk.it._clock, "sleep", sleeps)
+    monkeypatch.setattr(module.runs, "next_due", next_due)
+    with capture_logs() as logs:
+        assert [await desk.it._claim() for _ in range(3)] == [0, 0, 0]
+    assert naps == [module.RETRY_S] * 2
+    assert [line["event"] for line in logs] == ["claim_failed", "claim_failed_over"]
+
+
+@pytest.mark.parametrize(("found", "is_caught_up"), [(0, True), (2, True), (3, False)])
+async def test_who_found_less_than_there_is_room_for_has_caught_up_and_knows_when_the_next_is_due(
+    monkeypatch: pytest.MonkeyPatch, found: int, is_caught_up: bool
+) -> None:
+    desk, ledger = Desk(), cast(Any, Ledger())
+    now = desk.it._clock.now()
+    due = {SHIP.name: now, NOTE.name: now + timedelta(seconds=7), "shop:gone": now}
+    claimed = [result(SLIP, number=number).run for number in range(found)]
+
+    async def next_due(*_: object) -> Any:
+        return due
+
+    async def claims(_: object, *, handler: str, worker: str, limit: int, **__: object) -> Any:
+        assert (handler, worker, limit) == (SHIP.name, "w", SHIP.concurrency)
+        return claimed
+
+    async def loads(_: object, ids: set[tuple[str, str]]) -> Any:
+        assert ids == {(one.application, one.event_id) for one in claimed}
+        return dict.fromkeys(ids, order_paid(1))
+
+    begun: list[str] = []
+    monkeypatch.setattr(desk.it, "_database", ledger)
+    monkeypatch.setattr(desk.it, "_start", lambda handler, one: begun.append(one.run.event_id))
+    monkeypatch.setattr(module.runs, "next_due", next_due)
+    monkeypatch.setattr(module.runs, "claim", claims)
+    monkeypatch.setattr(module.events, "load", loads)
+    assert await desk.it._claim() == found
+    assert begun == [one.event_id for one in claimed]
+    assert desk.it._upcoming == [due[NOTE.name]]
+    assert desk.it._caught_up == ({SHIP.name, NOTE.name} if is_caught_up else {NOTE.name})
+
+
+@pytest.mark.parametrize("why", [None, "paused", "open", "failing", "stuck", "lost"])
+async def test_what_waits_is_given_back_for_each_reason_alone(monkeypatch: pytest.MonkeyPatch, why: str | None) -> None:
+    # case: H9, R11
+    desk, back = Desk(), list[tuple[str, list[Any]]]()
+    ledger: Any = Ledger()
+    clock = desk.it._clock
+    assert isinstance(clock, DrivenClock)
+
+    async def gives_back(_: object, ids: list[Any], *, worker: str) -> None:
+        back.append((worker, ids))
+
+    monkeypatch.setattr(desk.it, "_database", ledger)
+    monkeypatch.setattr(module.runs, "give_back", gives_back)
+    desk.it._busy[SHIP.name] = SHIP.concurrency
+    run = result(SLIP).run
+    desk.it._take(SHIP, [Claimed(run=run, event=order_paid(1), at_s=clock.monotonic())])
+    match why:
+        case "paused":
+            desk.it.paused = frozenset({SHIP.name})
+        case "open":
+            for _ in range(SHIP.breaker_after):
+                desk.breakers.judge(SHIP, result(SLIP).run, failed(ConnectionRefusedError()), clock.now())
+        case "failing":
+            desk.it._ahead.failed(SHIP.name)
+        case "stuck":
+            clock.advance(PATIENCE_S + 0.1)
+            desk.it._renewed_s = clock.monotonic()
+        case "lost":
+            monkeypatch.setattr(desk.it._ahead, "is_stuck", lambda *_: False)
+            clock.advance(SURE_S + 0.1)
+    desk.wakes()
+    await desk.it._give_back_what_may_not_start()
+    assert back == ([("w", [run.id])] if why else [])
+    assert (run.id in desk.it._claimed) is (why is None)
+    assert desk.wakes() is (why is not None)
+    assert desk.it._ahead.count(SHIP.name) == (1 if why is None else 0)
+
+
+@pytest.mark.parametrize(
+    ("busy", "is_caught_up", "wakes"), [(1, False, True), (1, True, False), (SHIP.concurrency + 1, False, False)]
+)
+async def test_who_has_room_again_looks_for_older_ones_where_some_may_wait(
+    busy: int, is_caught_up: bool, wakes: bool
+) -> None:
+    desk = Desk()
+    desk.it._caught_up = {SHIP.name} if is_caught_up else set()
+    desk.it._busy[SHIP.name], desk.it._unstored[SHIP.name] = busy, busy - 1
+    task = asyncio.create_task(asyncio.sleep(0))
+    desk.it._tasks.add(task)
+    await task
+    desk.it._ended(SHIP, task)
+    assert desk.it._tasks == set()
+    assert desk.it._busy[SHIP.name] == busy - 1
+    assert desk.wakes() is wakes
+
+
+async def test_what_wakes_it_during_a_look_is_looked_for_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, stop, woken = Desk(), asyncio.Event(), list[bool]()
+
+    async def claims() -> int:
+        woken.append(desk.it._wake.is_set())
+        desk.it.wake()
+        if len(woken) == 3:
+            stop.set()
+        return 0
+
+    monkeypatch.setattr(desk.it, "_claim", claims)
+    async with asyncio.timeout(10):
+        await desk.it.run(stop, 1.0)
+    assert woken == [False] * 3
+
+
+# case: H9
+async def test_a_projection_that_was_paused_since_its_claim_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, ledger, back = Desk(), cast(Any, Ledger()), list[Any]()
+    run = result(SLIP).run
+    desk.it._claimed[run.id] = run
+    desk.it.paused = frozenset({NOTE.name})
+
+    async def gives_back(_: object, ids: list[Any], *, worker: str) -> None:
+        back.append((ids, worker))
+
+    monkeypatch.setattr(desk.it, "_database", ledger)
+    monkeypatch.setattr(module.runs, "give_back", gives_back)
+    await desk.it._work(NOTE, run, order_paid(1))
+    assert back == [([run.id], "w")]
+    assert desk.it._claimed == {}

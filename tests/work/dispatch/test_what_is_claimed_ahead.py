@@ -291,6 +291,15 @@ def test_what_cannot_start_is_stuck_and_then_none_are_wanted() -> None:
     assert (ahead.wanted(one, 10.0, 0), ahead.count(one.name), ahead.handlers()) == (0, 0, [])
 
 
+def test_it_is_stuck_a_while_after_the_last_that_started() -> None:
+    ahead, one = Ahead(), handler()
+    for number in range(2):
+        ahead.put(claimed(number))
+    ahead.pop(one.name, 15.0)
+    assert not ahead.is_stuck(one.name, 15.0 + PATIENCE_S)
+    assert ahead.is_stuck(one.name, 15.1 + PATIENCE_S)
+
+
 def test_all_handlers_share_what_may_wait() -> None:
     ahead = after(5000)
     for number in range(AHEAD_MAX - 6):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
+import aiohttp
 import pytest
 
 from consumer.broker import Broker
+from consumer.clock import SystemClock
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
 from consumer.telemetry.loop_watch import LoopWatch
@@ -119,3 +122,24 @@ async def test_a_transactional_handler_that_blocks_the_worker_is_named(sqlite_le
             await eventually(lambda: shop.figure("consumer_work_handler_blocked_total", handler="test:greedy") >= 1)
     finally:
         await watch.stop()
+
+
+@pytest.mark.parametrize("has_one", [True, False])
+async def test_the_http_session_is_the_workers_where_it_has_one_and_else_of_the_handlers_loop(
+    sqlite_ledger: Database, broker: Broker, has_one: bool
+) -> None:
+    seen: list[Any] = []
+
+    @handles("order.paid", name="test:asks")
+    async def asks(event: Event, ctx: Context) -> None:
+        seen.append(ctx.http)
+
+    http = object() if has_one else None
+    shop = Workshop(sqlite_ledger, broker, [asks], clock=SystemClock())
+    shop.contexts = Contexts(shop.clock, http=http)
+    await shop.publish(order_paid(1))
+    async with shop.working():
+        await eventually(lambda: shop.all_succeeded(1))
+    assert len(seen) == 1
+    assert (seen[0] is http) is has_one
+    assert isinstance(seen[0], aiohttp.ClientSession) is not has_one

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
+import orjson
 import pytest
 
-from consumer.broker import Broker
+from consumer.broker import Broker, Message
 from consumer.clock import DrivenClock, Pace, SystemClock
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.tenure import Tenure
 from consumer.plugin import Emission
+from consumer.telemetry import way
 from consumer.work.outbound import relay
 from consumer.work.outbound.relay import Relay
 from tests.contract.ledger.facts import event
@@ -85,6 +89,50 @@ async def test_who_does_not_lead_asks_for_the_lease_now_and_then_however_often_i
     clock.advance(relay.FOLLOWS_S)
     await emit(database, 0)
     assert await follower.once() == 1
+
+
+class Topic:
+    """A broker that takes everything."""
+
+    def __init__(self) -> None:
+        self.lots: list[list[str]] = []
+
+    async def publish_many(self, topic: str, sent: Sequence[Message]) -> None:
+        """As a Broker does."""
+        assert topic == TOPIC
+        self.lots.append([orjson.loads(one.value)["id"] for one in sent])
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_what_is_due_is_published_once_in_its_order_and_told_where_that_is_wanted(
+    database: Database, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    # case: G5
+    told: list[str] = []
+    monkeypatch.setattr(way, "is_told", lambda: is_told)
+    monkeypatch.setattr(way, "tell", lambda name, event: told.append(f"{name} {event.id}"))
+    topic: Any = Topic()
+    publishes = Relay(database=database, broker=topic, topic=TOPIC, clock=DrivenClock(datetime.now(UTC)), worker="w")
+    assert await publishes.once() == 0
+    for number in (2, 1):
+        await emit(database, number)
+    assert [await publishes.once() for _ in range(2)] == [2, 0]
+    assert topic.lots == [["drv_2", "drv_1"]]
+    assert told == (["derived_published drv_2", "derived_published drv_1"] if is_told else [])
+
+
+@pytest.mark.parametrize("stirred_by", ["nothing", "being woken", "something due"])
+async def test_it_looks_often_again_when_something_comes(sqlite_ledger: Database, stirred_by: str) -> None:
+    topic, clock = cast(Any, Topic()), DrivenClock(datetime.now(UTC))
+    looks = Relay(database=sqlite_ledger, broker=topic, topic=TOPIC, clock=clock, worker="w")
+    await looks.once()
+    clock.advance(600)
+    if stirred_by == "something due":
+        await emit(sqlite_ledger, 1)
+    elif stirred_by == "being woken":
+        looks.wake()
+    await looks.once()
+    assert looks._pace.wait_s == (relay.QUIET_S if stirred_by == "nothing" else relay.IDLE_S)
 
 
 def test_what_nobody_tells_of_is_looked_at_less_often_while_nothing_comes() -> None:

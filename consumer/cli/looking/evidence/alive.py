@@ -8,7 +8,7 @@ from typing import Final
 
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.lives import GONE_AFTER, Loop, apart, is_living, left_behind, loops
-from consumer.errors import SchemaIncompatible
+from consumer.errors import RoleSlow, SchemaIncompatible
 from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, Process
 
 SEEN_WITHIN: Final = FORGOTTEN_AFTER
@@ -139,23 +139,29 @@ def _unready(role: str, living: Sequence[Process], now: datetime, grade: Grade) 
 
 
 def _told(role: str, living: Sequence[Process], grade: Grade) -> list[Finding]:
-    """What those that are ready were refused all the same: the log answers, and takes no record; or they are of a
-    version whose tables are gone."""
-    why: dict[str, str] = {}
-    refused = [one for one in living if one.ready and any(proof.code for proof in one.checks.values())]
-    for one in refused:
-        for proof in one.checks.values():
+    """What those that are ready tell all the same: the log answers, and takes no record; they are of a version whose
+    tables are gone; they are slow."""
+    why: dict[str, dict[str, Process]] = {}
+    text: dict[str, str] = {}
+    for one in living:
+        for proof in one.checks.values() if one.ready else ():
             if proof.code is not None:
-                why.setdefault(proof.code, (proof.reason or proof.code)[:REASON_CHARS])
-    whole = grade if len(refused) == len(living) else Grade.DEGRADED
-    lead = f"{len(refused)} of {len(living)} `{role}` cannot"
-    return [Finding(whole, code, f"{lead} {_what(code, refused)}: {text}") for code, text in why.items()]
+                why.setdefault(proof.code, {})[one.process] = one
+                text.setdefault(proof.code, (proof.reason or proof.code)[:REASON_CHARS])
+    found = []
+    for code, told in why.items():
+        is_whole = len(told) == len(living) and code != RoleSlow.code  # slow is late, and stands not still
+        lead = f"{len(told)} of {len(living)} `{role}` cannot {_what(code, list(told.values()))}"
+        found.append(Finding(grade if is_whole else Grade.DEGRADED, code, f"{lead}: {text[code]}"))
+    return found
 
 
-def _what(code: str, refused: Sequence[Process]) -> str:
+def _what(code: str, told: Sequence[Process]) -> str:
+    if code == RoleSlow.code:
+        return "keep up"
     if code != SchemaIncompatible.code:
         return "write"
-    versions = ", ".join(sorted({one.version for one in refused}))
+    versions = ", ".join(sorted({one.version for one in told}))
     return f"go on with these tables, which suit another version than theirs ({versions})"
 
 

@@ -121,6 +121,13 @@ def test_webhooks_that_are_answered_503_are_told() -> None:
     assert alive([living("serve", answered=100, refused=1), living("work")], NOW, expected=None) == []
 
 
+def test_one_that_is_slow_degrades_whatever_it_does() -> None:
+    told = {"loop": Proof(code="role_slow", reason="its loop comes 2.9 s late each time")}
+    [finding] = alive([*(one for one in ALL if one.role != "work"), living("work", checks=told)], NOW, expected=None)
+    assert (finding.code, finding.grade) == ("role_slow", Grade.DEGRADED)
+    assert "1 of 1 `work` cannot keep up: its loop comes 2.9 s late" in finding.text
+
+
 # case: I3
 def test_one_that_is_ready_and_cannot_write_says_what_it_was_told() -> None:
     told = {"log_write": Proof(code="topic_forbidden", reason="The broker does not allow this user to use the topic.")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -54,6 +55,17 @@ async def test_the_earlier_time_wins(database: Database, times: tuple[float | No
     assert await due(database, earliest - 0.000001) == []
     found = await due(database, earliest)
     assert [(row.object_id, row.due_at) for row in found] == [("o1", later(earliest))]
+
+
+@pytest.mark.parametrize(("first", "second", "kept"), [(None, 10.0, "a"), (10.0, None, "b"), (None, None, "a")])
+@pytest.mark.parametrize("together", [True, False])
+async def test_it_is_of_the_trace_of_what_wants_it_soonest(
+    database: Database, first: float | None, second: float | None, kept: str, together: bool
+) -> None:
+    requests = [replace(order(1, at), traceparent=trace) for at, trace in ((first, "a"), (second, "b"))]
+    for batch in [requests] if together else [[one] for one in requests]:
+        await ask(database, *batch)
+    assert [row.traceparent for row in await due(database, 10)] == [kept]
 
 
 async def test_kind_object_and_application_tell_requests_apart(database: Database) -> None:

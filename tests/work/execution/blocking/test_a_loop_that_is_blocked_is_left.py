@@ -211,3 +211,33 @@ async def test_a_real_loop_goes_on_after_an_exit_and_ends_with_all_that_was_on_i
     assert seen[0].closed  # type: ignore[attr-defined]  # the session
     assert not loop.call(begin)
     await loop.stop(5)
+
+
+async def test_a_real_loop_that_was_given_up_ends_what_still_runs_on_it_when_it_comes_back() -> None:
+    loop, ended = LoopThread("given up", on_blocked=lambda *_: None, blocked_after_s=60.0), threading.Event()
+    blocked, goes_on = threading.Event(), threading.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+
+    def holds() -> None:
+        goes_on.wait(20)
+
+    def blocks() -> None:
+        loop.create_task(waits(), "waits")
+        loop.call(blocked.set)
+        loop.call(holds)
+
+    loop.start()
+    (thread,) = [one for one in threading.enumerate() if one.name == "given up"]
+    assert loop.call(blocks)
+    assert await asyncio.to_thread(blocked.wait, 10)
+    loop.give_up()
+    assert not ended.is_set()
+    goes_on.set()
+    await asyncio.to_thread(thread.join, 10)
+    assert (thread.is_alive(), ended.is_set()) == (False, True)

@@ -1,0 +1,164 @@
+"""Between its batches a worker tells the ledger that it lives, hears what operators say, and writes down who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from consumer.broker import Broker
+from consumer.clock import DrivenClock
+from consumer.errors import BrokerUnavailable
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers, runs
+from consumer.ledger.tables import HandlerRow
+from consumer.plugin import Context, Event, handles
+from consumer.work.dispatch.breaker import Breaker
+from tests.support.ports import eventually
+from tests.work.rounds.test_a_round_takes_stores_and_commits import FIRST, Bench
+from tests.work.workshop import Workshop
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+HANDLERS = HandlerRow.__table__
+NAMES = ("test:ship", "test:note")
+
+
+@handles("order.paid", name="test:ship")
+async def ship(event: Event, ctx: Context) -> None:
+    """Nothing."""
+
+
+@handles("order.paid", name="test:note", transactional=True)
+async def note(event: Event, ctx: Context) -> None:
+    """Nothing."""
+
+
+@pytest.fixture
+def shop(sqlite_ledger: Database, broker: Broker) -> Workshop:
+    return Workshop(sqlite_ledger, broker, [ship, note], clock=DrivenClock(AT))
+
+
+async def paused(database: Database, name: str) -> None:
+    """An operator pauses it."""
+    async with database.transaction() as session:
+        assert await handlers.pause(session, name, by="op", reason="looks odd", now=AT)
+
+
+async def column(database: Database, name: str) -> dict[str, Any]:
+    """What the ledger has in it, by handler."""
+    async with database.reading() as session:
+        rows = await session.execute(select(HANDLERS.c.name, HANDLERS.c[name]))
+        return {row[0]: row[1] for row in rows}
+
+
+# case: H9
+async def test_what_is_paused_already_is_paused_before_its_first_batch(shop: Workshop) -> None:
+    first, second = shop.worker(), shop.worker()
+    await first._register()
+    assert set(await column(shop.database, "last_seen_at")) == set(NAMES)
+    await paused(shop.database, "test:ship")
+    await second._register()
+    assert second._dispatcher.paused == second._ingest.paused == {"test:ship"}
+    assert first._dispatcher.paused == frozenset()
+
+
+# case: H9
+async def test_what_is_paused_meanwhile_is_heard_of_by_the_next_round(shop: Workshop) -> None:
+    worker = shop.worker()
+    await worker._register()
+    await paused(shop.database, "test:note")
+    worker._pauser._unstored["test:ship"] = "5 runs dead in a row"
+    await worker._tidy(renew=False)
+    assert worker._dispatcher.paused == worker._ingest.paused == set(NAMES)
+    assert (await column(shop.database, "paused_by"))["test:ship"] == "guard"
+    async with shop.database.transaction() as session:
+        await handlers.resume(session, "test:note")
+    await worker._tidy(renew=False)
+    assert worker._dispatcher.paused == {"test:ship"}
+
+
+# case: R14
+async def test_it_says_that_it_lives_with_every_renewal(shop: Workshop) -> None:
+    worker, clock = shop.worker(), shop.clock
+    assert isinstance(clock, DrivenClock)
+    await worker._register()
+    for renew, seen_at in ((False, AT), (True, AT + timedelta(seconds=20))):
+        clock.advance(10)
+        await worker._tidy(renew=renew)
+        assert await column(shop.database, "last_seen_at") == dict.fromkeys(NAMES, seen_at)
+
+
+async def test_what_waits_behind_nothing_is_looked_for_lane_by_lane(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    pages: list[Any] = [SimpleNamespace(stranded=[], after=one) for one in (("default", "order:1", "x"), None)]
+
+    async def stranded(_: object, after: object) -> Any:
+        asked.append(after)
+        return pages[(len(asked) - 1) % 2]
+
+    monkeypatch.setattr(runs, "stranded", stranded)
+    worker = shop.worker()
+    for _ in range(3):
+        await worker._tidy(renew=False)
+    assert asked == [None, ("default", "order:1", "x"), None]
+
+
+async def test_who_waits_for_what_does_not_answer_is_written_down_when_it_changes(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: R11
+    worker, open_now = shop.worker(), dict[str, Breaker]()
+    await worker._register()
+    written: list[tuple[str, datetime | None]] = []
+    real = handlers.set_waiting
+
+    async def counted(session: Any, name: str, *, since: datetime | None, reason: str | None) -> bool:
+        written.append((name, since))
+        return await real(session, name, since=since, reason=reason)
+
+    def opened() -> Mapping[str, Breaker]:
+        return dict(open_now)
+
+    monkeypatch.setattr(handlers, "set_waiting", counted)
+    monkeypatch.setattr(worker._breakers, "open", opened)
+    away = Breaker(open_since=AT, until=AT, reason="refused", failing="default/evt_1")
+
+    async def tidied() -> list[tuple[str, datetime | None]]:
+        written.clear()
+        await worker._tidy(renew=False)
+        return written
+
+    assert await tidied() == []
+    open_now["test:ship"] = away
+    assert await tidied() == [("test:ship", AT)]
+    assert (await column(shop.database, "waiting_reason"))["test:ship"] == "refused (only default/evt_1 was tried)"
+    assert await tidied() == []
+    open_now["test:ship"] = Breaker(open_since=AT, until=AT, reason="refused", failing="x", is_alone=False)
+    assert await tidied() == [("test:ship", AT)], "another run failed too"
+    open_now.clear()
+    assert await tidied() == [("test:ship", None)]
+    assert await column(shop.database, "waiting_since") == dict.fromkeys(NAMES)
+    assert await tidied() == []
+
+
+async def test_it_takes_records_from_joining_until_it_ends(sqlite_ledger: Database, broker: Broker) -> None:
+    shop = Workshop(sqlite_ledger, broker, [ship])
+    async with shop.working() as worker:
+        await eventually(lambda: worker.polls)
+    assert not worker.polls
+
+
+# case: O2
+async def test_a_poll_that_succeeds_after_all_was_committed_ends_what_was_told() -> None:
+    bench = Bench()
+    await bench.poll([FIRST])
+    await bench.poll(BrokerUnavailable())
+    assert bench.told() == "broker_unavailable"
+    await bench.poll([])
+    assert bench.told() is None

@@ -1,0 +1,104 @@
+"""Which handlers a process has, and which it only knows of: their names fit the ledger, and none is there twice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import ModuleType
+
+import pytest
+
+from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
+from consumer.plugin import Context, Event, Handler, handles
+from consumer.work.registry import KNOWN_TYPES_MAX, PLUGIN_CHARS, BrokenPlugin, Registry, load_registry
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def nothing(event: Event, ctx: Context) -> None:
+    """Nothing."""
+
+
+def module(*names: str) -> ModuleType:
+    """A plugin with handlers of these names."""
+    made = ModuleType("shop")
+    for number, name in enumerate(names):
+
+        @handles("order.paid", name=name)
+        async def function(event: Event, ctx: Context) -> None:
+            """Nothing."""
+
+        setattr(made, f"function_{number}", function)
+    return made
+
+
+def loaded(extra: dict[str, ModuleType]) -> tuple[list[str], list[str]]:
+    """The names of the handlers of these plugins that are there, and the plugins of them that are broken."""
+    found = load_registry(extra=extra)
+    return [one.name for one in found.handlers if one.plugin in extra], [one.plugin for one in found.broken]
+
+
+# case: H7
+@pytest.mark.parametrize(
+    ("plugin", "name", "fits"),
+    [
+        ("shop", "n" * HANDLER_CHARS, True),
+        ("shop", "n" * (HANDLER_CHARS + 1), False),
+        ("p" * PLUGIN_CHARS, "n", True),
+        ("p" * (PLUGIN_CHARS + 1), "n", False),
+    ],
+)
+def test_a_name_as_long_as_the_ledger_holds_is_taken(plugin: str, name: str, fits: bool) -> None:
+    assert loaded({plugin: module(name)}) == (([name], []) if fits else ([], [plugin]))
+
+
+@pytest.mark.parametrize(
+    ("extra", "there", "broken"),
+    [
+        ({"shop": ["a", "b"]}, ["a", "b"], []),
+        ({"shop": ["a", "a"]}, [], ["shop"]),
+        ({"shop": ["a", "b", "b"]}, [], ["shop"]),
+        ({"shop": ["a"], "stall": ["b", "a"], "stand": ["c"]}, ["a", "c"], ["stall"]),
+    ],
+)
+def test_a_plugin_that_brings_a_name_twice_is_broken_and_harms_nobody(
+    extra: dict[str, list[str]], there: list[str], broken: list[str]
+) -> None:
+    # case: H8
+    assert loaded({plugin: module(*names) for plugin, names in extra.items()}) == (there, broken)
+
+
+@pytest.mark.parametrize(
+    ("transactional", "fulfils", "then"),
+    [(True, None, False), (False, None, True), (True, True, True), (False, False, False)],
+)
+def test_an_absent_one_fulfils_as_the_ledger_says_or_where_it_has_an_effect(
+    transactional: bool, fulfils: bool | None, then: bool
+) -> None:
+    # case: H8, O9
+    rows = [
+        HandlerRow(name=f"{plugin}:ship", plugin=plugin, types=types, transactional=transactional, fulfils=fulfils,
+                   first_seen_at=NOW, last_seen_at=NOW)
+        for plugin, types in (("shop", "order.paid order.expired"), ("stall", "order.paid"), ("shop2", ""))
+    ]  # fmt: skip
+    registry = Registry([], [BrokenPlugin("shop", "it is broken"), BrokenPlugin("shop2", "it is broken")])
+    [absent] = registry.with_absent(rows).absent
+    assert (absent.name, absent.types, absent.transactional) == (
+        "shop:ship",
+        ("order.paid", "order.expired"),
+        transactional,
+    )
+    assert absent.fulfils is then
+    assert [one.name for one in registry.with_newer(rows).absent] == ["shop:ship", "stall:ship"]
+
+
+def test_who_wants_a_type_is_looked_up_once_and_made_up_types_take_no_memory() -> None:
+    # case: I7
+    some = Handler(name="shop:some", types=("order.*",), function=nothing)
+    registry = Registry([some])
+    known = registry.wanting("order.paid")
+    assert known == (some,)
+    assert registry.wanting("order.paid") is known
+    for number in range(KNOWN_TYPES_MAX + 5):
+        assert registry.wanting(f"order.made_up_{number}") == (some,)
+        assert registry.wanting(f"made_up_{number}") == ()
+    assert len(registry._by_type) == KNOWN_TYPES_MAX
