@@ -70,10 +70,9 @@ def _cost(folder: Path, url: str, job: Job, server: int) -> Cost:
 
 def _tell(what: str, rounds: Sequence[Sequence[Cost]]) -> None:
     for place, costs in zip(("grown", "empty"), zip(*rounds, strict=True), strict=True):
-        ours, all_ = (
-            median(one) for one in ([c.cpu_s / c.orders * 1e6 for c in costs], [c.cpu_ms_per_1000 for c in costs])
-        )
-        sys.stdout.write(f"{what}, {place}: {ours:.0f} ms of CPU per 1,000, with the server {all_:.0f}\n")
+        ours = median(one.cpu_s / one.orders for one in costs) * 1e6
+        together = median(one.cpu_ms_per_1000 for one in costs)
+        sys.stdout.write(f"{what}, {place}: {ours:.0f} ms of CPU per 1,000, with the server {together:.0f}\n")
     sys.stdout.flush()
 
 
