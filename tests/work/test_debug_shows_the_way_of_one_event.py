@@ -52,8 +52,8 @@ async def test_through_all_processes(tmp_path: Path) -> None:
     # The service was asked for the order: that answer is the cause of what follows, in the trace of who asked.
     [ended] = [line for line in lines if line["event"] == "handler_ended" and line["handler"] == "warehouse:ship"]
     assert (ended["type"], ended["status"], ended["key"]) == ("fulfilment.requested", "succeeded", paid["key"])
-    its = [line for line in lines if line.get("trace_id") == ended["trace_id"] and line["role"] == "work"]
-    caused = [(line["event"], line["type"]) for line in its]
+    answered = [line for line in lines if line.get("trace_id") == ended["trace_id"] and line["role"] == "work"]
+    caused = [(line["event"], line["type"]) for line in answered]
     # What the answer led to is taken with it, and published for others meanwhile.
     assert caused.count(("derived_published", "fulfilment.requested")) == 1
     caused.remove(("derived_published", "fulfilment.requested"))
