@@ -32,7 +32,7 @@ from consumer.plugin import Context, Handler
 from consumer.reason import Reason
 from consumer.telemetry.way import on_the_way_of, on_the_way_of_all
 from consumer.wire import SEED
-from consumer.work.derived import derived_event
+from consumer.work.outbound.derived import derived_event
 from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor

@@ -22,7 +22,7 @@ from consumer.ledger.tenure import Tenure
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition
 from consumer.wire import pack_event
-from consumer.work.derived import derived_event
+from consumer.work.outbound.derived import derived_event
 
 ROLE = "relay"
 IDLE_S, QUIET_S = 0.25, 0.5
