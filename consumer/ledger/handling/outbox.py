@@ -18,12 +18,13 @@ from sqlalchemy import Boolean, Executable, Row, Table, bindparam, case, literal
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, among_given, insert_into, unindexed
-from consumer.events import Event
+from consumer.events import Event, Source
 from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.tables import OutboxRow
 from consumer.telemetry.way import onwards
+from consumer.wire import own_event
 
 if TYPE_CHECKING:
     from consumer.plugin import Emission
@@ -110,6 +111,20 @@ _FIRST_ON_WAY = (
     .limit(literal_column("1"))
     .scalar_subquery()
 )
+
+
+def derived_event(row: Row[Any]) -> Event:
+    """A row as the event that it is, the same wherever it is made: its body byte for byte. Pure."""
+    return own_event(
+        application=row.application,
+        id=row.event_id,
+        type=row.type,
+        key=row.key,
+        source=Source.RELAY,
+        at=row.created_at,
+        data=orjson.Fragment(row.data),
+        traceparent=row.traceparent,
+    )
 
 
 async def arrived(session: AsyncSession, events: Sequence[EventKey]) -> None:

@@ -32,7 +32,6 @@ from consumer.plugin import Context, Handler
 from consumer.reason import Reason
 from consumer.telemetry.way import on_the_way_of, on_the_way_of_all
 from consumer.wire import SEED
-from consumer.work.outbound.derived import derived_event
 from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
@@ -251,7 +250,7 @@ class Ingest:
         """What was emitted goes into the outbox; of what need not go by the log, the events that are new here, and
         their numbers."""
         rows = await unit.emit(session, onwards.at_hand(unit.emitted, unit.now, room))
-        derived = [Incoming(derived_event(row)) for row in rows]
+        derived = [Incoming(outbox.derived_event(row)) for row in rows]
         new = await events.record(session, [one.event for one in derived], unit.now)
         return [one for one in derived if one.id in new], new
 

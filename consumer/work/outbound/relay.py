@@ -22,7 +22,6 @@ from consumer.ledger.tenure import Tenure
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition
 from consumer.wire import pack_event
-from consumer.work.outbound.derived import derived_event
 
 ROLE = "relay"
 IDLE_S, QUIET_S = 0.25, 0.5
@@ -91,7 +90,7 @@ class Relay:
             await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
             await self._mark(rows)
         for row in rows if way.is_told() else ():
-            way.tell("derived_published", derived_event(row))
+            way.tell("derived_published", outbox.derived_event(row))
         return len(rows)
 
     async def _lead(self) -> bool:
@@ -109,7 +108,7 @@ class Relay:
             await outbox.mark_published(session, rows, self._clock.now())
 
     def _message(self, row: Row[Any]) -> Message:
-        packed = pack_event(derived_event(row), plan=row.plan)
+        packed = pack_event(outbox.derived_event(row), plan=row.plan)
         return Message(key=packed.key, value=packed.value, headers=packed.headers)
 
     async def _wait(self) -> None:

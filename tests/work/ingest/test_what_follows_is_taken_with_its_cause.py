@@ -16,11 +16,10 @@ from consumer.broker import Broker
 from consumer.events import Event, Locators
 from consumer.ledger import Database
 from consumer.ledger.handling import events, outbox
-from consumer.ledger.handling.outbox import Emitted
+from consumer.ledger.handling.outbox import Emitted, derived_event
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
 from consumer.plugin import Context, Emission, Reject, declared, derived_id, handles
 from consumer.wire import SEED, pack_event, unpack_event
-from consumer.work.outbound.derived import derived_event
 from consumer.work.ingest import onwards
 from consumer.work.ingest.onwards import EVENTS_MAX, GENERATIONS
 from consumer.work.outbound.relay import Relay
