@@ -209,6 +209,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
         {LEFT_OUT % ("access", "a"): "1x60", LEFT_OUT % ("access", "b"): "1x60"},
         {LEFT_OUT % ("access", "a"): "1x60", LEFT_OUT % ("access", "b"): "0x60"},
     ),
+    "ConsumerRoleSlow": _above("consumer_loop_lag_seconds", 1, 'instance="a"'),
     "ConsumerHistoryLeftAlone": _above("consumer_sync_events_history", 0),
     "ConsumerUnknownWords": (
         "30m",

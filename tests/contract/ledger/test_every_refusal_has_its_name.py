@@ -41,7 +41,8 @@ def test_every_cause_has_a_sentence_and_a_cure() -> None:
 
     assert all(cause.sentence and cause.cure for cause in every())
     assert len({cause.error.code for cause in every()}) > 20
-    assert [name for name in KAFKA if not hasattr(aiokafka.errors, name)] == []
+    by_python = {"NotImplementedError"}  # what aiokafka raises for a request that a broker does not know
+    assert [name for name in KAFKA if not hasattr(aiokafka.errors, name) and name not in by_python] == []
     assert [name for name in SQLITE if not hasattr(sqlite3, name)] == []
     assert cure_of("database_unknown") is not None
     assert set(SQLSTATES) >= {"3D000", "28000", "28P01", "42501", "53300", "57P03"}
