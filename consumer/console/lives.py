@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from consumer.errors import SchemaOutdated
+from consumer.errors import RoleSlow, SchemaOutdated
 from consumer.ledger.processes import DIED, HANDLERS, PREFIX, Process
 
 GONE_AFTER: Final = timedelta(seconds=30)
@@ -60,6 +60,15 @@ class LeftBehind:
 def is_living(one: Process, now: datetime) -> bool:
     """Whether it was neither stopped nor lost; one that said that it dies is dead."""
     return one.stopped_at is None and DIED not in one.said and now - one.seen_at <= GONE_AFTER
+
+
+def slow(processes: Sequence[Process], now: datetime) -> list[Process]:
+    """Those that live and tell that their loop is late each time."""
+    return [
+        one
+        for one in processes
+        if is_living(one, now) and any(proof.code == RoleSlow.code for proof in one.checks.values())
+    ]
 
 
 def loops(processes: Sequence[Process], now: datetime) -> list[Loop]:

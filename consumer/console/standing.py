@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from consumer.console.lives import apart, left_behind, loops, mixed
+from consumer.console.lives import apart, left_behind, loops, mixed, slow
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 
@@ -19,6 +19,7 @@ CODES: Final = frozenset(
         "plan_half_applied",
         "unproved_fills",
         "role_restarts",
+        "role_slow",
         "workers_differ",
         "versions_differ",
         "prefixes_differ",
@@ -35,6 +36,7 @@ def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process
         "plan_half_applied": figures.half_applied is not None,
         "unproved_fills": bool(filling(figures, unproved_max_bytes)),
         "role_restarts": bool(loops(processes, figures.at)),
+        "role_slow": bool(slow(processes, figures.at)),
         "workers_differ": mixed(processes, figures.at) is not None,
         "versions_differ": left_behind(processes, figures.at) is not None,
         "prefixes_differ": bool(apart(processes, figures.at)),

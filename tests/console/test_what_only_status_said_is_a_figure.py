@@ -15,11 +15,13 @@ from consumer.clock import SystemClock
 from consumer.console import standing
 from consumer.ledger import Database
 from consumer.ledger.plans.plans import HalfApplied
+from consumer.ledger.processes import Proof
 from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.tables import HintRow, QuarantineRow
 from consumer.reason import Reason
 from consumer.settings import Role, load_settings
 from consumer.telemetry.metrics import Metrics
+from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import living
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import WELL
 from tests.contract.ledger.facts import delivery
 from tests.support.ports import eventually
@@ -46,6 +48,13 @@ def test_each_code_by_its_figure() -> None:
     )
     assert standing.wrong(replace(WELL, unproved_bytes={"shop": 500}), room) == frozenset()
     assert standing.wrong(replace(WELL, unproved_bytes={"shop": 501}), 0) == frozenset()
+
+
+def test_a_slow_role_has_a_figure() -> None:
+    slow = living("work", seen_at=WELL.at, checks={"loop": Proof(code="role_slow")})
+    assert standing.wrong(WELL, 0, [living("work", seen_at=WELL.at)]) == frozenset()
+    assert standing.wrong(WELL, 0, [slow]) == {"role_slow"}
+    assert standing.wrong(WELL, 0, [replace(slow, stopped_at=slow.seen_at)]) == frozenset()
 
 
 # case: O6, O1

@@ -195,6 +195,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerRecordsRefused", "records_refused"),
             ("ConsumerHandlersGone", "handlers_gone"),
             ("ConsumerRoleRestarts", "role_restarts"),
+            ("ConsumerRoleSlow", "role_slow"),
             ("ConsumerWorkersDiffer", "workers_differ"),
             ("ConsumerVersionsDiffer", "versions_differ"),
             ("ConsumerPrefixesDiffer", "prefixes_differ"),
@@ -209,7 +210,6 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
         {LEFT_OUT % ("access", "a"): "1x60", LEFT_OUT % ("access", "b"): "1x60"},
         {LEFT_OUT % ("access", "a"): "1x60", LEFT_OUT % ("access", "b"): "0x60"},
     ),
-    "ConsumerRoleSlow": _above("consumer_loop_lag_seconds", 1, 'instance="a"'),
     "ConsumerHistoryLeftAlone": _above("consumer_sync_events_history", 0),
     "ConsumerUnknownWords": (
         "30m",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 
 from consumer.sandbox.scenarios.stage import Stage as Shop
 from tests.drills.scene import Act, Drill, Scene, drill, nothing
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
+from tests.support.throttle import throttle
 
 SHIP = "warehouse:ship"
 LIVES_S = 5.0
@@ -190,6 +193,18 @@ async def _end_the_old(scene: Scene) -> None:
     scene.look()
 
 
+async def _starve(scene: Scene) -> None:
+    """The leader gets a hundredth of a processor."""
+    pid = scene.processes["sync"].pid
+    scene.noise = asyncio.create_task(throttle(lambda one: os.kill(pid, one)))
+    scene.names |= {"NAME": SHIP}
+
+
+async def _feed(scene: Scene) -> None:
+    await scene.be_quiet()
+    os.kill(scene.processes["sync"].pid, signal.SIGCONT)
+
+
 WORK: tuple[Drill, ...] = (
     drill(
         "a handler is paused", "HandlerPaused", "PaidUnfulfilled",
@@ -201,6 +216,7 @@ WORK: tuple[Drill, ...] = (
     ),
     drill("a worker lacks a handler", "WorkersDiffer", strike=_deploy_half, cure=_end_the_old),
     drill("a worker is of an older version", "VersionsDiffer", strike=_forget_one, cure=_end_the_old),
+    drill("a role is slow", "RoleSlow", strike=_starve, cure=_feed, names=("NAME",)),
     drill("the warehouse is away", "HandlerWaiting", strike=_close_warehouse, cure=_open_warehouse),
     drill("a handler gave up", "DeadRuns", strike=_no_paper, cure=_paper, names=("NAME",)),
     drill(

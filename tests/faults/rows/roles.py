@@ -8,9 +8,9 @@ import signal
 from tests.faults.scene import ROLES, Fault, Scene, fault
 from tests.faults.server import PASSWORD
 from tests.support.proxy import TcpProxy
+from tests.support.throttle import throttle
 
 LIVES_S = 5.0
-STOPPED_S, RUNS_S = 3.0, 0.03
 READY_WITHIN_S = 60.0
 ASKED_AGAIN_S = 360.0
 """An answer that got lost is asked for again after four minutes."""
@@ -48,7 +48,7 @@ def _slow(role: str) -> Fault:
     """It gets a hundredth of a processor, as beside a neighbour that takes all."""
 
     async def strike(scene: Scene) -> None:
-        scene.kept["throttle"] = asyncio.create_task(_throttle(scene, role))
+        scene.kept["throttle"] = asyncio.create_task(throttle(lambda one: scene.signal(role, one)))
         scene.pay(2)
 
     async def cure(scene: Scene) -> None:
@@ -58,14 +58,6 @@ def _slow(role: str) -> Fault:
         scene.signal(role, signal.SIGCONT)
 
     return fault(role, "slow", "role_slow", strike=strike, cure=cure, says="its loop comes")
-
-
-async def _throttle(scene: Scene, role: str) -> None:
-    while True:
-        scene.signal(role, signal.SIGSTOP)
-        await asyncio.sleep(STOPPED_S)
-        scene.signal(role, signal.SIGCONT)
-        await asyncio.sleep(RUNS_S)
 
 
 def _with_another_password(role: str) -> Fault:
