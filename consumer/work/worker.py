@@ -23,6 +23,7 @@ from consumer.work.execution.executor import Executor
 from consumer.work.execution.loop_pool import LOST_AFTER_S
 from consumer.work.execution.watchdog import CUTOFF_S, Watchdog
 from consumer.work.ingest.ingest import Ingest, Taken
+from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, brings_new
 from consumer.work.observer import Observer
 from consumer.work.outbound.dead_letters import DeadLetters
 from consumer.work.outbound.relay import Relay
@@ -152,9 +153,13 @@ class Worker:
         while True:
             try:
                 async with self._database.transaction() as session:
-                    await handlers.register(session, self._registry.handlers, self._clock.now())
+                    now = self._clock.now()
+                    is_news = brings_new(self._registry, await handlers.everyone(session), now)
+                    await handlers.register(session, self._registry.handlers, now)
                     paused = await handlers.paused(session)
                 self._honour(paused)  # before the first batch: it may hold what a handler was paused for
+                if is_news:
+                    await self._clock.sleep(LOOK_EVERY_S)  # until the others have looked
                 away.over()
                 return
             except LedgerError as error:

@@ -1,7 +1,8 @@
 """Rolling deploy: handlers that a newer version of the code brought, seen by an older process (cases O9, R14).
 
 While a rolling deploy lasts, some events come to processes that do not have the new handler yet. They keep a run for it
-all the same, which waits for a process that has it. They look once a second.
+all the same, which waits for a process that has it. They look once a second; who brings a new handler takes no event
+before they have looked, so that none is missed that comes once it is ready.
 
 A handler that only older processes still have is on its way out, and nothing is kept for it. A process that was started
 while both were there tells the two apart by when they were first seen: what came after everything it has itself, and
@@ -12,7 +13,7 @@ made is lost. That is so for a handler that is taken back within a day of its fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -27,6 +28,14 @@ LOOK_EVERY_S = 1.0
 ROLLOUT_S = 86_400.0
 
 _log = structlog.get_logger(__name__)
+
+
+def brings_new(registry: Registry, known: Sequence[HandlerRow], now: datetime) -> bool:
+    """Whether this process has a handler that others, which are at work, have not heard of yet. `known`: as of before
+    it was registered. Pure."""
+    since = now - timedelta(seconds=LIVE_S)
+    live = {row.name for row in known if row.last_seen_at >= since}
+    return bool(live) and any(handler.name not in live for handler in registry.handlers)
 
 
 class RollingDeploy:

@@ -13,7 +13,7 @@ from consumer.ledger.handling import handlers
 from consumer.ledger.handling.handlers import LIVE_S
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.wire import SEED, pack_event
-from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, ROLLOUT_S, RollingDeploy
+from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, ROLLOUT_S, RollingDeploy, brings_new
 from consumer.work.registry import Registry
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, order_paid
@@ -181,3 +181,24 @@ async def test_it_looks_once_a_second(sqlite_ledger: Database) -> None:
     assert await kept_for(rollout, sqlite_ledger) == []
     clock.advance(LOOK_EVERY_S / 2)
     assert await kept_for(rollout, sqlite_ledger) == ["test:new"]
+
+
+# case: R14
+async def test_who_brings_one_beside_others_knows_it_and_lets_them_look_first(sqlite_ledger: Database) -> None:
+    clock, mine, new = DrivenClock(), named("test:mine"), named("test:new")
+
+    async def is_news(*functions: Any) -> bool:
+        async with sqlite_ledger.reading() as session:
+            return brings_new(Registry(list(map(of, functions))), await handlers.everyone(session), clock.now())
+
+    assert not await is_news(mine, new)  # alone
+    await registered(sqlite_ledger, clock, mine)
+    assert await is_news(mine, new)
+    assert not await is_news(mine)
+    await registered(sqlite_ledger, clock, mine, new)
+    assert not await is_news(mine, new)
+    clock.advance(LIVE_S + 1)
+    await registered(sqlite_ledger, clock, mine)
+    assert await is_news(mine, new)  # it was gone
+    clock.advance(LIVE_S + 1)
+    assert not await is_news(mine, new)  # nobody is there to look
