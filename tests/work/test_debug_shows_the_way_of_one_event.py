@@ -27,10 +27,11 @@ async def test_through_all_processes(tmp_path: Path) -> None:
         processes = [found.process(role) for role in ROLES]
 
         async def has_walked() -> bool:
-            return (await found.standing()).walked_at is not None
+            standing = await found.standing()
+            return standing.walked_at is not None and standing.reconciled_at is not None  # neither is to be the first
 
         async with started(*processes):
-            await eventually(has_walked, within_s=60, what="the first walk is over")
+            await eventually(has_walked, within_s=60, what="the first walks are over")
             found.sandbox.set_webhook_url(f"http://127.0.0.1:{found.environ['CONSUMER_PORT']}/webhooks/default")
             found.pay_order()
             await found.shipped(within_s=60)

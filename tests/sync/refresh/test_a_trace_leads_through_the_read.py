@@ -13,6 +13,7 @@ from consumer.ledger.handling.events import to_event
 from consumer.ledger.tables import EventRow
 from consumer.telemetry.way import trace_id
 from tests.promises.deployment import deployment, embedded, started
+from tests.support.ports import eventually
 
 
 @pytest.mark.slow
@@ -23,6 +24,13 @@ async def test_from_the_webhook_to_the_parcel(tmp_path: Path) -> None:
     async with deployment(tmp_path, **place, CONSUMER_LOG_LEVEL="debug", CONSUMER_SYNC_INTERVAL_S="60") as found:
         roles = {role: found.process(role) for role in ("serve", "work", "sync")}
         async with started(*roles.values()):
+
+            async def has_compared() -> bool:
+                return (await found.standing()).reconciled_at is not None
+
+            await eventually(
+                has_compared, within_s=60, what="the first comparison, which would show the order, is over"
+            )
             found.hear(at_work=True)
             found.pay_order()
             await found.shipped(within_s=60)
