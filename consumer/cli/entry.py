@@ -11,11 +11,11 @@ from typing import TextIO, get_args
 
 import typer
 
+from consumer.cli.lean import structlog
 from consumer.cli.outline import outline
 from consumer.cli.tree import tree, trunk
 from consumer.document import printable
 from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, Terminated, UsageError
-from consumer.lean import structlog
 from consumer.telemetry.logs import configure_logging
 
 BAD_SETTINGS = 2

@@ -13,6 +13,8 @@ from typing import Any
 
 import aiosqlite
 
+from consumer import sqlite_file
+
 AT_ONCE = 500
 
 
@@ -151,6 +153,16 @@ class Connection(aiosqlite.Connection):
 
 def connection(database: str, **given: Any) -> Connection:
     """What `create_async_engine` connects with (`async_creator_fn`); to be awaited."""
-    made = Connection(lambda: sqlite3.connect(database, **given), iter_chunk_size=AT_ONCE)
+    made = Connection(lambda: _opened(database, **given), iter_chunk_size=AT_ONCE)
     made._thread.daemon = True  # as SQLAlchemy does with its own: a connection left behind keeps no process
     return made
+
+
+def _opened(database: str, *, timeout: float, **given: Any) -> sqlite3.Connection:
+    opened: sqlite3.Connection = sqlite3.connect(database, timeout=timeout, **given)
+    try:
+        sqlite_file.use_wal(opened, timeout)
+    except BaseException:
+        opened.close()
+        raise
+    return opened

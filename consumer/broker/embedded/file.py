@@ -8,7 +8,6 @@ way to the disk share the next one: that is what makes an acknowledged publish b
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import time
 import uuid
@@ -21,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+from consumer import sqlite_file
 from consumer.broker.embedded.schema import SCHEMA, append_rows, data_version, give_room_back, take_room
 from consumer.causes import of_log_file
 from consumer.errors import (
@@ -298,11 +298,7 @@ class LogFile:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Never open a file that is there already: closing it would drop the locks that SQLite holds on it in this
-            # process, and the next process to leave would delete a write-ahead log that we still write to.
-            with suppress(FileExistsError):
-                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            sqlite_file.make(self.path)
         except OSError as error:
             raise LogNotOpened("the log file cannot be opened", path=str(self.path), reason=error.strerror) from error
         connection = None
@@ -325,7 +321,7 @@ class LogFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
+        sqlite_file.use_wal(connection, BUSY_TIMEOUT_S)
         # FULL: in WAL mode only this makes a commit survive power loss.
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={WAL_SIZE_LIMIT_BYTES}")

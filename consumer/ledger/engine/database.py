@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -18,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from consumer import sqlite_file
 from consumer.causes import of_database
 from consumer.errors import DatabaseMissing, LedgerError, LedgerLocked, LedgerUnavailable, SchemaOutdated
 from consumer.ledger import sqlite_driver
@@ -226,17 +226,13 @@ def _engine(url: str, pool_size: int, *, create: bool, durable: bool, lock_s: fl
 
 
 def _see_to_file(path: Path, *, create: bool) -> None:
-    """Make the file before SQLite does, readable by nobody else: it holds raw bodies. Never opens one that is there,
-    which would drop the locks SQLite holds on it in this process. Raises LedgerError; DatabaseMissing rather than make
-    one without `create`."""
+    """Make the file with `create`; without, see that it is there. Raises LedgerError, DatabaseMissing."""
     if not create:
         if not path.exists():
             raise _missing(path)
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        sqlite_file.make(path)
     except OSError as error:
         raise LedgerError("the database's file cannot be made", path=str(path), reason=error.strerror) from error
 
@@ -265,7 +261,7 @@ def _sqlite(url: str, pool_size: int, *, durable: bool) -> AsyncEngine:
     def configure(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves, below
         cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", f"synchronous={synchronous}", "foreign_keys=ON", "cache_size=-16000"):
+        for pragma in (f"synchronous={synchronous}", "foreign_keys=ON", "cache_size=-16000"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
