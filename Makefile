@@ -14,7 +14,7 @@ FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench kafka chaos lock advisories image faults drills mutants
+.PHONY: help setup demo test lint check bench kafka chaos lock advisories image faults drills mutants
 
 help: ## the list of targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,11 +36,13 @@ $(STAMP): $(RUN_STAMP) requirements-dev.lock
 demo: $(RUN_STAMP) ## everything in one process: plays named scenarios, exit 0 only if every outcome is as expected
 	@$(BIN)/consumer demo
 
-check: setup ## ruff, mypy --strict, import-linter, the fast tests
+lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint ## the same, and the fast tests
 	$(FAST)
 
 test: setup ## the whole test suite, with real PostgreSQL and real Apache Kafka where they can be had
