@@ -165,7 +165,7 @@ class Ingest:
                 _log.exception("event_breaks_its_transaction", application=event.application)
             cause = error
         try:
-            return await self._store([incoming], [], Way.SINGLY, broken=failed(cause))
+            return await self._store([incoming], [], Way.SINGLY, broken=failed(cause, about=[event]))
         except LedgerError:
             raise
         except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
