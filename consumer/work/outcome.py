@@ -48,8 +48,8 @@ def failed(
 ) -> Failed:
     """Normalise whatever a handler raised; an exception that cannot even be looked at is named by its type. What comes
     out can be stored: a result that cannot be would hold up everybody's. `home` is where the author's code lives;
-    `came_by` the error that shows the way, where it is another one. `about`: what was handled; nothing that is stored or
-    logged names whom it says it is about, whatever the handler's author wrote into it (case S9)."""
+    `came_by` the error that shows the way, where it is another one. `about`: what was handled; nothing that is stored
+    or logged names whom it says it is about, whatever the handler's author wrote into it (case S9)."""
     try:
         failure, trace = _failure(error, _customers(about)), _trace(came_by or error, home)
         return Failed(failure, _fingerprint(error), trace)

@@ -57,7 +57,7 @@ async def test_nothing_that_is_kept_or_told_of_it(
         letters = await letters_on(broker, len(NAMING))
     async with database.reading() as session:
         attempts = (await session.execute(select(AttemptRow))).scalars().all()
-    said = [one.reason for one in (*attempts, *await shop.runs())]
+    said = [one.reason for one in attempts] + [one.reason for one in await shop.runs()]
     said += [one.headers["dead_reason"].decode() + one.headers["dead_history"].decode() for one in letters]
     assert len(said) == len(NAMING) * 4
     assert all("no address for [redacted]" in one and JANE not in one for one in map(str, said)), said
@@ -91,8 +91,8 @@ def test_however_it_is_spelled(customer: str, text: str) -> None:
 
 def test_a_locators_find_counts_too_and_what_is_no_name_stays() -> None:
     at_odds = Locators(customer=("/who",))
-    event: Event = build_event(b'{"id":"evt_1","type":"order.paid","who":"jane-77","customer":7}', at_odds,
-                               application="default", trust=Trust.SIGNED, source=Source.WEBHOOK, received_at=AT)  # fmt: skip
+    raw = b'{"id":"evt_1","type":"order.paid","who":"jane-77","customer":7}'
+    event = build_event(raw, at_odds, application="default", trust=Trust.SIGNED, source=Source.WEBHOOK, received_at=AT)
     assert failed(ValueError(f"{JANE}: 7 of 77"), about=[event]).failure.reason == "ValueError: [redacted]: 7 of 77"
     assert len("7") < NAMED_MIN_CHARS
 
