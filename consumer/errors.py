@@ -93,6 +93,16 @@ class UsageError(ConsumerError):
     code = "usage"
 
 
+class TermsDiffer(ConsumerError):
+    """The session is registered with other terms, which may be added to, not changed: cancel it, and create another."""
+
+    code = "terms_differ"
+
+    def __init__(self, differing: tuple[str, ...]) -> None:
+        self.differing = differing
+        super().__init__(differing="+".join(differing))
+
+
 class OutputUnwritable(ConsumerError):
     """The answer cannot be written to where stdout goes; what the command did is done."""
 

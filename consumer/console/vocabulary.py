@@ -39,7 +39,7 @@ class Word:
 _SOURCE = ("entitlement", "until")
 WORDS: Mapping[str, Word] = {
     "checkout.registered": Word(
-        about="order", needs=("session_id", "order_id"), may=("customer", "expected_amount", "mode")
+        about="order", needs=("session_id", "order_id"), may=("customer", "expected_amount", "mode", "price_id")
     ),
     "fulfilment.marked_paid": Word(about="order"),
     "fulfilment.released": Word(about="order"),
@@ -108,6 +108,7 @@ RULES: Mapping[str, Rule] = {
     "kind": _name(40),
     "mode": _one_of("payment", "subscription"),
     "order_id": _text(ID_MAX_CHARS),
+    "price_id": _text(ID_MAX_CHARS),
     "session_id": _text(ID_MAX_CHARS),
     "source": _one_of("operator", "resolver"),
     "until": _time_to_come,

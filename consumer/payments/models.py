@@ -133,6 +133,10 @@ class CheckoutSession(Record):
     order_id: Id = None
     order: Annotated[Order | None, BeforeValidator(_embedded_order)] = None
 
+    def without_link(self) -> CheckoutSession:
+        """The same, with nothing in it that could be paid."""
+        return CheckoutSession.read({**self.raw, "url": None})
+
 
 class Payment(Record):
     """A payment; only `SUCCEEDED` carries meaning (case F38)."""

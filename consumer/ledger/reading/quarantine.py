@@ -121,15 +121,18 @@ async def newest(
 
 
 async def other_bodies(
-    session: AsyncSession, application: str, event_ids: Sequence[str], limit: int
+    session: AsyncSession, application: str, event_ids: Sequence[str], limit: int, *, but: Sequence[str] = ()
 ) -> Sequence[QuarantineRow]:
-    """What lies here as another body of one of these events, in no order. At most a few hundred ids at once."""
+    """What lies here as another body of one of these events, in no order, but for these deliveries. At most a few
+    hundred of either at once."""
     if not event_ids:
         return []
     mine = (unindexed(_QUARANTINE.c.application) == application) & (
         unindexed(_QUARANTINE.c.reason) == Reason.OTHER_BODY.value
     )
     statement = select(QuarantineRow).where(among(_QUARANTINE.c.event_id, event_ids), mine).limit(limit)
+    if but:
+        statement = statement.where(_QUARANTINE.c.delivery_id.not_in(but))
     return (await session.execute(statement)).scalars().all()
 
 
