@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event, Source, Trust
+from consumer.ledger import Database
 from consumer.ledger.reading import hints, observation, observations, quarantine, read_requests, sync_state
 from consumer.lists.bookmark import WALK, Bookmark, Resume
 from consumer.payments import EMPTY_PAGES_MAX, EventRecord, Page, UnexpectedAnswer
@@ -27,6 +28,12 @@ from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import tak
 from tests.sync.conftest import EVENTS, World, counted_by, delivery
 from tests.sync.reconciling import baselined, lists, reconcile
 from tests.sync.refreshing import answers, ask, pending, refresh
+
+
+@pytest.fixture
+def sqlite_ledger(database: Database) -> Database:
+    """Of each kind: what a record holds is stored by each in its own way."""
+    return database
 
 
 def nested(levels: int) -> Any:
