@@ -31,6 +31,7 @@ from consumer.payments.errors import (
     ServiceUnreachable,
 )
 from consumer.payments.shared_budget import Budget
+from consumer.telemetry.logs import Condition
 
 if TYPE_CHECKING:  # a command that only looks opens no connection: aiohttp would be a fifth of its start
     import aiohttp
@@ -39,6 +40,8 @@ USER_AGENT = f"payments-consumer/{__version__}"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 READ_AT_ONCE_BYTES = 256 * 1024
 """A larger answer may be as odd as can be: the event loop does not wait until it is read."""
+QUIET_S = 3600.0
+"""Without an answer whose body states another status than it has, they agree again: of some calls only errors do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +141,9 @@ class Transport:
         self._on_attempt = on_attempt
         self._chance = chance
         self.service_clock: tuple[datetime, datetime] | None = None
+        self._differs = Condition(
+            "status_code_differs_from_status", monotonic=clock.monotonic, quiet_s=QUIET_S, application=application
+        )
 
     async def start(self) -> None:
         """Open the connections' pool, unless one was given."""
@@ -266,6 +272,10 @@ class Transport:
                     )
                 )
 
+    def _stated(self, status: int, stated: int) -> None:
+        if stated != status:
+            self._differs.lasts("status_code_differs_from_status", status=status, status_code=stated)
+
     async def _exchange(self, call: Call, authorization: str) -> Answer:
         """One request and its whole answer. No redirect is followed, with or without credentials (case C27)."""
         import aiohttp
@@ -302,8 +312,15 @@ class Transport:
                 packed = "" if self._session.auto_decompress else response.headers.get("Content-Encoding", "")
                 raw = await bounded(response.content.iter_any(), packed, self._max_answer_bytes)
                 read = partial(
-                    understood, response.status, response.headers, raw, self._clock.now(), body_needed=call.body_needed
+                    understood,
+                    response.status,
+                    response.headers,
+                    raw,
+                    self._clock.now(),
+                    body_needed=call.body_needed,
+                    stated=partial(self._stated, response.status),
                 )
+                self._differs.lapse()
                 return read() if len(raw) <= READ_AT_ONCE_BYTES else await asyncio.to_thread(read)
         except (ssl.SSLError, aiohttp.ClientSSLError) as error:
             raise ServiceUnreachable("the service's TLS certificate is not trusted", sent=False) from error

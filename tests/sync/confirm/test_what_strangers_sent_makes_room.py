@@ -17,7 +17,7 @@ from consumer.events import Delivery
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.confirm import hints as module
-from consumer.sync.confirm.hints import PRUNE_EVERY_S, PRUNE_FOR_S, HintConsumer
+from consumer.sync.confirm.hints import PRUNE_EVERY_S, PRUNE_FOR_S, QUIET_S, HintConsumer
 from consumer.telemetry import way
 from consumer.telemetry.metrics import Metrics
 from tests.sync.confirm.test_what_of_a_batch_becomes_a_hint import record
@@ -152,17 +152,19 @@ async def test_every_reason_is_counted_from_nothing_on(scene: Scene) -> None:
 
 
 # case: I15
-async def test_a_flood_is_said_once_until_a_batch_has_room_again(scene: Scene) -> None:
+async def test_a_flood_is_over_a_minute_after_its_last_also_when_nothing_comes_any_more(scene: Scene) -> None:
     with capture_logs() as logs:
-        for held in (3, 3, 0, 0):
+        for held in (3, 3, 0, 3):  # room for one between two is no end
             scene.held = {"default": (held, 0)}
             scene.clock.advance(2)
             await scene.takes(record(HINT))
-        scene.held = {"default": (3, 0)}
-        scene.clock.advance(2)
-        await scene.takes(record(delivery(b"{}", 2)))
+        for seconds in (QUIET_S - 1, 1):
+            assert [line["event"] for line in logs] == ["hints_flooded"]
+            scene.clock.advance(seconds)
+            await scene.takes()
     assert [line["event"] for line in logs] == ["hints_flooded", "hints_flooded_over"]
-    assert counted_by(scene.metrics, "quarantined", "default", "flooded") == 2
+    assert logs[-1]["times"] == 3
+    assert counted_by(scene.metrics, "quarantined", "default", "flooded") == 3
 
 
 # case: G5
