@@ -13,6 +13,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import structlog
+
 from consumer import __version__
 from consumer.clock import Clock
 from consumer.errors import SettingsError
@@ -31,11 +33,12 @@ from consumer.payments.errors import (
     ServiceUnreachable,
 )
 from consumer.payments.shared_budget import Budget
-from consumer.telemetry.logs import Condition
+from consumer.retry import Lasting
 
 if TYPE_CHECKING:  # a command that only looks opens no connection: aiohttp would be a fifth of its start
     import aiohttp
 
+LOG = structlog.get_logger()
 USER_AGENT = f"payments-consumer/{__version__}"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 READ_AT_ONCE_BYTES = 256 * 1024
@@ -141,9 +144,7 @@ class Transport:
         self._on_attempt = on_attempt
         self._chance = chance
         self.service_clock: tuple[datetime, datetime] | None = None
-        self._differs = Condition(
-            "status_code_differs_from_status", monotonic=clock.monotonic, quiet_s=QUIET_S, application=application
-        )
+        self._differs = Lasting(clock.monotonic)
 
     async def start(self) -> None:
         """Open the connections' pool, unless one was given."""
@@ -273,8 +274,21 @@ class Transport:
                 )
 
     def _stated(self, status: int, stated: int) -> None:
-        if stated != status:
-            self._differs.lasts("status_code_differs_from_status", status=status, status_code=stated)
+        """Said as a Condition says it, which a web shop that imports this has not."""
+        if stated != status and self._differs.says("differs"):
+            LOG.warning(
+                "status_code_differs_from_status",
+                application=self._application,
+                status=status,
+                status_code=stated,
+                times=self._differs.times,
+            )
+
+    def _agree(self) -> None:
+        if self._differs.unseen_s >= QUIET_S:
+            told = {"after_s": self._differs.for_s, "times": self._differs.times}
+            LOG.info("status_code_differs_from_status_over", application=self._application, **told)
+            self._differs.over()
 
     async def _exchange(self, call: Call, authorization: str) -> Answer:
         """One request and its whole answer. No redirect is followed, with or without credentials (case C27)."""
@@ -320,7 +334,7 @@ class Transport:
                     body_needed=call.body_needed,
                     stated=partial(self._stated, response.status),
                 )
-                self._differs.lapse()
+                self._agree()
                 return read() if len(raw) <= READ_AT_ONCE_BYTES else await asyncio.to_thread(read)
         except (ssl.SSLError, aiohttp.ClientSSLError) as error:
             raise ServiceUnreachable("the service's TLS certificate is not trusted", sent=False) from error

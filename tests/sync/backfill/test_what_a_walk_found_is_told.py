@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -140,6 +140,23 @@ def test_each_thing_has_its_line_and_a_walk_that_found_nothing_has_none(
     assert logs == [{"application": "default", **one} for one in told]
     assert counted_by(metrics, "walked", "default", "strange") == report.strange
     assert counted_by(metrics, "retention_gaps", "default") == int(report.gap)
+
+
+def test_what_is_not_understood_walk_after_walk_is_said_at_growing_intervals_and_its_end() -> None:
+    # case: U1, O1
+    clock = DrivenClock()
+    telling = Telling("default", clock, Metrics())
+    with structlog.testing.capture_logs() as logs:
+        for walk in range(20):  # each other one
+            telling.say(replace(NOTHING, strange=walk % 2), None)
+            clock.advance(60)
+        for _ in range(10):
+            telling.say(NOTHING, None)
+            clock.advance(60)
+    word = "listed_events_not_understood"
+    assert [(one["event"], one["times"]) for one in logs] == [
+        (word, 1), (word, 2), (word, 3), (word, 5), (word, 9), (f"{word}_over", 10)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

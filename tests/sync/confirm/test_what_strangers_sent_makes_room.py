@@ -224,6 +224,22 @@ async def test_what_is_over_the_bound_is_pruned(scene: Scene, size: int, asked: 
     assert [(line["application"], line["deliveries"]) for line in logs] == [("default", 1)] * len(asked)
 
 
+# case: I15, O1
+async def test_pruning_is_said_now_and_then_and_its_end_a_minute_after_the_last(scene: Scene) -> None:
+    scene.unproved = {"default": LIMIT + 1}
+    with capture_logs() as logs:
+        for _ in range(20):
+            scene.prunes = [(1, 5)]
+            await scene.takes(record(HINT))
+            scene.clock.advance(PRUNE_EVERY_S)
+        scene.unproved = {}
+        scene.clock.advance(QUIET_S)
+        await scene.takes()
+    said = [(line["event"], line["times"]) for line in logs if line["event"].startswith("quarantine")]
+    assert said == [("quarantine_pruned", 1), ("quarantine_pruned", 7), ("quarantine_pruned", 19),
+                    ("quarantine_pruned_over", 20)]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("takes_s", "prunes", "asked", "goes_on"),
     [
