@@ -8,14 +8,18 @@ that aiokafka gives its error codes.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
 
 from consumer import errors
 from consumer.errors import BrokerError, ConsumerError, LedgerError
+
+E = TypeVar("E", LedgerError, BrokerError)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,14 @@ SQLITE_LOG: Final[Mapping[str, Cause]] = {
     "SQLITE_CORRUPT": _LOG_CORRUPT,
     "SQLITE_NOTADB": _LOG_CORRUPT,
 }
+_MOUNT = "see in the kernel's log whether the disk failed, mount it writable, then restart the roles"
+READ_ONLY_DISK: Final[Mapping[type[ConsumerError], Cause]] = {
+    errors.LedgerNotOpened: Cause(errors.LedgerDiskReadOnly, _MOUNT),
+    errors.LedgerReadOnly: Cause(errors.LedgerDiskReadOnly, _MOUNT),
+    errors.LogNotOpened: Cause(errors.LogDiskReadOnly, _MOUNT),
+    errors.LogReadOnly: Cause(errors.LogDiskReadOnly, _MOUNT),
+}
+"""What SQLite says of a file on a disk that is mounted read-only: it can make none of its own beside it."""
 LOG_INCOMPATIBLE: Final = Cause(
     errors.LogIncompatible, "run the version that wrote it, or put CONSUMER_BROKER_URL right"
 )
@@ -125,7 +137,7 @@ DATABASE_TLS: Final = Cause(
 
 def every() -> Iterator[Cause]:
     """Each cause once, for the operator's table."""
-    tables = (SQLSTATES, SQLITE, SQLITE_LOG, KAFKA)
+    tables: tuple[Mapping[Any, Cause], ...] = (SQLSTATES, SQLITE, SQLITE_LOG, KAFKA, READ_ONLY_DISK)
     yield from dict.fromkeys(
         [*(cause for table in tables for cause in table.values()), TLS, DATABASE_TLS, SLOW, LOG_INCOMPATIBLE]
     )
@@ -174,6 +186,20 @@ def of_log_file(name: str | None) -> type[BrokerError] | None:
     """Our error for SQLite's code, of the embedded log's file."""
     found = _sqlite(SQLITE_LOG, name) if name else None
     return found.error if found and issubclass(found.error, BrokerError) else None
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether the disk that this folder is on, or would be, is mounted read-only."""
+    there = next((one for one in (folder, *folder.parents) if one.is_dir()), None)
+    return there is not None and bool(os.statvfs(there).f_flag & os.ST_RDONLY)
+
+
+def of_disk(error: E, path: Path) -> E:
+    """The error of a file that is not opened or not written, or the one that names its disk as the cause."""
+    found = READ_ONLY_DISK.get(type(error))
+    if found is None or not is_read_only(path.parent):
+        return error
+    return cast(E, found.error(**error.fields))
 
 
 def of_kafka(error: BaseException) -> BrokerError | None:

@@ -210,6 +210,12 @@ class LedgerReadOnly(LedgerUnavailable):
     code = "ledger_read_only"
 
 
+class LedgerDiskReadOnly(LedgerUnavailable):
+    """The disk of the database's file is mounted read-only."""
+
+    code = "ledger_disk_read_only"
+
+
 class LedgerLocked(LedgerUnavailable):
     """Somebody else holds the database's lock."""
 
@@ -449,6 +455,12 @@ class LogReadOnly(BrokerUnavailable):
     """The log's file takes no writes: it is read-only."""
 
     code = "log_read_only"
+
+
+class LogDiskReadOnly(BrokerUnavailable):
+    """The disk of the log's file is mounted read-only."""
+
+    code = "log_disk_read_only"
 
 
 class LogLocked(BrokerUnavailable):

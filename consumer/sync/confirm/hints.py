@@ -37,6 +37,10 @@ COUNT_EVERY_S = 1.0
 PRUNE_EVERY_S = 10.0
 PRUNE_FOR_S = 1.0
 """So long at most the taking in waits for a pruning; what is left then is pruned after the next batch."""
+QUIET_S = 60.0
+"""A flood is over when so long nothing was too much; between two deliveries of one there may be some for which there is
+room."""
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +128,11 @@ class HintConsumer(Stage):
         self._counted_at = self._pruned_at = float("-inf")
         self._overfull = False
         self._subscription: Subscription | None = None
-        self._flooded = Condition("hints_flooded", level="error")
+        self._flooded = Condition("hints_flooded", level="error", monotonic=clock.monotonic, quiet_s=QUIET_S)
+        self._full = {
+            name: Condition("quarantine_pruned", monotonic=clock.monotonic, quiet_s=QUIET_S, application=name)
+            for name in (*self._applications, UNKNOWN)
+        }
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; leaves the group at the end."""
@@ -154,6 +162,8 @@ class HintConsumer(Stage):
                 await subscription.commit(next_offsets(records))
             if records or self._overfull:
                 await self._prune()
+            for one in (self._flooded, *self._full.values()):
+                one.lapse()
         except BaseException:
             await self.close()
             raise
@@ -194,10 +204,8 @@ class HintConsumer(Stage):
         for delivery in kept:
             self.metrics.hints_taken.labels(delivery.application).inc()
             way.tell("hint_kept", delivery)
-        if flooded:  # as long as it lasts, every batch has some
+        if flooded:
             self._flooded.lasts("hints_flooded", deliveries=len(flooded))
-        elif kept:
-            self._flooded.over()
         for name in {delivery.application for delivery in kept} & self._wakes.keys():
             self._wakes[name].set()
 
@@ -247,8 +255,8 @@ class HintConsumer(Stage):
             too_many_bytes -= freed
             if not gone or self._clock.monotonic() >= until:
                 break
-        LOG.warning("quarantine_pruned", application=self._known(application), deliveries=deliveries)
+        self._full[self._known(application)].lasts("quarantine_pruned", deliveries=deliveries)
         return too_many_bytes <= 0
 
     def _known(self, application: str) -> str:
-        return application if application in self._applications else "unknown"
+        return application if application in self._applications else UNKNOWN
