@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Generic, Self, TypeVar
 
@@ -82,6 +83,18 @@ class Record(BaseModel):
         record = cls.model_validate({name: found[name] for name in cls.model_fields if name in found})
         record._raw = found
         record._raw_bytes = dumped(found) if raw_bytes is None else raw_bytes
+        return record
+
+    @classmethod
+    def unread(cls, document: Any) -> Self:
+        """The record in a document whose reading breaks, kept as it came: of its fields, its id at most."""
+        found = dict(document) if isinstance(document, Mapping) else {}
+        record, raw_bytes = cls.model_construct(), b""
+        with suppress(Exception):
+            record = cls.model_construct(id=_id(found.get("id")))
+        with suppress(Exception):
+            raw_bytes = dumped(document)
+        record._raw, record._raw_bytes = found, raw_bytes
         return record
 
     @property
