@@ -6,6 +6,7 @@ import hashlib
 import traceback
 from dataclasses import dataclass, replace
 
+from consumer.document import storable
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Reject, RetryLater
 from consumer.plugin.handler import LONGEST_S
@@ -100,9 +101,8 @@ def _code(error: ConsumerError) -> str:
 
 
 def _clean(reason: object, most: int = REASON_MAX_CHARS) -> str:
-    """One bounded line without secrets; a database's text cannot hold a NUL, nor half a character."""
-    text = scrub(str(reason)).encode("utf-8", "replace").decode()
-    return text.replace("\0", "").replace("\n", " ")[:most]
+    """One bounded line without secrets."""
+    return storable(scrub(str(reason)).replace("\n", " "), most)
 
 
 def _fingerprint(error: BaseException) -> str:
