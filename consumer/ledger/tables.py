@@ -51,8 +51,8 @@ def application_column(primary_key: bool = False) -> Any:
 
 def words_column(chars: int, *, primary_key: bool = False, nullable: bool = True) -> Any:
     """What the service, a stranger or a plugin's author wrote: any text can be stored (case I10)."""
-    column = Column(Words(chars), primary_key=primary_key, nullable=nullable and not primary_key)
-    return Field(default=None, sa_column=column)
+    is_nullable = nullable and not primary_key
+    return Field(default=None, sa_column=Column(Words(chars), primary_key=primary_key, nullable=is_nullable))
 
 
 def time_column(nullable: bool = False) -> Any:

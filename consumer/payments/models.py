@@ -88,13 +88,12 @@ class Record(BaseModel):
     @classmethod
     def unread(cls, document: Any) -> Self:
         """The record in a document whose reading breaks, kept as it came: of its fields, its id at most."""
-        found = dict(document) if isinstance(document, Mapping) else {}
-        record, raw_bytes = cls.model_construct(), b""
+        record = cls.model_construct()
+        record._raw = dict(document) if isinstance(document, Mapping) else {}
         with suppress(Exception):
-            record = cls.model_construct(id=_id(found.get("id")))
+            record = record.model_copy(update={"id": _id(record._raw.get("id"))})
         with suppress(Exception):
-            raw_bytes = dumped(document)
-        record._raw, record._raw_bytes = found, raw_bytes
+            record._raw_bytes = dumped(document)
         return record
 
     @property

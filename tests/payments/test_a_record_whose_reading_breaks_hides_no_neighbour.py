@@ -50,8 +50,9 @@ async def test_its_neighbours_on_the_page_are_read(
         assert [item.id for item in page.items] == ["x_0", "x_1", "x_2"], "by its id it can be read singly"
         assert getattr(page.items[1], "status", None) is None
         assert (page.items[1].raw, page.items[1].raw_bytes) == (ITEMS[1], models.dumped(ITEMS[1]))
-        assert [(line["event"], line["error"]) for line in lines] == [("listed_record_broke_its_reading", "RuntimeError")]
-        assert "4012" not in str(lines)
+        [line] = lines
+        assert (line["event"], line["error"]) == ("listed_record_broke_its_reading", "RuntimeError")
+        assert "4012" not in str(line)
 
 
 async def test_a_single_read_of_it_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
