@@ -88,7 +88,7 @@ class Record(BaseModel):
     @classmethod
     def unread(cls, document: Any) -> Self:
         """The record in a document whose reading breaks, kept as it came: of its fields, its id at most."""
-        record = cls.model_construct()
+        record = cls.model_validate({})
         record._raw = dict(document) if isinstance(document, Mapping) else {}
         with suppress(Exception):
             record = record.model_copy(update={"id": _id(record._raw.get("id"))})
