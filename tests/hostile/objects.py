@@ -3,7 +3,7 @@ it oddly in one way, and plainly in all others."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -47,7 +47,9 @@ SAYS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
 }
 """What each kind's events are (spec, Events), and the state that the service's record is in then."""
-LIST_OF: Final = {"order": "orders", "payment": "payments", "subscription": "subscriptions"}
+KIND_IN: Final = {
+    "orders": "order", "payments": "payment", "subscriptions": "subscription", "checkout-sessions": "session",
+}  # fmt: skip
 SORTS: Final = ("odd", "null", "missing", "twice")
 
 
@@ -144,7 +146,7 @@ def happened(number: int, kinds: Sequence[str]) -> list[Told]:
         is_time = field in TIMES and parse_time(value) is not None  # a time is not odd: it would be believed
         found.append(
             _told(
-                len(found), kind, around, odd=kind, field=field, sort=SORTS[around % len(SORTS)],
+                len(found), kind, around, odd=kind, field=field, sort=SORTS[(around + at) % len(SORTS)],
                 value=[value] if is_time else value, name=name or "more",
             )
         )  # fmt: skip
@@ -184,35 +186,40 @@ class OddService:
             return _json({"id": "svc_app_test"})
         if id_:
             return self._one(kind, request.query.get("order_id", id_))
-        items = self._items(kind) if kind in self.shown else []
-        left = int(request.query.get("cursor", "").removeprefix("evt_") or len(items))
-        page = items[len(items) - left :][:PAGE]
+        listed = self._listed(kind) if kind in self.shown else []
+        left = int(request.query.get("cursor", "").removeprefix("evt_") or len(listed))
+        page = listed[len(listed) - left :][:PAGE]
         rest = left - len(page)
         cursor = None if not rest else f"evt_{rest}" if kind == "events" else rest
-        return _json({"items": page, "next_cursor": cursor})
+        return _json({"items": [self._item(kind, one) for one in page], "next_cursor": cursor})
 
-    def _items(self, kind: str) -> list[Record]:
-        newest_first = list(self.told.values())[::-1]
+    def _listed(self, kind: str) -> list[Told]:
+        """The newest first."""
         if kind == "events":
-            return [self.event(one) for one in newest_first]
-        oddly = "lists" in self.oddly
-        name = next(name for name, listed in LIST_OF.items() if listed == kind) if kind in LIST_OF.values() else None
-        about = "subscription" if name == "subscription" else "order"
-        return [one.shown(name, oddly=oddly) for one in newest_first if name and one.subject == about]
+            return list(self.told.values())[::-1]
+        about = "subscription" if kind == "subscriptions" else "order"
+        return [one for one in self.told.values() if one.subject == about][::-1]
+
+    def items(self) -> Iterator[tuple[str, Told, Record]]:
+        """What stands in its lists of objects, with the list's name."""
+        for kind in ("orders", "subscriptions", "payments"):
+            yield from ((kind, one, self._item(kind, one)) for one in self._listed(kind))
+
+    def _item(self, kind: str, one: Told) -> Record:
+        return self.event(one) if kind == "events" else one.shown(KIND_IN[kind], oddly="lists" in self.oddly)
 
     def _one(self, kind: str, id_: str) -> web.Response:
         one = self.told.get(id_.rpartition("-" if kind == "orders" and id_.startswith("A-") else "_")[2])
-        names = {**{listed: name for name, listed in LIST_OF.items()}, "checkout-sessions": "session"}
         if one is None or (kind == "events" and kind not in self.shown):
             return _json({"code": "not_found"}, 404)
         if kind == "events":
             return _json(self.event(one))
-        plain = one.shown(names[kind], oddly=False)
+        plain = one.shown(KIND_IN[kind], oddly=False)
         if id_ not in (plain["id"], plain.get("order_id")) or (one.subject == "subscription") != (
             kind == "subscriptions"
         ):
             return _json({"code": "not_found"}, 404)
-        return _json(one.shown(names[kind], oddly="reads" in self.oddly))
+        return _json(one.shown(KIND_IN[kind], oddly="reads" in self.oddly))
 
 
 def _json(document: Any, status: int = 200) -> web.Response:
