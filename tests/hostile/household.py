@@ -41,9 +41,8 @@ ENDPOINTS: Final = {
 }
 
 
-def signed(one: Told, body: bytes, at: datetime) -> dict[str, str]:
-    """The headers of its webhook."""
-    name = f"msg_{one.number}"
+def signed(name: str, body: bytes, at: datetime) -> dict[str, str]:
+    """The headers of a webhook, signed."""
     signature = Webhook(SECRET).sign(name, at, body.decode())
     return {"webhook-id": name, "webhook-timestamp": str(int(at.timestamp())), "webhook-signature": signature}
 
@@ -73,7 +72,7 @@ class Household:
         """The service sends the event; how it was answered."""
         body, now = written(self.service.event(one)), self.world.clock.now()
         trace = f"00-{one.number + 1:032x}-2222222222222222-01"
-        headers = signed(one, body, now)
+        headers = signed(f"msg_{one.number}", body, now)
         topic, message, answer, _ = decide(ENDPOINTS[authenticity], body, headers, now, trace)
         if topic == "events":
             await self.world.broker.publish_many(EVENTS, [message])

@@ -100,7 +100,7 @@ async def in_time(service: OddService, kept: Kept, some: list[Told], address: st
         for one in some:
             service.tell(one, datetime.now(UTC))
             body = written(service.event(one))
-            headers = {"Content-Type": "application/json", **signed(one, body, datetime.now(UTC))}
+            headers = {"Content-Type": "application/json", **signed(f"msg_{one.number}", body, datetime.now(UTC))}
             async with http.post(address, data=body, headers=headers) as answer:
                 assert answer.status == 200 or (one.odd and answer.status == 400), one
     plain = [one for one in some if one.odd is None]
