@@ -21,7 +21,7 @@ from consumer.sync.api import ApplicationApi
 from consumer.wire import unpack_delivery, unpack_event
 from handlers.fulfilment.tables import ORDERS
 from tests.hostile.corpus import AT, OddService, as_event, corpus
-from tests.hostile.household import ENDPOINTS, signed
+from tests.hostile.every_object.household import ENDPOINTS, signed
 from tests.hostile.texts import written
 from tests.support.handling.projections import Projections
 from tests.sync.backfilling import backfill

@@ -30,7 +30,7 @@ from consumer.sync.backfill.page import LISTED
 from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
 from handlers.access.tables import FINDINGS as ACCESS_FINDINGS
 from handlers.fulfilment.tables import FINDINGS, ORDERS
-from tests.hostile.objects import OddService, Told
+from tests.hostile.every_object.objects import OddService, Told
 from tests.hostile.texts import written
 from tests.sync.conftest import LOCATORS
 

@@ -19,8 +19,8 @@ from consumer.receive.decide import Endpoint, decide
 from consumer.sync.api import ApplicationApi
 from consumer.sync.refresh.stage import Refresh
 from consumer.wire import unpack_delivery
-from tests.hostile.kept import Kept
-from tests.hostile.objects import OddService, Told
+from tests.hostile.every_object.kept import Kept
+from tests.hostile.every_object.objects import OddService, Told
 from tests.hostile.texts import written
 from tests.support.handling.live import Live
 from tests.support.load import SECRET

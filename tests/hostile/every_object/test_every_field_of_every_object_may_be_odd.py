@@ -16,8 +16,8 @@ import pytest
 from consumer.broker import EmbeddedBroker, TopicConfig
 from consumer.ledger import Database
 from consumer.receive.authenticity import Authenticity
-from tests.hostile.household import Household, household
-from tests.hostile.objects import FIELDS, Told, happened
+from tests.hostile.every_object.household import Household, household
+from tests.hostile.every_object.objects import FIELDS, Told, happened
 from tests.sync.conftest import DELIVERIES, EVENTS
 
 NUMBER = int(os.environ.get("CONSUMER_TEST_HISTORIES", "60"))

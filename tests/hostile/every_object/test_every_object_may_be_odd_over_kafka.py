@@ -19,9 +19,9 @@ import pytest
 
 from consumer.ledger import Database
 from consumer.sync.health.status import application_status
-from tests.hostile.household import signed
-from tests.hostile.kept import Kept
-from tests.hostile.objects import OddService, Told, happened
+from tests.hostile.every_object.household import signed
+from tests.hostile.every_object.kept import Kept
+from tests.hostile.every_object.objects import OddService, Told, happened
 from tests.hostile.texts import written
 from tests.promises.deployment import started
 from tests.support.load import SECRET
