@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from consumer.document import storable
 from consumer.errors import UsageError
 from consumer.plugin import parse_time
 from handlers.fulfilment.order import decimal
@@ -62,7 +63,7 @@ def text_problem(value: Any, max_chars: int) -> str | None:
         return "is empty"
     if len(value) > max_chars:
         return f"has more than {max_chars} characters"
-    if "\x00" in value or value.encode("utf-8", "ignore") != value.encode("utf-8", "surrogatepass"):
+    if storable(value) != value:
         return "has a character that cannot be kept"
     return None
 

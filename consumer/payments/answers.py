@@ -8,13 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from consumer.document import parse, shallow
 from consumer.payments.errors import ApiError, UnexpectedAnswer, UnreadableAnswer, class_for
+from consumer.payments.models import Record
 
 RETRY_AFTER_MAX_S = 86_400.0
 WORD_MAX_CHARS = 100
+
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,13 @@ class Answer:
     status: int
     document: Mapping[str, Any]
     raw: bytes
+
+    def read_as(self, record: type[R]) -> R:
+        """The record in it. Raises UnexpectedAnswer where its reading breaks: that is this record's failure alone."""
+        try:
+            return record.read(self.document, self.raw)
+        except Exception as error:
+            raise UnexpectedAnswer("the record cannot be read", status=self.status, raw=self.raw) from error
 
 
 async def bounded(chunks: AsyncIterator[bytes], encoding: str, max_bytes: int) -> bytes:

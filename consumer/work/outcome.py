@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from consumer.document import storable
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout, NotUnderstood
 from consumer.plugin import Event, Reject, RetryLater
 from consumer.plugin.handler import LONGEST_S
@@ -107,10 +108,9 @@ def _code(error: ConsumerError) -> str:
 
 
 def _clean(reason: object, customers: Collection[str] = (), most: int = REASON_MAX_CHARS) -> str:
-    """One bounded line without secrets; a database's text cannot hold a NUL, nor half a character. Names go before
-    anything is cut or masked: of one that lost a part the rest would stay."""
-    text = scrub(without(customers, str(reason))).encode("utf-8", "replace").decode()
-    return text.replace("\0", "").replace("\n", " ")[:most]
+    """One bounded line without secrets. Names go before anything is cut or masked: of one that lost a part the rest
+    would stay."""
+    return storable(scrub(without(customers, str(reason))).replace("\n", " "), most)
 
 
 def _fingerprint(error: BaseException) -> str:

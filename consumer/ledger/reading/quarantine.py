@@ -77,22 +77,18 @@ async def prune(session: AsyncSession, application: str, too_many_bytes: int) ->
 
 
 def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, Any]:
-    """What is not understood may be anything: its names are cut and rid of NULs (PostgreSQL's text holds none), so
-    that keeping it never fails; the raw bytes stay as they came."""
+    """What is not understood may be anything, and its names too: the columns' type makes them storable, so that keeping
+    it never fails; the raw bytes stay as they came."""
     return {
-        "application": _storable(delivery.application, 64),
-        "delivery_id": _storable(delivery.id, 100),
-        "event_id": _storable(delivery.event_id, 255) if delivery.event_id is not None else None,
+        "application": delivery.application,
+        "delivery_id": delivery.id,
+        "event_id": delivery.event_id,
         "reason": reason.value,
         "raw": delivery.raw,
         "headers": room.stored_headers(delivery),
         "received_at": delivery.received_at,
         "created_at": now,
     }
-
-
-def _storable(name: str, max_chars: int) -> str:
-    return name.replace("\0", "")[:max_chars]
 
 
 async def newest(

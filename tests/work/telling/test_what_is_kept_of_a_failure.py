@@ -51,7 +51,7 @@ FAILURES: list[tuple[BaseException, Failure]] = [
     (HandlerInvalid("not so"), Failure("handler_invalid", "not so", permanent=True)),
     (ServiceUnreachable("away"), Failure(ServiceUnreachable.code, "away", unreachable=True)),
     (OrderAlreadyPaid("paid"), Failure(OrderAlreadyPaid.code, "paid")),
-    (ValueError("bad\namount\0"), Failure("handler_failed", "ValueError: bad amount")),
+    (ValueError("bad\namount\0"), Failure("handler_failed", "ValueError: bad amount\ufffd")),
     (ConnectionResetError("gone"), Failure("handler_failed", "ConnectionResetError: gone", unreachable=True)),
     (SystemExit(3), Failure("handler_crashed", "the handler raised SystemExit")),
 ]
