@@ -83,7 +83,7 @@ async def test_archives_that_cannot_be_written(sqlite_ledger: Database, tmp_path
     await filled(sqlite_ledger, 50)
     terms = {"folder": folder, "age": timedelta(days=1), "clock": clock, "metrics": Metrics()}
     one = Retention(sqlite_ledger, holder="one", **terms)  # type: ignore[arg-type]  # as they are named
-    two = Retention(sqlite_ledger, holder="two", **terms)  # type: ignore[arg-type]
+    two = Retention(sqlite_ledger, holder="two", **terms)  # type: ignore[arg-type]  # as they are named
     with capture_logs() as logs:
         for _ in range(6):
             await one._look()
