@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from consumer.ledger.archiving import passes
 from consumer.ledger.trail import sealing
 from consumer.telemetry.internal import Readiness
 from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.otlp import OtlpExporter
 from tests.archive.test_nothing_is_lost_however_it_ends import filled
 from tests.support.ports import eventually
 
@@ -83,7 +86,7 @@ async def test_archives_that_cannot_be_written(sqlite_ledger: Database, tmp_path
     await filled(sqlite_ledger, 50)
     terms = {"folder": folder, "age": timedelta(days=1), "clock": clock, "metrics": Metrics()}
     one = Retention(sqlite_ledger, holder="one", **terms)  # type: ignore[arg-type]  # as they are named
-    two = Retention(sqlite_ledger, holder="two", **terms)  # type: ignore[arg-type]
+    two = Retention(sqlite_ledger, holder="two", **terms)  # type: ignore[arg-type]  # as they are named
     with capture_logs() as logs:
         for _ in range(6):
             await one._look()
@@ -129,3 +132,22 @@ async def test_each_heartbeat_looks_also_where_there_is_no_ledger(tmp_path: Path
     await heart.beat()
     await heart.stop()
     assert len(looks) == 2
+
+
+def test_traces_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: O1
+    exporter, is_away = OtlpExporter("http://127.0.0.1:9"), True
+
+    def sent(*_: object, **__: object) -> AbstractContextManager[None]:
+        if is_away:
+            raise OSError("refused")
+        return nullcontext()
+
+    monkeypatch.setattr(urllib.request, "urlopen", sent)
+    with capture_logs() as logs:
+        for _ in range(5):
+            exporter.export([])
+        is_away = False
+        exporter.export([])
+        exporter.export([])
+    assert told(logs, "traces_not_sent") == [("traces_not_sent", 1), ("traces_not_sent_over", 5)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,6 +31,9 @@ from consumer.errors import BrokerUnavailable
 NEWEST_WITHIN_S = 3.0
 APPEND_TIME = 1
 
+DISK_FAILED = "each broker that has it answers: if this lasts, a disk there failed or is full; see the broker's own log"
+"""As far as Kafka tells it: nobody outside is told of a disk."""
+
 Described = Mapping[str, Any]
 
 
@@ -40,7 +43,7 @@ async def inspect(connection: KafkaConnection, topics: Sequence[TopicConfig]) ->
     try:
         async with asyncio.timeout(ADMIN_TIMEOUT_S):
             await admin.start()
-            brokers = len((await admin.describe_cluster())["brokers"])
+            brokers = {int(one["node_id"]) for one in (await admin.describe_cluster())["brokers"]}
             there = set(await admin.list_topics()) & {topic.name for topic in topics}
             described = {one["topic"]: one for one in await admin.describe_topics(sorted(there))} if there else {}
             settings = await _settings(admin, sorted(there))
@@ -91,26 +94,32 @@ class _Command:
         return f"kafka-topics.sh {self._where} --describe --unavailable-partitions"
 
 
+def _numbers(parts: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(str(part["partition"]) for part in parts)
+
+
 def _report(
     topic: TopicConfig,
     described: Described | None,
     settings: Mapping[str, str] | None,
-    brokers: int,
+    brokers: Collection[int],
     newest_at: datetime | None,
     command: _Command,
 ) -> TopicReport:
     """What is to be said of one topic. Pure."""
     if described is None or described["error_code"] or not described["partitions"]:
-        return TopicReport(name=topic.name, partitions=None, remedies=(command.create(topic, brokers),))
+        return TopicReport(name=topic.name, partitions=None, remedies=(command.create(topic, len(brokers)),))
     parts = described["partitions"]
     found = FoundTopic(len(parts), min(len(part["replicas"]) for part in parts), settings)
-    wrong, odd, remedies = problems(topic, found, brokers), [], []
-    if found.replicas < needed_replicas(brokers):
+    wrong, odd, remedies = problems(topic, found, len(brokers)), [], []
+    if found.replicas < needed_replicas(len(brokers)):
         remedies.append(command.reassign())
     alter = corrections(topic, found)
-    headless = sorted(part["partition"] for part in parts if part["leader"] < 0)
+    headless = sorted((part for part in parts if part["leader"] < 0), key=lambda part: int(part["partition"]))
     if headless:
-        wrong.append(f"no leader for partition {', '.join(map(str, headless))}")
+        wrong.append(f"no leader for partition {_numbers(headless)}")
+    if lost := [part for part in headless if brokers and set(part["replicas"]) <= set(brokers)]:
+        wrong.append(f"partition {_numbers(lost)}: {DISK_FAILED}")
     insync = min(len(part["isr"]) for part in parts)
     needed = int((settings or {}).get("min.insync.replicas", "1"))
     if insync < needed:

@@ -193,7 +193,7 @@ OF_KAFKA = (
           strike=_empty, cure=_restart_readers),
     fault("Kafka", "with a stranger in group work, who commits", "group_shared", strike=_share, cure=_leave),
     fault("Kafka", "with one of its two disks full", "topic_misconfigured",
-          strike=_fill_other_disk, cure=_empty_other_disk),
+          strike=_fill_other_disk, cure=_empty_other_disk, says="a disk there failed or is full"),
     fault("Kafka", "deleted what nobody had read", "log_records_lost", strike=_delete_unread, cure=_all_is_brought),
     fault("Kafka", "on a full disk", "log_disk_full", "broker_away", strike=_fill, cure=_make_room),
 )  # fmt: skip

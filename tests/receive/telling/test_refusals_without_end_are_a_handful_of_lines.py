@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import orjson
+import pytest
 from structlog.testing import capture_logs
 
-from consumer.receive.web import QUIET_S, REASONS_MAX, Limits
+from consumer.app.root import App
+from consumer.receive.web import QUIET_S, REASONS_MAX, Limits, Receiver
+from consumer.settings import Role, load_settings
 from tests.receive.rig import RecordingBroker, Rig, running
 
 
@@ -64,3 +68,22 @@ async def test_what_nobody_foresaw_is_told_with_its_trace_and_not_for_each_reque
             rig.receiver.look()
     assert [(line["event"], line["times"]) for line in lines] == [("receive_failed", 1), ("receive_failed_over", 10)]
     assert isinstance(lines[0]["exc_info"], ZeroDivisionError)
+
+
+async def test_each_heartbeat_of_serve_looks_whether_there_are_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: O1
+    looks: list[Receiver] = []
+    monkeypatch.setattr(Receiver, "look", lambda receiver: looks.append(receiver))
+    environ = {
+        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/consumer.db",
+        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
+        "CONSUMER_AUTHENTICITY": "none",
+        "CONSUMER_PORT": "0",
+        "CONSUMER_INTERNAL_PORT": "0",
+    }
+    async with App(load_settings(environ, Role.SERVE)) as app:
+        await app.receive()
+        await app._heartbeat.beat()
+    assert looks
