@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +15,7 @@ from consumer.ledger.reading import quarantine
 from consumer.reason import Reason
 from consumer.sync import provenance, settlement
 from consumer.sync.provenance import as_read, differing, other_body
+from consumer.telemetry import way
 from tests.sync.conftest import LOCATORS, World, counted_by, delivery
 
 RECEIVED_AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -60,7 +60,7 @@ def test_a_body_beside_an_event_is_named_by_what_it_holds() -> None:
 
 
 async def test_each_step_of_an_event_is_told_where_steps_are_asked_for(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # case: O6
     hint = delivery(orjson.dumps(RECORD), event_id="evt_1")
@@ -74,7 +74,7 @@ async def test_each_step_of_an_event_is_told_where_steps_are_asked_for(
         return [(one["event_id"], one["source"], one["by_hint"]) for one in found]
 
     assert await told() == []
-    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(way, "is_told", lambda: True)
     assert await told() == [("evt_1", "webhook", True), ("evt_2", "backfill", False)]
 
 
