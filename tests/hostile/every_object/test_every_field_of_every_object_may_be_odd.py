@@ -24,15 +24,15 @@ NUMBER = int(os.environ.get("CONSUMER_TEST_HISTORIES", "60"))
 AT_ONCE = 50
 WITHIN_S = 60
 """Driven seconds after which a plain one is done that came with fifty others, most of them odd; the same for the last
-as for the first."""
+as for the first. A session that lapsed is looked at after 30."""
 HEALED_S = 300
 """So long all odd ones together may take once another path is open, beside the walk that heals them."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the odd ones come: what the service shows oddly, which lists it has, whether it sends webhooks. `decides`: the
-    fields without which another path is needed; whatever stands in any other, it is done as if it were plain."""
+    """How the odd ones come: what the service shows oddly, which lists it has, whether it sends webhooks. `decides`:
+    the fields without which another path is needed; whatever stands in any other, it is done as if it were plain."""
 
     oddly: str
     lists: tuple[str, ...]
