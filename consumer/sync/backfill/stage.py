@@ -14,7 +14,7 @@ from typing import Final
 from consumer.lists.progress import ListStart, Progress, WalkProgress
 from consumer.lists.walk import Walk, cursors_refused
 from consumer.payments import CursorsRefused, Priority
-from consumer.runtime.loop import Stage
+from consumer.runtime.loop import WokenStage
 from consumer.sync.application import Application
 from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.cutover import FirstWalk
@@ -27,7 +27,7 @@ from consumer.sync.settlement import Settlement
 SAY_HISTORY_EVERY_S: Final = 3600.0
 
 
-class Backfill(Stage):
+class Backfill(WokenStage):
     """Backfill of one application: walks every `interval_s` seconds.
 
     `walking` is held while a walk moves the bookmark; `under_way` is that walk. `missing` takes its pages. `gap_found`

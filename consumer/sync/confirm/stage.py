@@ -23,7 +23,7 @@ from consumer.ledger.reading import hints
 from consumer.ledger.tables import HintRow
 from consumer.payments import PaymentsError, Priority
 from consumer.reason import Reason
-from consumer.runtime.loop import Stage, together
+from consumer.runtime.loop import WokenStage, together
 from consumer.sync.api import Cooldown, shown
 from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
@@ -57,7 +57,7 @@ class ConfirmPolicy:
     walk_full: int = 100
 
 
-class Confirm(Stage):
+class Confirm(WokenStage):
     """Works off the hints of one application. One process at a time does (see Leader).
 
     `catch_up` walks the list of events up to now, settles the hints it meets and says how much it saw; without it every
