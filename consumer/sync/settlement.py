@@ -25,7 +25,10 @@ LOG = structlog.get_logger()
 
 BESIDE_MAX: Final = 20
 """Other bodies of the events of a batch that are compared with the record; all are kept and counted."""
-SKEW: Final = timedelta(minutes=5)  # between the clock of who receives and ours
+BESIDE_MARGIN: Final = timedelta(minutes=5)
+"""A body that was kept so long before the hint came still counts as come while it waited. It covers what hosts' clocks
+differ by (5 s) with much to spare, also where a clock is wrong: too wide compares a body that was compared before, too
+narrow would leave a forged one uncompared."""
 
 
 class Settlement:
@@ -110,7 +113,7 @@ class Settlement:
         received_at = max(one.received_at for one in hints.values())
         self.heard_at = max(received_at, self.heard_at or received_at)
         self._compared.add([other_body(hints[event_id]).id for event_id in judged])
-        came = [row for row in beside if row.created_at >= hints[str(row.event_id)].received_at - SKEW]
+        came = [row for row in beside if row.created_at >= hints[str(row.event_id)].received_at - BESIDE_MARGIN]
         new = [quarantine.as_delivery(row) for row in came if row.delivery_id not in self._compared]
         self._compared.add([one.id for one in new])
         return new
