@@ -14,10 +14,10 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.application import Application
 from consumer.sync.confirm.decision import next_look_s
+from consumer.sync.confirm.policy import FAILED_AGAIN_S
 
 LOG = structlog.get_logger()
 
-FAILED_AGAIN_S: Final = 30.0
 CHUNK: Final = 500
 BODIES: Final = 32
 """Deliveries whose bodies are in memory at once, a megabyte each at most."""

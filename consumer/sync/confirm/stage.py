@@ -9,7 +9,6 @@ Only what the service returned is published, never what a delivery claimed (case
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -27,8 +26,9 @@ from consumer.runtime.loop import WokenStage, together
 from consumer.sync.api import Cooldown, shown
 from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
-from consumer.sync.confirm.decision import PATIENCE_S, Verdict, confirmed
+from consumer.sync.confirm.decision import Verdict, confirmed
 from consumer.sync.confirm.denials import Denials
+from consumer.sync.confirm.policy import ConfirmPolicy
 from consumer.sync.quota import TokenBucket
 from consumer.sync.settlement import Settlement
 
@@ -36,25 +36,6 @@ LOG = structlog.get_logger()
 
 CHUNK: Final = 500
 WHOLE: Final = 100  # hints and events with their bodies in memory at once
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfirmPolicy:
-    """`patience_s`: how long an event that the service denies is asked for again. `batch`: hints looked at per round.
-    `concurrency`: single reads at once. `idle_s`: how often the ledger is looked at when nothing wakes the stage.
-    `single_per_s`, `single_burst`: single reads on average and at once. `walk_every_s`: the least time between two
-    walks, unless the last one confirmed `walk_full`, a page of events. `hidden_per_s`: single reads on average while a
-    long walk has yet to come to the newest events."""
-
-    patience_s: float = PATIENCE_S
-    batch: int = 20_000
-    concurrency: int = 4
-    idle_s: float = 1.0
-    single_per_s: float = 1.0
-    single_burst: int = 20
-    hidden_per_s: float = 2.0
-    walk_every_s: float = 2.5
-    walk_full: int = 100
 
 
 class Confirm(WokenStage):

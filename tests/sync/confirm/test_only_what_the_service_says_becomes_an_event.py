@@ -15,7 +15,8 @@ from consumer.events import Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import CircuitOpen, PaymentsError
-from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
+from consumer.sync.confirm.policy import ConfirmPolicy
+from consumer.sync.confirm.stage import Confirm
 from tests.sync.conftest import World, counted_by, delivery
 
 

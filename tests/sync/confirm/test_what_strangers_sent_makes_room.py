@@ -17,7 +17,8 @@ from consumer.events import Delivery
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.confirm import hints as module
-from consumer.sync.confirm.hints import PRUNE_EVERY_S, PRUNE_FOR_S, HintConsumer
+from consumer.sync.confirm.hints import HintConsumer
+from consumer.sync.confirm.policy import PRUNE_EVERY_S, PRUNE_FOR_S
 from consumer.telemetry import way
 from consumer.telemetry.metrics import Metrics
 from tests.sync.confirm.test_what_of_a_batch_becomes_a_hint import record

@@ -7,7 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.sync.confirm.decision import next_look_s
-from consumer.sync.confirm.denials import FAILED_AGAIN_S, Denials
+from consumer.sync.confirm.denials import Denials
+from consumer.sync.confirm.policy import FAILED_AGAIN_S
 from tests.sync.confirm.test_only_what_the_service_says_becomes_an_event import confirm, hint, waiting
 from tests.sync.conftest import World, counted_by
 

@@ -138,7 +138,7 @@ async def test_a_round_of_pruning_ends_in_time_and_the_next_one_begins_at_once(
 ) -> None:
     # case: I22
     monkeypatch.setattr(quarantine, "PRUNED_AT_ONCE", 30)
-    monkeypatch.setattr("consumer.sync.confirm.hints.PRUNE_FOR_S", 0.0)
+    monkeypatch.setattr("consumer.sync.confirm.quarantine_pruning.PRUNE_FOR_S", 0.0)
     each = room.size_of(stuffed(100))
     left = await after_a_round(replace(world, database=database), 100 * KIB)
     assert left == 371 * each - 30 * each
