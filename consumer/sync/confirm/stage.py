@@ -63,7 +63,7 @@ class Confirm(WokenStage):
         self._singles = TokenBucket(app.clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
         self._hidden = TokenBucket(app.clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
         self._walk_at = app.clock.monotonic()
-        self._denials = Denials(app, self._policy.patience_s)
+        self._denials = Denials(app, settlement, self._policy.patience_s)
 
     async def _step(self) -> float:
         return 0.0 if await self.once() else self._policy.idle_s
