@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.cli.looking.room import MIB, Room, judge_room, rooms
+from consumer.cli.looking.disks import MIB, Disk, disks, judge_disk
 from consumer.cli.looking.status_finding import Grade
 from consumer.settings import Role, load_settings
 
@@ -26,7 +26,7 @@ GIB = 1024 * MIB
     ],
 )
 def test_by_what_is_left(free: int, total: int, grades: list[Grade]) -> None:
-    found = judge_room(Room(path=Path("data/consumer.db"), code="ledger_disk_full", free=free, total=total))
+    found = judge_disk(Disk(path=Path("data/consumer.db"), code="ledger_disk_full", free=free, total=total))
     assert [one.grade for one in found] == grades
     assert all(one.code == "ledger_disk_full" and "MiB left" in one.text for one in found)
 
@@ -34,7 +34,7 @@ def test_by_what_is_left(free: int, total: int, grades: list[Grade]) -> None:
 def test_of_files_that_are_there(tmp_path: Path) -> None:
     def found(**environ: str) -> list[str]:
         settings = load_settings({"SVC_BASE_URL": "http://127.0.0.1:9", **environ}, Role.OPERATE)
-        return [one.code for one in rooms(settings) if 0 < one.free < one.total]
+        return [one.code for one in disks(settings) if 0 < one.free < one.total]
 
     ledger, log = tmp_path / "consumer.db", tmp_path / "log.db"
     places = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}", "CONSUMER_BROKER_URL": f"embedded:{log}"}

@@ -17,9 +17,9 @@ from consumer.app.options import BUILT_IN, left_out
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
+from consumer.cli.looking.disks import disks, judge_disk
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.log import ask, judge_log, remembered, strangers
-from consumer.cli.looking.room import judge_room, rooms
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
@@ -203,7 +203,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     look = await ask(settings)
     if any(strangers(report, found.processes) for report in look.groups):
         found.processes = await _told_since(settings) or found.processes
-    low = [finding for room in rooms(settings) for finding in judge_room(room)]
+    low = [finding for disk in disks(settings) for finding in judge_disk(disk)]
     found.groups = list(look.groups)
     registry = registry_of(settings)
     forbidden = None if refused is None else _forbidden_to_who_looks(refused, settings, found.processes)

@@ -253,7 +253,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
 
 TESTS_OWN = "a test's own"
 ELSEWHERE = (
-    "ledger.engine.counting.", "ledger.handling.past.", "ledger.trail.taking.", "console.find.",
+    "ledger.engine.counting.", "ledger.handling.past.", "ledger.trail.importing.", "console.find.",
     "console.belongings.require_known",
 )  # fmt: skip
 """What the others call; what an operator does now and then, which may read much: a rebuild, a look for any id; and what

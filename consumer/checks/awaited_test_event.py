@@ -25,7 +25,7 @@ WAITS: Final = "waits to be confirmed"
 RECORDED: Final = "recorded as an event"
 
 
-class TestEventArrival:
+class AwaitedTestEvent:
     """Looks where the test event is that the service was asked for at `since`; `event_id` when its answer named one.
 
     Only what was delivered has arrived: an event that a walk or a read found, or that a handler derived, proves nothing

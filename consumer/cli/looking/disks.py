@@ -1,4 +1,4 @@
-"""Room: what the disks of the ledger's and the log's files have left. A write-ahead file goes on taking writes for a
+"""Disks: what the disks of the ledger's and the log's files have left. A write-ahead file goes on taking writes for a
 while after its disk is full: the file system knows sooner."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class Disk:
     """What the disk of a file of ours has left, in bytes, of `total`. `code`: of its being full."""
 
     path: Path
@@ -32,7 +32,7 @@ class Room:
     total: int
 
 
-def rooms(settings: Settings) -> Iterator[Room]:
+def disks(settings: Settings) -> Iterator[Disk]:
     """Of the ledger and the log, where they are files."""
     url = make_url(settings.database_url.get_secret_value())
     kind, _, log = settings.broker_url.partition(":")
@@ -48,13 +48,13 @@ def rooms(settings: Settings) -> Iterator[Room]:
             disk = os.statvfs(path.parent)
         except OSError:
             continue
-        yield Room(path=path, code=code, free=disk.f_bavail * disk.f_frsize, total=disk.f_blocks * disk.f_frsize)
+        yield Disk(path=path, code=code, free=disk.f_bavail * disk.f_frsize, total=disk.f_blocks * disk.f_frsize)
 
 
-def judge_room(room: Room) -> list[Finding]:
+def judge_disk(disk: Disk) -> list[Finding]:
     """Low: before it is full. Pure."""
-    if room.free >= min(LOW_BYTES, LOW_SHARE * room.total):
+    if disk.free >= min(LOW_BYTES, LOW_SHARE * disk.total):
         return []
-    left = f"the disk of {room.path} has {room.free / MIB:.0f} of {room.total / MIB:.0f} MiB left"
-    grade, how = (Grade.STUCK, "") if room.free < NOTHING_BYTES else (Grade.DEGRADED, ", and will be full")
-    return [Finding(grade, room.code, f"{left}{how} ({cure_of(room.code)})")]
+    left = f"the disk of {disk.path} has {disk.free / MIB:.0f} of {disk.total / MIB:.0f} MiB left"
+    grade, how = (Grade.STUCK, "") if disk.free < NOTHING_BYTES else (Grade.DEGRADED, ", and will be full")
+    return [Finding(grade, disk.code, f"{left}{how} ({cure_of(disk.code)})")]

@@ -1,4 +1,4 @@
-"""Taking: an exported trail into a ledger that has none, entry by entry as they were sealed."""
+"""Importing: an exported trail into a ledger that has none, entry by entry as they were sealed."""
 
 from __future__ import annotations
 
