@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console.vocabulary import amount_problem
-from consumer.console.words import say
+from consumer.console.operators.vocabulary import amount_problem
+from consumer.console.operators.words import say
 from consumer.errors import UsageError
 from handlers.access.links import link
 from handlers.fulfilment.order import Registration

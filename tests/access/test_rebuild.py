@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Table, select
 
-from consumer.app.rebuilding import HONOURS, registered
+from consumer.app.commands.rebuilding import HONOURS, registered
 from consumer.console.checkouts import ACTOR, REGISTERED
 from consumer.errors import RebuildDiffers
 from consumer.events import Event, Trust

@@ -20,8 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES_MOST = 20
 FILES_WANTED = 12
 CROWDED = {
-    "consumer/app",
-    "consumer/console",
     "consumer/decisions",  # a shelf of records
     "consumer/payments",
     "consumer/sandbox/engine",  # a file per noun of the service

@@ -26,10 +26,10 @@ from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, looking, run
+from consumer.console.alarms.queues import queues
+from consumer.console.alarms.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
+from consumer.console.alarms.unread import Unread, overdue, unread
 from consumer.console.invariants import kept as accounts
-from consumer.console.queues import queues
-from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
-from consumer.console.unread import Unread, overdue, unread
 from consumer.errors import (
     DatabaseForbidden,
     DatabaseMissing,

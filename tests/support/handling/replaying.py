@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from consumer.app.replaying import Trier
+from consumer.app.commands.replaying import Trier
 from consumer.ledger.plans import plans
 from consumer.ledger.plans.candidates import PlanFilter
 from consumer.ledger.plans.tables import PlanRow

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from consumer.app.taking import move_on
-from consumer.console import taken
-from consumer.console import unfulfilled as unfulfilled_
-from consumer.console.unfulfilled import PROVES, longest_held, unfulfilled
+from consumer.app.upkeep.taking import move_on
+from consumer.console.alarms import taken
+from consumer.console.alarms import unfulfilled as unfulfilled_
+from consumer.console.alarms.unfulfilled import PROVES, longest_held, unfulfilled
 from consumer.events import Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from consumer.console.lives import apart, left_behind, loops, mixed, slow
+from consumer.console.alarms.lives import apart, left_behind, loops, mixed, slow
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 

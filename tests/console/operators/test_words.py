@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Table
 
-from consumer.console.vocabulary import RULES, WORDS, checked
-from consumer.console.words import say
+from consumer.console.operators.vocabulary import RULES, WORDS, checked
+from consumer.console.operators.words import say
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database
 from consumer.ledger.tables import AuditRow

@@ -10,9 +10,10 @@ from types import ModuleType
 import pytest
 from sqlalchemy import delete, update
 
-from consumer.app import App, unfulfilled
+from consumer.app import App
+from consumer.app.alarms import ledger_figures
 from consumer.clock import SystemClock
-from consumer.console import standing
+from consumer.console.alarms import standing
 from consumer.ledger import Database
 from consumer.ledger.plans.plans import HalfApplied
 from consumer.ledger.processes import Proof
@@ -59,14 +60,14 @@ def test_a_slow_role_has_a_figure() -> None:
 
 # case: O6, O1
 async def test_the_ledgers_codes_are_shown(sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unfulfilled, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(ledger_figures, "LOOK_EVERY_S", 0.02)
     metrics, stop, now = Metrics(), asyncio.Event(), SystemClock().now()
     waiting = [delivery(number, event_id=f"evt_{number}") for number in range(standing.DENIED_MANY)]
     async with sqlite_ledger.transaction() as session:
         await hints.keep(session, waiting, now)
         await session.execute(update(HintRow).values(attempts=hints.OFTEN))
         await quarantine.put(session, [(delivery(1), Reason.NOT_UNDERSTOOD)], now)
-    watch = asyncio.create_task(unfulfilled.watch_unfulfilled(sqlite_ledger, metrics, SystemClock(), stop))
+    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop))
     await eventually(lambda: shown(metrics, "hints_denied") == shown(metrics, "records_refused") == 1, within_s=20)
     assert shown(metrics, "handlers_gone") == 0
     async with sqlite_ledger.transaction() as session:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from consumer.app.taking import ASKED_MOST, LOST_AFTER, ask_again
+from consumer.app.upkeep.taking import ASKED_MOST, LOST_AFTER, ask_again
 from consumer.events import Trust
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time

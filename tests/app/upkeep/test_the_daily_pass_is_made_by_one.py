@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.app.retention import Retention
+from consumer.app.upkeep.retention import Retention
 from consumer.clock import SystemClock
 from consumer.ledger import Database
 from consumer.ledger.archiving import passes

@@ -1,4 +1,4 @@
-"""Unfulfilled: the business's own alarms as metrics: orders paid and not fulfilled, and since when (case O5); and what
+"""Ledger figures: the business's own alarms as metrics: orders paid and not fulfilled, since when (case O5); and what
 waits for an operator's decision (cases F20, F28, A32, A36), to be confirmed, or lies in quarantine; how large the
 ledger is; and what else `status` says of the ledger's figures."""
 
@@ -8,10 +8,10 @@ import asyncio
 from collections import defaultdict
 
 from consumer.clock import Clock
-from consumer.console import standing
-from consumer.console.queues import queues
-from consumer.console.unfulfilled import unfulfilled
-from consumer.console.unread import overdue
+from consumer.console.alarms import standing
+from consumer.console.alarms.queues import queues
+from consumer.console.alarms.unfulfilled import unfulfilled
+from consumer.console.alarms.unread import overdue
 from consumer.ledger import Database, health, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import hints, quarantine
@@ -22,7 +22,7 @@ from consumer.telemetry.metrics import Metrics
 LOOK_EVERY_S = 15.0
 
 
-async def watch_unfulfilled(
+async def watch_ledger_figures(
     database: Database, metrics: Metrics, clock: Clock, stop: asyncio.Event, unproved_max_bytes: int = 0
 ) -> None:
     """Look now and then, until `stop`. `unproved_max_bytes`: see `standing`."""

@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 
 from consumer.clock import Clock, rest, until_tick
-from consumer.console import taken
-from consumer.console.unread import asked_in_vain, unread_in_vain
+from consumer.console.alarms import taken
+from consumer.console.alarms.unread import asked_in_vain, unread_in_vain
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import read_requests

@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import Select, Table, and_, func, select, text, union
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console import taken
-from consumer.console.taken import taker
+from consumer.console.alarms import taken
+from consumer.console.alarms.taken import taker
 from consumer.ledger.handling import lanes, runs
 from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow, RunStatus

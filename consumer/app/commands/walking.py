@@ -1,4 +1,4 @@
-"""Syncing: the stages that read the service, built from Settings for a command that does one walk and ends."""
+"""Walking: the stages that read the service, built from Settings for a command that does one walk and ends."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from consumer.console.alarms.unfulfilled import unfulfilled
 from consumer.console.explain import explain_order
-from consumer.console.unfulfilled import unfulfilled
 from consumer.console.views import order_view
 from consumer.errors import HandlerInvalid
 from consumer.events import Trust

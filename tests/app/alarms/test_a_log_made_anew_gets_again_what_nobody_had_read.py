@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from consumer.app import log_watch
-from consumer.app.log_watch import LogWatch
+from consumer.app.alarms import log_watch
+from consumer.app.alarms.log_watch import LogWatch
 from consumer.broker import TopicConfig, open_broker
 from consumer.clock import SystemClock
 from consumer.events import Trust

@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console.subjects import require
-from consumer.console.vocabulary import Word, checked
+from consumer.console.operators.subjects import require
+from consumer.console.operators.vocabulary import Word, checked
 from consumer.ledger.handling import outbox
 from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.tables import AuditRow

@@ -14,7 +14,7 @@ import pytest
 from consumer.console.invariants.cures import CURES, LOST_ACCESS, LOST_ROW, problem
 from consumer.console.invariants.report import usdc
 from consumer.ledger import Database
-from tests.invariants.shop import Shop, healthy
+from tests.console.invariants.shop import Shop, healthy
 from tests.support.handling.projections import START
 
 Plant = Callable[[Shop], Awaitable[None]]

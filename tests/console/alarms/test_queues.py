@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from consumer.console.queues import queues
+from consumer.console.alarms.queues import queues
 from consumer.ledger import Database
 from tests.console.conftest import Client
 from tests.support.handling.projections import START, Projections, observed, own, said
