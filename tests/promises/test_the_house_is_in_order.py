@@ -37,6 +37,9 @@ LONG = {
 }
 """Pages that are over a bound, and why."""
 
+CELL_WORDS_MOST = 40
+"""A cell that says more is text, or two rows."""
+
 CLASS_LINES_MOST = 200
 SYNC = ("sync", "lists", "runtime", "checks")
 """What reads the service, and what it stands on."""
@@ -122,6 +125,14 @@ def test_every_table_has_its_head(path: str) -> None:
     text = re.sub(r"```.*?```", "", (ROOT / path).read_text(), flags=re.DOTALL)
     tables = re.findall(r"(?m)(?:^\|.*\n)+", f"{text}\n")
     assert [table for table in tables if not TABLE_HEAD.match(table)] == []
+
+
+@pytest.mark.parametrize("path", readmes())
+def test_a_cell_of_a_table_is_no_text(path: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / path).read_text(), flags=re.DOTALL)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert [cell for cell in cells if len(cell.split()) > CELL_WORDS_MOST] == []
 
 
 def test_no_class_of_sync_is_long() -> None:
