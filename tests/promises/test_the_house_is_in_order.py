@@ -44,6 +44,23 @@ CLASS_LINES_MOST = 200
 SYNC = ("sync", "lists", "runtime", "checks")
 """What reads the service, and what it stands on."""
 
+SQL_FROM = ("sqlalchemy", "sqlmodel", "consumer.columns")
+SAYS_SQL = {"select", "text", "union", "union_all", "exists", "values", "bindparam"}
+WRITES_SQL = {"insert", "update", "delete", "insert_into"}
+MAY_READ = {
+    "consumer/console": "its questions are about the ledger's tables and a plugin's; only a face knows both",
+    "consumer/testing": "the tables of the plugin under test",
+    "consumer/work/execution/savepoint.py": "whether a transaction still takes statements",
+}
+MAY_WRITE = {
+    "consumer/ledger": "its own tables",
+    "consumer/columns.py": "an insert on both databases",
+    "consumer/plugin": "what a plugin writes with, and sends often",
+    "consumer/testing/onwards.py": "a due time comes sooner",
+    "handlers": "a plugin's own tables",
+}
+"""Who may hold SQL, and why (decision 23)."""
+
 UNNAMED = {"__init__.py", "__main__.py"}
 TABLE_HEAD = re.compile(r"\|.*\n\|(?: ?:?-+:? ?\|)+")
 STEP = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`: ", re.MULTILINE)
@@ -144,6 +161,28 @@ def test_no_class_of_sync_is_long() -> None:
         if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= CLASS_LINES_MOST
     ]
     assert long == []
+
+
+def test_sql_stands_where_a_decision_says() -> None:
+    may = dict.fromkeys(MAY_READ, SAYS_SQL) | dict.fromkeys(MAY_WRITE, SAYS_SQL | WRITES_SQL)
+    strays = []
+    for path in files():
+        if path.suffix != ".py" or path.parts[0] not in ("consumer", "handlers"):
+            continue
+        allowed = [words for place, words in may.items() if path.is_relative_to(place)]
+        strays += [f"{path}: {word}" for word in sorted(sql_of(path) - set().union(*allowed))]
+    assert strays == []
+
+
+def sql_of(path: PurePosixPath) -> set[str]:
+    """The words of SQL that a file imports."""
+    return {
+        name.name
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(SQL_FROM)
+        for name in node.names
+        if name.name in SAYS_SQL | WRITES_SQL
+    }
 
 
 def test_every_test_that_a_page_cites_is_there() -> None:
