@@ -203,6 +203,13 @@ def test_the_three_ways_lead_through_functions_that_exist() -> None:
     assert [step for step in steps if step[1] not in defined_in(step[0])] == []
 
 
+def test_the_way_of_many_hints_leads_through_functions_that_exist() -> None:
+    page = (ROOT / "consumer" / "sync" / "README.md").read_text()
+    way = STEP.findall(page.partition("## The way of many hints")[2].partition("\n## ")[0])
+    assert len(way) == 10
+    assert [step for step in way if step[1] not in defined_in(step[0])] == []
+
+
 def test_the_questions_of_a_newcomer_are_answered_by_names_that_exist() -> None:
     page = (ROOT / "consumer" / "README.md").read_text()
     table = page.partition("## Where would you look?")[2].partition("\n## ")[0]
