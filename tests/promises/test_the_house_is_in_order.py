@@ -44,6 +44,13 @@ CLASS_LINES_MOST = 200
 SYNC = ("sync", "lists", "runtime", "checks")
 """What reads the service, and what it stands on."""
 
+OF_TESTS_ONLY = {
+    "chaos", "contract", "crash", "deploy", "drills", "faults", "hostile", "mutants", "promises",  # through the whole
+    "payments/against_sandbox", "payments/budget", "payments/writes", "receive/refused", "sandbox/pages",
+    "work/execution/blocking", "work/loading", "work/rounds", "work/telling",  # rooms for one floor's files
+}  # fmt: skip
+"""Folders of tests that mirror none of the code's, and why (decision 24)."""
+
 SQL_FROM = ("sqlalchemy", "sqlmodel", "consumer.columns")
 SAYS_SQL = {"select", "text", "union", "union_all", "exists", "values", "bindparam"}
 WRITES_SQL = {"insert", "update", "delete", "insert_into"}
@@ -61,6 +68,7 @@ MAY_WRITE = {
 }
 """Who may hold SQL, and why (decision 23)."""
 
+ROOTS = ("consumer", "handlers")
 UNNAMED = {"__init__.py", "__main__.py"}
 TABLE_HEAD = re.compile(r"\|.*\n\|(?: ?:?-+:? ?\|)+")
 STEP = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`: ", re.MULTILINE)
@@ -161,6 +169,14 @@ def test_no_class_of_sync_is_long() -> None:
         if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= CLASS_LINES_MOST
     ]
     assert long == []
+
+
+def test_a_folder_of_tests_mirrors_one_of_the_code() -> None:
+    folders = {str(path.parent.relative_to("tests")) for path in files() if re.match(r"tests/.*/test_", str(path))}
+    code = {str(parent) for path in files() for parent in path.parents}
+    odd = {one for one in folders if not code & {f"{root}/{one.removeprefix('contract/')}" for root in ROOTS}}
+    assert {one for one in odd if not any(PurePosixPath(one).is_relative_to(room) for room in OF_TESTS_ONLY)} == set()
+    assert OF_TESTS_ONLY - odd == set(), "these mirror one now, or are gone"
 
 
 def test_sql_stands_where_a_decision_says() -> None:
