@@ -80,6 +80,7 @@ class Context:
         self._emissions: list[Emission] = []
         self._reads: list[ReadRequest] = []
         self._notes: list[AuditNote] = []
+        self._withdrawn: list[str] = []
 
     @property
     def session(self) -> AsyncSession:
@@ -158,6 +159,17 @@ class Context:
         self._emissions.append(Emission(id=derived, type=type, key=key, data=dict(data), not_before=not_before))
         return derived
 
+    def withdraw(self, type: str, key: str, *, once: str) -> None:  # noqa: A002 - as `emit`
+        """Take back, in this transaction, what was emitted with the same type, key and `once` to come later, by
+        whichever handler. What is due by now, or on its way, comes all the same: a timer that is withdrawn spares
+        everybody the work, its handler must still see for itself whether there is anything to do. Emitted once more
+        afterwards, it comes. Transactional handlers only; raises HandlerMisuse.
+        """
+        if self._session is None:
+            raise HandlerMisuse("ctx.withdraw is for transactional handlers only", handler=self._handler.name)
+        self._refuse(wrong_emission(type, key, {}, None))
+        self._withdrawn.append(derived_id(self.application, type, key, once))
+
     def request_read(
         self,
         kind: ReadKind,
@@ -230,6 +242,11 @@ class Context:
     def reads(self) -> tuple[ReadRequest, ...]:
         """The reads asked for so far (for the worker and for tests)."""
         return tuple(self._reads)
+
+    @property
+    def withdrawn(self) -> tuple[str, ...]:
+        """The ids of what was withdrawn so far (for the worker and for tests)."""
+        return tuple(self._withdrawn)
 
     @property
     def notes(self) -> tuple[AuditNote, ...]:

@@ -55,6 +55,7 @@ class UnitOfWork:
     reads: dict[str, list[ReadRequest]] = field(default_factory=dict)
     notes: list[Noted] = field(default_factory=list)
     dead_in_a_row: Counter[str] = field(default_factory=Counter)
+    withdrawn: set[EventKey] = field(default_factory=set)
     relayed: int = 0
 
     def add(self, run: Run) -> None:
@@ -75,20 +76,27 @@ class UnitOfWork:
         await runs.add_attempts(session, self.attempts)
         await dead.bury(session, [run.id for run in self.runs if run.status is RunStatus.DEAD], self.now)
         await self.emit(session, self.emitted)
+        await outbox.withdraw(session, self.withdrawn, self.now)
         for application in sorted(self.reads):
             await read_requests.ask(session, application, self.reads[application], self.now)
         await audit.add(session, self.notes)
 
     async def emit(self, session: AsyncSession, emitted: Sequence[Emitted]) -> Sequence[Row[Any]]:
-        """Put these, which are all that was emitted since, into the outbox; returns the rows of those that must be
-        taken in this transaction."""
+        """Put these, which are all that was emitted since, into the outbox, but for what was withdrawn; returns the
+        rows of those that must be taken in this transaction."""
         self.emitted = []
+        if self.withdrawn:
+            emitted = [one for one in emitted if one.id not in self.withdrawn or one.is_due(self.now)]
         taken = await outbox.put(session, emitted, self.now)
         self.relayed += sum(one.is_due(self.now) for one in emitted) - len(taken)
         return taken
 
     def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None = None) -> None:
         """What a handler that succeeded asked for; what it emitted belongs to the same plan."""
+        if ctx.withdrawn:
+            self.withdrawn |= {(event.application, one) for one in ctx.withdrawn}
+        if self.withdrawn:
+            self.withdrawn -= {(event.application, one.id) for one in ctx.emissions}
         self.emitted.extend(
             Emitted(emission=one, cause=event, handler=handler.name, plan=plan) for one in ctx.emissions
         )

@@ -32,7 +32,7 @@ from handlers.fulfilment.order import (
     Registration,
 )
 from handlers.fulfilment.registration import newer_registration, register_session
-from handlers.fulfilment.store import READ_DUE, Change, apply, later
+from handlers.fulfilment.store import ASKED, READ_DUE, Change, apply, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
     FINDINGS,
@@ -87,7 +87,7 @@ def _ask(fact: Fact, change: Change) -> None:
         ctx.request_read("order", fact.order_id)  # a further event of it: the first one's answer may be lost
     if event.trust is Trust.SIGNED:
         due = max(event.received_at, ctx.now) + timedelta(seconds=options.read_within_s)
-        ctx.emit(READ_DUE, f"order:{fact.order_id}", {"due": due.isoformat()}, not_before=due, once="read")
+        ctx.emit(READ_DUE, f"order:{fact.order_id}", {"due": due.isoformat()}, not_before=due, once=ASKED)
 
 
 @handles(READ_DUE, transactional=True, batch=True, name="fulfilment:read_due")

@@ -16,6 +16,7 @@ from handlers.fulfilment.rules import amounts_differ
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, FulfilmentOrder
 
 REQUESTED, READ_DUE = "fulfilment.requested", "fulfilment.read_due"
+ASKED = "read"
 ANSWERS = ("order.observed", "order.unreadable")
 LATE = "after fulfilment was requested: it may be shipped already"
 _FIELDS = tuple(field.name for field in fields(Order))
@@ -146,6 +147,8 @@ async def _hold_changed(ctx: Context, event: Event, order_id: str, change: Chang
     at = change.after.requested_at or change.after.unfulfillable_at or change.after.paid_at or ctx.now
     if change.before.hold in FINDING_OF_HOLD:
         await close_finding(ctx, FINDINGS, FINDING_OF_HOLD[change.before.hold], order_id, at)
+    if change.before.hold is Hold.ASKED:
+        ctx.withdraw(READ_DUE, f"order:{order_id}", once=ASKED)  # nothing is waited for any more
     if change.after.hold in FINDING_OF_HOLD:
         kind = FINDING_OF_HOLD[change.after.hold]
         ctx.log.warning("paid_order_held", order_id=order_id, finding=kind)

@@ -2,7 +2,7 @@
 PAID, `fulfilment.requested` goes out and comes back, the merchant's effect is called and its success is stored.
 
 Beside it, in the same rounds: the insert of all rows that it leaves, which is the limit; and the same orders when
-nobody registered them, so that `auto` asks and a read answers (four events of each instead of two).
+nobody registered them, so that `auto` asks and a read answers (three events of each instead of two).
 
 What counts is the CPU time of the worker's own process, which hardly depends on what else the machine does. The log is
 embedded, the effect does nothing. With `--profile` the worker's functions are listed by what they cost.
@@ -90,7 +90,7 @@ def job_of(orders: int) -> Job:
 
 def _auto(orders: int) -> Job:
     registry = load_registry(extra={"bench": sys.modules[__name__]})
-    return Job(registry=registry, orders=orders, events_each=4, registered=False, read=True)
+    return Job(registry=registry, orders=orders, events_each=3, registered=False, read=True)
 
 
 def _ratios(name: str, rounds: Sequence[Round]) -> list[Measured]:

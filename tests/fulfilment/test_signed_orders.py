@@ -18,6 +18,7 @@ from handlers.fulfilment.handler import BY_SERVICE_ID_S
 from handlers.fulfilment.tables import FINDINGS, ORDERS
 from tests.support.handling.projections import READS, START, Projections, observed, own, said, unreadable
 
+SHOWN = {"id": "so1", "order_id": "A1", "status": "PAID"}
 REGISTERED = {"session_id": "s1", "order_id": "A1", "customer": "c1"}
 
 
@@ -76,6 +77,13 @@ async def test_no_answer_in_time_is_no_reason_to_keep_goods_back(orders: Project
     row = await orders.row(ORDERS)
     assert (row["hold"], row["requested_at"]) == (None, START + timedelta(seconds=3))
     assert await orders.asked() == {("order", "A1")}, "still to be read"
+
+
+@pytest.mark.parametrize("answer", [registered(), unreadable("order:A1", 1), observed("order:A1", 1, SHOWN)])
+async def test_nobody_is_woken_for_an_order_that_was_answered(orders: Projections, answer: Event) -> None:
+    # case: F1, F24
+    await orders.feed(signed(), answer)
+    assert "fulfilment.read_due" not in [event.type for event in await orders.pass_time(minutes=1)]
 
 
 async def test_how_long_the_answer_may_take_is_a_setting(orders_with: Callable[..., Projections]) -> None:

@@ -6,6 +6,7 @@ import ast
 import inspect
 import itertools
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import consumer.plugin
 from consumer.errors import HandlerMisuse
 from consumer.payments import PaymentsClient
-from consumer.plugin import Context, Event, Handler, PaymentsApi, handles
+from consumer.plugin import Context, Event, Handler, Payload, PaymentsApi, handles
 from consumer.plugin.declaration import declared
 from consumer.testing import Workbench
 from tests.support.desk import Desk
@@ -92,12 +93,43 @@ def test_a_derived_event_is_the_same_however_often_it_is_emitted(workbench: Work
     assert [event.id for event in workbench.emitted] == ids[:1]
 
 
+def test_what_is_withdrawn_does_not_come(workbench: Workbench) -> None:
+    """A timer of whichever handler, also one that is emitted and withdrawn in one transaction; what is due comes."""
+    came: list[str] = []
+
+    class Late(Payload, event="shop.late"):
+        """Nothing."""
+
+    @handles("order.expired", transactional=True, name="test:waits")
+    async def waits(event: Event, ctx: Context) -> None:
+        ctx.emit("shop.late", event.key, {}, not_before=ctx.now + timedelta(seconds=60), once="late")
+
+    @handles("order.paid", transactional=True, name="test:waits_no_more")
+    async def waits_no_more(event: Event, ctx: Context) -> None:
+        ctx.withdraw("shop.late", event.key, once="late")
+
+    @handles("shop.late", transactional=True, name="test:hears")
+    async def hears(event: Event, ctx: Context) -> None:
+        came.append(event.key)
+
+    for order, paid_after_s in {"A-1": 0.0, "A-2": 30.0, "A-3": 90.0}.items():
+        late, paid = (workbench.event(type_, order_id=order) for type_ in ("order.expired", "order.paid"))
+        if paid_after_s:
+            workbench.run(waits, late)
+            workbench.advance(paid_after_s, [waits, hears])
+            workbench.run(waits_no_more, paid)
+        else:
+            workbench.run([waits_no_more, waits], late, paid)
+        workbench.advance(120, [waits, hears])
+    assert came == ["order:A-3"]
+
+
 def test_every_option_and_every_part_of_the_face_is_documented() -> None:
     text = README.read_text() + REFERENCE.read_text()
     options = [name for name in handles.__kwdefaults__ or {} if f"`{name}" not in text]
     assert not options, f"options that handlers/REFERENCE.md does not name: {options}"
     parts = [name for name in vars(Context) if not name.startswith("_") and name not in text]
-    assert set(parts) <= {"emissions", "reads", "notes"}, parts
+    assert set(parts) <= {"emissions", "reads", "notes", "withdrawn"}, parts
 
 
 def test_the_examples_of_the_readme_and_of_the_module_run() -> None:

@@ -6,7 +6,7 @@ whether another of its key is on its way by the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -14,7 +14,21 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import Boolean, Executable, Row, Table, bindparam, case, literal_column, null, or_, select, true, update
+from sqlalchemy import (
+    Boolean,
+    Executable,
+    Row,
+    Table,
+    bindparam,
+    case,
+    delete,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, among_given, insert_into, unindexed
@@ -43,6 +57,12 @@ _MARK = update(_OUTBOX).where(among_given(_OUTBOX.c.seq, "b_numbers"))
 _ARRIVED = update(_OUTBOX).where(
     among_given(_OUTBOX.c.event_id, "b_event_ids"), _OUTBOX.c.application == bindparam("b_application")
 )
+_WITHDRAW = delete(_OUTBOX).where(
+    among_given(_OUTBOX.c.event_id, "b_event_ids"),
+    _OUTBOX.c.application == bindparam("b_application"),
+    _OUTBOX.c.published_at.is_(None),
+    _OUTBOX.c.not_before > bindparam("now"),
+)
 _seq = attrgetter("seq")
 
 
@@ -56,6 +76,11 @@ class Emitted:
     handler: str
     plan: str | None = None
     by_log: bool = True
+
+    @property
+    def id(self) -> EventKey:
+        """What makes it unique."""
+        return (self.cause.application, self.emission.id)
 
     def is_due(self, now: datetime) -> bool:
         """Whether it goes at once."""
@@ -131,6 +156,13 @@ async def arrived(session: AsyncSession, events: Sequence[EventKey]) -> None:
     """These have come by the log."""
     for (application,), ids in grouped(((application,), event_id) for application, event_id in events):
         await session.execute(_ARRIVED, {"b_application": application, "b_event_ids": ids, "on_way": None})
+
+
+async def withdraw(session: AsyncSession, ids: Iterable[EventKey], now: datetime) -> None:
+    """These derived events are not needed any more: what of them is not due yet never comes."""
+    for (application,), event_ids in grouped(((application,), event_id) for application, event_id in ids):
+        given = {"b_application": application, "b_event_ids": event_ids, "now": now}
+        await session.execute(_WITHDRAW, given)
 
 
 def _values(one: Emitted, now: datetime) -> dict[str, object]:
